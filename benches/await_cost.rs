@@ -5,8 +5,8 @@
 //! runtime, are one iteration; a time is one op's share, its drop included. With inline polling,
 //! and without it, and with a read back to the host. Peers of the same run on the same runtime:
 //! spawning and awaiting an empty task, and the same with `spawn_blocking`, which is how a blocking
-//! library is called from a server. Graphs of tiny ops (chains of 2, 8 and 64, a tree of 31, an LSTM
-//! cell's 8) are queued and awaited as a whole; a time is one op's share there too.
+//! library is called from a server. Graphs of tiny ops (chains of 2, 8 and 64, a tree of 31, an
+//! LSTM cell's 8) are queued and awaited as a whole; a time is one op's share there too.
 //!
 //! `cargo bench -p futensor-benches --bench await_cost`
 
@@ -32,7 +32,9 @@ async fn awaited(device: &Device, iterations: u64, case: Case) -> Duration {
         for i in 0..OPS {
             match case {
                 Case::Value => drop((&x + i as f32).await.expect("a value")),
-                Case::Read => read += (&x + i as f32).to_vec::<f32>().await.expect("a value")[1] as f64,
+                Case::Read => {
+                    read += (&x + i as f32).to_vec::<f32>().await.expect("a value")[1] as f64
+                }
                 Case::Ready => drop((&x).await.expect("a value")),
             }
         }
@@ -98,7 +100,8 @@ async fn graphs(
 async fn tasks(iterations: u64, blocking: bool) -> Duration {
     let from = Instant::now();
     for _ in 0..iterations * OPS as u64 {
-        let task = if blocking { tokio::task::spawn_blocking(|| ()) } else { tokio::spawn(async {}) };
+        let task =
+            if blocking { tokio::task::spawn_blocking(|| ()) } else { tokio::spawn(async {}) };
         task.await.expect("an empty task");
     }
     from.elapsed()
@@ -119,7 +122,9 @@ fn main() {
             ledger.bench(group, name, OPS as u64, |n| runtime.block_on(awaited(device, n, case)));
         }
         for (name, ops, graph) in GRAPHS {
-            ledger.bench(group, name, ops as u64, |n| runtime.block_on(graphs(&inline, n, ops, graph)));
+            ledger.bench(group, name, ops as u64, |n| {
+                runtime.block_on(graphs(&inline, n, ops, graph))
+            });
         }
         for (name, blocking) in [("tokio spawn + await", false), ("spawn_blocking + await", true)] {
             ledger.bench(group, name, OPS as u64, |n| runtime.block_on(tasks(n, blocking)));

@@ -50,7 +50,8 @@ fn main() {
         let inline = Device::cpu_with(CpuOptions::default());
         let hop = Device::cpu_with(CpuOptions::default().inline(false));
         let mut row = |name, device: &Device, detached| {
-            ledger.bench(group, name, OPS as u64, |n| runtime.block_on(batches(device, n, detached)));
+            ledger
+                .bench(group, name, OPS as u64, |n| runtime.block_on(batches(device, n, detached)));
         };
         row("awaited each", &inline, false);
         row("awaited each without inline", &hop, false);

@@ -159,7 +159,8 @@ fn main() {
     ledger::run("enqueue_cost", |group, ledger| {
         let runtime = ledger::runtime();
         let device = Device::cpu_with(CpuOptions::default());
-        let cases = [("x + i", Case::Increment), ("x + x", Case::Sum), ("chain of + 1", Case::Chain)];
+        let cases =
+            [("x + i", Case::Increment), ("x + x", Case::Sum), ("chain of + 1", Case::Chain)];
         for (name, case) in cases {
             ledger.bench(group, name, OPS as u64, |n| runtime.block_on(enqueue(&device, n, case)));
         }

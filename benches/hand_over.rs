@@ -55,7 +55,8 @@ fn main() {
     ledger::run("hand_over", |group, ledger| {
         let runtime = ledger::runtime();
         let device = Device::cpu_with(CpuOptions::default());
-        let x: TensorFuture = runtime.block_on(device.ones([1]).into_future()).expect("ones").into();
+        let x: TensorFuture =
+            runtime.block_on(device.ones([1]).into_future()).expect("ones").into();
         let cases = [("one", By::One), ("all awake", By::AllAwake), ("all asleep", By::AllAsleep)];
         for us in WORKS_US {
             let work = Duration::from_micros(us);

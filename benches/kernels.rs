@@ -76,7 +76,9 @@ impl Ceilings {
     fn plain_copy(&mut self, bytes: usize) -> f64 {
         let (from, to) = (Address(self.from.as_mut_ptr()), Address(self.to.as_mut_ptr()));
         // SAFETY: the parts are disjoint and inside both.
-        self.parts(bytes, |a, b| unsafe { std::ptr::copy_nonoverlapping(from.at(a), to.at(a), b - a) })
+        self.parts(bytes, |a, b| unsafe {
+            std::ptr::copy_nonoverlapping(from.at(a), to.at(a), b - a)
+        })
     }
 
     fn streamed_copy(&mut self, bytes: usize) -> f64 {
@@ -229,11 +231,19 @@ impl Bench<'_, '_> {
 }
 
 /// The largest relative distance between a result's first elements and what they should be.
-fn check(runtime: &tokio::runtime::Runtime, y: &TensorFuture, want: impl Fn(usize) -> f64, within: f64) {
+fn check(
+    runtime: &tokio::runtime::Runtime,
+    y: &TensorFuture,
+    want: impl Fn(usize) -> f64,
+    within: f64,
+) {
     let got = runtime.block_on(y.to_vec::<f32>()).expect("a value");
     for i in (0..got.len()).step_by((got.len() / 997).max(1)) {
         let (got, want) = (got[i] as f64, want(i));
-        assert!((got - want).abs() <= within * want.abs().max(1e-3), "element {i}: {got}, not {want}");
+        assert!(
+            (got - want).abs() <= within * want.abs().max(1e-3),
+            "element {i}: {got}, not {want}"
+        );
     }
 }
 
@@ -242,8 +252,12 @@ fn main() {
         // Ceilings run at this priority too.
         let device = Device::cpu_with(CpuOptions::default().nice(0));
         let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let bench =
-            Bench { group, ledger, runtime: ledger::runtime(), ceilings: RefCell::new(Ceilings::new(threads)) };
+        let bench = Bench {
+            group,
+            ledger,
+            runtime: ledger::runtime(),
+            ceilings: RefCell::new(Ceilings::new(threads)),
+        };
         rows(&device, bench).expect("no errors");
     });
 }
@@ -268,22 +282,30 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
     let sum = host.iter().map(|&x| x as f64).sum::<f64>();
     check(&bench.runtime, &x.sum_all(), |_| sum, 1e-4);
     bench.row("sum, 16 Mi", MI16, Against::Read(bytes), None, &|| x.sum_all());
-    bench.row("sum of a chain, 16 Mi", MI16, Against::Read(bytes), None, &|| (&x * &x + 1.0).sum_all());
+    bench.row("sum of a chain, 16 Mi", MI16, Against::Read(bytes), None, &|| {
+        (&x * &x + 1.0).sum_all()
+    });
 
     let m = warm(x.reshape([4096, 4096]))?;
     let (w, b) = (warm(device.rand([4096]))?, warm(device.rand([4096]))?);
     bench.row("softmax [4096, 4096]", MI16, Against::Copy(bytes), None, &|| m.softmax(-1));
     bench.row("log_softmax [4096, 4096]", MI16, Against::Copy(bytes), None, &|| m.log_softmax(-1));
-    bench.row("layer_norm [4096, 4096]", MI16, Against::Copy(bytes), None, &|| m.layer_norm(&w, &b, 1e-5));
+    bench.row("layer_norm [4096, 4096]", MI16, Against::Copy(bytes), None, &|| {
+        m.layer_norm(&w, &b, 1e-5)
+    });
     bench.row("logsumexp [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.logsumexp(-1));
     bench.row("sum over 0 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.sum([0]));
     bench.row("sum over 1 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.sum([1]));
 
     // What choosing a token asks of its logits.
-    bench.row("topk, 64 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| m.topk(64, -1, true).0);
+    bench.row("topk, 64 of [4096, 4096]", MI16, Against::Read(bytes), None, &|| {
+        m.topk(64, -1, true).0
+    });
     let (weights, draws) = (warm(m.exp())?, warm(device.rand([4096, 1]))?);
     bench.row("top_p of [4096, 4096]", MI16, Against::Copy(bytes), None, &|| weights.top_p(0.5));
-    bench.row("categorical [4096, 4096]", MI16, Against::Read(bytes), None, &|| weights.categorical(&draws));
+    bench.row("categorical [4096, 4096]", MI16, Against::Read(bytes), None, &|| {
+        weights.categorical(&draws)
+    });
 
     bench.row("row + matrix", MI16, Against::Copy(bytes), None, &|| &m + &w);
     let column = warm(device.rand([4096, 1]))?;

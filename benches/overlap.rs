@@ -65,8 +65,11 @@ fn main() {
         let device = Device::cpu_with(CpuOptions::default());
         for (n, len) in [(64, 500), (512, 10)] {
             let name = |what: &str| format!("{what} {n}");
-            let orders =
-                [("alone", Order::Alone), ("together", Order::Together), ("interleaved", Order::Interleaved)];
+            let orders = [
+                ("alone", Order::Alone),
+                ("together", Order::Together),
+                ("interleaved", Order::Interleaved),
+            ];
             for (what, order) in orders {
                 ledger.bench(group, &name(what), 2 * len as u64, |iterations| {
                     runtime.block_on(chains(&device, n, len, order, iterations))

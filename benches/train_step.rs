@@ -30,7 +30,8 @@ async fn start(device: &Device) -> Start {
     let y: Vec<i64> = (0..BATCH as i64).map(|i| i * 7 % SIZES[2] as i64).collect();
     let net = mlp(device);
     let weights = nn::values(&net.parameters()).try_into().expect("four parameters");
-    let start = Start { x: device.randn([BATCH, SIZES[0]]), y: device.from_vec(y, [BATCH]), weights };
+    let start =
+        Start { x: device.randn([BATCH, SIZES[0]]), y: device.from_vec(y, [BATCH]), weights };
     device.waitall().await.expect("no errors");
     start
 }
@@ -129,7 +130,8 @@ fn main() {
         ledger.bench(group, "a step, its loss awaited", steps, |n| {
             runtime.block_on(taped(&device, &at, n, true))
         });
-        ledger.bench(group, "a step by hand", steps, |n| runtime.block_on(by_hand(&device, &at, n)));
+        ledger
+            .bench(group, "a step by hand", steps, |n| runtime.block_on(by_hand(&device, &at, n)));
         ledger.bench(group, "its products", steps, |n| runtime.block_on(products(&device, &at, n)));
         for what in ["a step", "a step, its loss awaited", "a step by hand"] {
             ledger.ratio(what, "its products");

@@ -1,8 +1,8 @@
 //! Question: does a call take longer the more there is?
 //!
-//! Method: one request is submitted to a batcher, and withdrawn, among so many others that wait, two of a
-//! key; and an epoch of so many examples is begun, shuffled, and dropped before its first batch. Each
-//! is set beside the same among few.
+//! Method: one request is submitted to a batcher, and withdrawn, among so many others that wait,
+//! two of a key; and an epoch of so many examples is begun, shuffled, and dropped before its first
+//! batch. Each is set beside the same among few.
 //!
 //! `cargo bench -p futensor-benches --bench waiting`
 
@@ -43,7 +43,10 @@ fn main() {
             });
         }
         for pair in WAITING.windows(2) {
-            ledger.ratio(&format!("a request among {}", pair[1]), &format!("a request among {}", pair[0]));
+            ledger.ratio(
+                &format!("a request among {}", pair[1]),
+                &format!("a request among {}", pair[0]),
+            );
         }
         for pair in EXAMPLES.windows(2) {
             ledger.ratio(&format!("an epoch of {}", pair[1]), &format!("an epoch of {}", pair[0]));

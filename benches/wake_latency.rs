@@ -64,7 +64,8 @@ async fn once(device: &Device, x: &TensorFuture, from: State) -> (Duration, Dura
         let values = (first.await.expect("a value"), second.await.expect("a value"));
         let now = Instant::now();
         drop(values);
-        let ((first_began, first_ended), (began, ended)) = (read(&first_notes), read(&second_notes));
+        let ((first_began, first_ended), (began, ended)) =
+            (read(&first_notes), read(&second_notes));
         // One thread: whichever came first, the other began when it had ended.
         let start = if began > first_ended { began - first_ended } else { first_began - ended };
         return (start, now - ended.max(first_ended));
@@ -113,7 +114,8 @@ fn main() {
     ledger::run("wake_latency", |group, ledger| {
         let runtime = ledger::runtime();
         let device = Device::cpu_with(CpuOptions::default().threads(1).inline(false));
-        let x: TensorFuture = runtime.block_on(async { device.ones([1, 2]).await }).expect("ones").into();
+        let x: TensorFuture =
+            runtime.block_on(async { device.ones([1, 2]).await }).expect("ones").into();
         let cases = [("idle", State::Idle), ("linger", State::Linger), ("busy", State::Busy)];
         for (name, from) in cases {
             for (way, begins) in [("begin", true), ("back", false)] {

@@ -14,7 +14,8 @@ use std::f64::consts::PI;
 fn reversed(x: &TensorFuture) -> TensorFuture {
     let infer = |inputs: &[&Meta]| Ok(Meta::clone(inputs[0]));
     custom_fn("reverse", &[x], infer, |run| {
-        let values = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        let values =
+            run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
         run.output().fill_from(values.into_iter().rev());
         Ok(())
     })
@@ -34,7 +35,9 @@ impl Operation for Fourier {
         let x = inputs[0];
         match x.shape.dims() {
             [n, 2] if n.is_power_of_two() && x.dtype == DType::F32 => Ok(x.clone()),
-            [n, 2] if x.dtype == DType::F32 => Err(Refusal::shape(format!("length {n} is not a power of two"))),
+            [n, 2] if x.dtype == DType::F32 => {
+                Err(Refusal::shape(format!("length {n} is not a power of two")))
+            }
             [_, 2] => Err(Refusal::dtype(format!("{}, not float32", x.dtype))),
             _ => Err(Refusal::shape(format!("{} is not [n, 2]", x.shape))),
         }

@@ -32,7 +32,11 @@ fn devices() {
             Err(error) => println!("   gpu({i}): {error}"),
         }
     }
-    println!("   gpu_count() is {}, try_all_gpus() is {:?}", Device::gpu_count(), Device::try_all_gpus());
+    println!(
+        "   gpu_count() is {}, try_all_gpus() is {:?}",
+        Device::gpu_count(),
+        Device::try_all_gpus()
+    );
     println!("   try_gpu(10) is {}", Device::try_gpu(10));
 }
 
@@ -86,7 +90,10 @@ async fn networks(first: &Device, second: &Device) -> Result<()> {
     for _ in 0..50 {
         trainer.device().ready().await;
         let batch = trainer.prepare_batch(&[&x, &y]);
-        losses.push(trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).mse_loss(&part[1], ())));
+        losses.push(
+            trainer
+                .step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).mse_loss(&part[1], ())),
+        );
     }
     let (from, to) = (losses[0].item::<f32>().await?, losses[49].item::<f32>().await?);
     println!("   50 steps on {first} and {second}: loss from {from:.4} to {to:.6}");
@@ -140,7 +147,8 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut args = std::env::args().skip(1);
-    let size = match (args.next().as_deref(), args.next().and_then(|n| n.parse().ok()), args.next()) {
+    let size = match (args.next().as_deref(), args.next().and_then(|n| n.parse().ok()), args.next())
+    {
         (None, None, None) => 10_000,
         (Some("--size"), Some(size), None) if size > 0 => size,
         _ => {

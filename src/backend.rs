@@ -1,9 +1,9 @@
 //! The seam: what the engine asks of a device.
 //!
-//! Steps, groups and calls of regions are run by code that is written once, over [`Backend`] (`engine/fused`,
-//! `engine/run`): it says who fails with whom, whose memory is written over, and what is made of
-//! it. A device says where elements are, makes room, and runs kernels. `host/` and `cuda/`
-//! implement it. Nothing here knows when or why a step runs.
+//! Steps, groups and calls of regions are run by code that is written once, over [`Backend`]
+//! (`engine/fused`, `engine/run`): it says who fails with whom, whose memory is written over, and
+//! what is made of it. A device says where elements are, makes room, and runs kernels. `host/` and
+//! `cuda/` implement it. Nothing here knows when or why a step runs.
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
@@ -68,7 +68,13 @@ pub(crate) trait Backend: Sized {
     fn op(&mut self, call: OpRun<'_, Self>) -> Result<(), Self::Trouble>;
 
     /// Has a sink take a value of `of`; `node` is the sink's.
-    fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Self::Trouble>;
+    fn give(
+        &mut self,
+        sink: &dyn Sink,
+        node: &Node,
+        value: &Value,
+        of: &Node,
+    ) -> Result<(), Self::Trouble>;
 
     /// A few elements, whose op is done sooner than it is grouped with another.
     fn is_tiny(&self, _node: &Node) -> bool {
@@ -93,7 +99,9 @@ pub(crate) trait Backend: Sized {
 
 /// A device whose kernels have run when a call returns: nothing is tried again, and nothing is in
 /// doubt.
-pub(crate) trait Immediate: Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy {
+pub(crate) trait Immediate:
+    Backend<Stop = Infallible, Kept = Result<Value, Error>> + Copy
+{
     /// Does so many things side by side, each on a thread.
     fn side_by_side(self, n: usize, each: &(dyn Fn(usize, Self) + Sync));
 }
@@ -151,7 +159,8 @@ pub(crate) fn given(
     value: View<'_>,
     parallel: &dyn Parallel,
 ) -> Result<(), Error> {
-    ended(|| sink.take(value, parallel)).unwrap_or_else(|refusal| Err(node.fail(refusal.kind, refusal.message)))
+    ended(|| sink.take(value, parallel))
+        .unwrap_or_else(|refusal| Err(node.fail(refusal.kind, refusal.message)))
 }
 
 /// What a kernel comes to where it does not end in the middle.
@@ -164,6 +173,9 @@ fn ended<R>(kernel: impl FnOnce() -> R) -> Result<R, Refusal> {
 
 /// The error of a node for which there is no memory.
 pub(crate) fn out_of_memory(node: &Node, bytes: usize, live: usize) -> Error {
-    let text = format!("out of memory: {bytes} bytes for {} {} ({live} bytes live)", node.dtype, node.shape);
+    let text = format!(
+        "out of memory: {bytes} bytes for {} {} ({live} bytes live)",
+        node.dtype, node.shape
+    );
     node.fail(ErrorKind::OutOfMemory, text)
 }

@@ -95,7 +95,9 @@ fn ask_for(block: *const u8) {
         let line = block.wrapping_add(line * ALIGN);
         // SAFETY: a hint, of which a processor that does not know it makes nothing, whatever the
         // address is.
-        unsafe { std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly)) };
+        unsafe {
+            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+        };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
     for line in 0..LINES {

@@ -37,8 +37,9 @@ impl<T> Inner<T> {
     const IN_BLOCK: bool =
         cfg!(not(any(futensor_loom, futensor_shuttle))) && blocks::fits(Layout::new::<Inner<T>>());
 
-    /// The value is made once there is room for it, so that it is written where it stays: made before, it was written on the
-    /// stack word by word and copied from there by lines, which waits for all that was stored before.
+    /// The value is made once there is room for it, so that it is written where it stays: made
+    /// before, it was written on the stack word by word and copied from there by lines, which waits
+    /// for all that was stored before.
     #[inline(always)]
     fn allocate(counts: u64, value: impl FnOnce() -> T) -> NonNull<Inner<T>> {
         if !Self::IN_BLOCK {
@@ -150,7 +151,8 @@ impl<T: Observed> Handle<T> {
         Link(self.0, PhantomData)
     }
 
-    /// A clone by somebody who lends this handle to nobody: where it is the only owner, without a locked access.
+    /// A clone by somebody who lends this handle to nobody: where it is the only owner, without a
+    /// locked access.
     #[inline]
     pub fn clone_mut(&mut self) -> Handle<T> {
         let counts = &self.inner().counts;
@@ -188,7 +190,8 @@ impl<T: Observed> Drop for Handle<T> {
             let last = now & HANDLES == 1;
             let next = if last { now - 1 + LINK } else { now - 1 };
             // Release: what this owner did comes before the drop; Acquire where it was the last
-            // handle, since `unobserved` reads what others did. SeqCst: see `Link::counts_in_order`.
+            // handle, since `unobserved` reads what others did. SeqCst: see
+            // `Link::counts_in_order`.
             match counts.compare_exchange_weak(now, next, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) if last => return T::unobserved(Link(self.0, PhantomData)),
                 Ok(_) => return,
@@ -544,7 +547,8 @@ mod loom_tests_of_counts {
     #[test]
     fn the_only_owner_left_writes_after_the_others_have_read() {
         loom::model(|| {
-            let shared = Arc::new(Buffer { owners: AtomicUsize::new(2), element: UnsafeCell::new(1) });
+            let shared =
+                Arc::new(Buffer { owners: AtomicUsize::new(2), element: UnsafeCell::new(1) });
             let reader = shared.clone();
             let thread = loom::thread::spawn(move || {
                 // SAFETY: the writer waits until this owner is gone.

@@ -59,8 +59,16 @@ pub enum DType {
 
 impl DType {
     /// Every element type, for tests and tables.
-    pub const ALL: [DType; 8] =
-        [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::Bool];
+    pub const ALL: [DType; 8] = [
+        DType::F32,
+        DType::F64,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::Bool,
+    ];
 
     /// Bytes of one element.
     pub const fn size(self) -> usize {
@@ -141,7 +149,12 @@ impl DType {
 
     /// As [`promote`](Self::promote), for operands of which one may be 0-d: that one counts only
     /// where it is of a higher category than the other, as in PyTorch.
-    pub(crate) const fn promote_ranked(self, rank: usize, other: DType, other_rank: usize) -> DType {
+    pub(crate) const fn promote_ranked(
+        self,
+        rank: usize,
+        other: DType,
+        other_rank: usize,
+    ) -> DType {
         if rank > 0 && other_rank == 0 && other.category() <= self.category() {
             return self;
         }
@@ -272,7 +285,9 @@ mod sealed {
 }
 
 /// A Rust type that a tensor can hold: `f32 f64 f16 bf16 i32 i64 u8 bool`. Sealed.
-pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static {
+pub trait Element:
+    sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static
+{
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
     /// Nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the
@@ -378,8 +393,10 @@ mod tests {
             other => panic!("no type is called {other}"),
         };
         let text = include_str!("dtype.rs");
-        let cells = |line: &'static str| -> Vec<&'static str> { line.split('|').map(str::trim).collect() };
-        let columns = text.lines().find(|l| l.starts_with("/// | | bool")).map(cells).expect("the head");
+        let cells =
+            |line: &'static str| -> Vec<&'static str> { line.split('|').map(str::trim).collect() };
+        let columns =
+            text.lines().find(|l| l.starts_with("/// | | bool")).map(cells).expect("the head");
         let columns = columns[2..10].iter().map(|c| short(c));
         let rows: Vec<_> = text.lines().filter(|l| l.starts_with("/// | **")).map(cells).collect();
         assert_eq!(rows.len(), DType::ALL.len());

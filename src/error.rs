@@ -64,7 +64,13 @@ impl Error {
         message: impl Into<String>,
         at: &'static Location<'static>,
     ) -> Error {
-        Error(Arc::new(Inner { kind, op: op.into(), message: message.into(), at, several: Vec::new() }))
+        Error(Arc::new(Inner {
+            kind,
+            op: op.into(),
+            message: message.into(),
+            at,
+            several: Vec::new(),
+        }))
     }
 
     /// An error for an op from outside the crate: `op` names it, `message` says what went wrong.
@@ -85,7 +91,8 @@ impl Error {
         if kept.len() + more == 1 {
             return Some(first);
         }
-        let message = format!("{} detached ops failed; the first: {}", kept.len() + more, first.message());
+        let message =
+            format!("{} detached ops failed; the first: {}", kept.len() + more, first.message());
         let (kind, op, at) = (first.kind(), first.op().to_string(), first.location());
         Some(Error(Arc::new(Inner { kind, op, message, at, several: kept })))
     }

@@ -44,8 +44,15 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 7] =
-        [Format::Q8_0, Format::Q4_0, Format::Q4_1, Format::Q4_K, Format::Q6_K, Format::F16, Format::BF16];
+    pub const ALL: [Format; 7] = [
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q4_K,
+        Format::Q6_K,
+        Format::F16,
+        Format::BF16,
+    ];
 
     /// ggml's name.
     pub const fn name(self) -> &'static str {
@@ -111,7 +118,8 @@ impl Format {
     /// Q6_K stand last.
     fn fields(self) -> impl Iterator<Item = (usize, usize)> {
         let (halves, words) = (self.halves(), self.words());
-        let (first_half, first_word) = if self == Format::Q6_K { (4 * words, 0) } else { (0, 2 * halves) };
+        let (first_half, first_word) =
+            if self == Format::Q6_K { (4 * words, 0) } else { (0, 2 * halves) };
         (0..halves)
             .map(move |i| (first_half + 2 * i, 2))
             .chain((0..words).map(move |i| (first_word + 4 * i, 4)))
@@ -140,7 +148,10 @@ impl Packing {
     pub fn new(format: Format, rows: usize, columns: usize) -> Result<Packing, String> {
         let packing = Packing { format, rows, columns };
         if !columns.is_multiple_of(format.block()) {
-            return Err(format!("rows of {columns} weights are no blocks of {} ({format})", format.block()));
+            return Err(format!(
+                "rows of {columns} weights are no blocks of {} ({format})",
+                format.block()
+            ));
         }
         // Without rows as well, sixteen of them could be had: so no size below overflows.
         let rows_filled = rows.max(1).checked_next_multiple_of(ROWS);
@@ -184,7 +195,9 @@ impl Packing {
         let from = to.len();
         to.resize(from + self.panel_bytes(), 0);
         for (lane, row) in rows.chunks_exact(row.max(1)).enumerate() {
-            for (block, tile) in row.chunks_exact(block).zip(to[from..].chunks_exact_mut(ROWS * block)) {
+            for (block, tile) in
+                row.chunks_exact(block).zip(to[from..].chunks_exact_mut(ROWS * block))
+            {
                 let mut at = 0;
                 for (field, len) in self.format.fields() {
                     tile[at + lane * len..][..len].copy_from_slice(&block[field..field + len]);
@@ -260,7 +273,9 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
                 let (scale, min) = scale_and_min(&block[4..16], part);
                 let (d, m) = (d * scale as f32, least * min as f32);
                 let q = &block[16 + part / 2 * 32..][..32];
-                to.iter_mut().zip(q).for_each(|(o, q)| *o = d * (q >> (part % 2 * 4) & 15) as f32 - m);
+                to.iter_mut()
+                    .zip(q)
+                    .for_each(|(o, q)| *o = d * (q >> (part % 2 * 4) & 15) as f32 - m);
             }
         }
         Format::Q6_K => {
@@ -278,8 +293,8 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Quantises a block, to the byte as gguf-py does; only of formats that [`Format::can_quantize`] and
-/// are no halves.
+/// Quantises a block, to the byte as gguf-py does; only of formats that [`Format::can_quantize`]
+/// and are no halves.
 pub(crate) fn quantize_block(format: Format, x: &[f32], block: &mut [u8]) {
     let inverse = |d: f32| if d == 0.0 { 0.0 } else { 1.0 / d };
     let write = |to: &mut [u8], x: f32| to.copy_from_slice(&f16::from_f32(x).to_le_bytes());
@@ -336,9 +351,15 @@ mod tests {
 
     #[test]
     fn sizes_that_are_no_blocks_or_beyond_memory_are_refused() {
-        assert!(Packing::new(Format::Q6_K, 1, 128).unwrap_err().contains("no blocks of 256 (Q6_K)"));
+        assert!(
+            Packing::new(Format::Q6_K, 1, 128).unwrap_err().contains("no blocks of 256 (Q6_K)")
+        );
         assert!(Packing::new(Format::Q4_0, 1, 33).is_err());
-        assert!(Packing::new(Format::Q4_0, usize::MAX, 32).unwrap_err().contains("larger than any memory"));
+        assert!(
+            Packing::new(Format::Q4_0, usize::MAX, 32)
+                .unwrap_err()
+                .contains("larger than any memory")
+        );
         assert!(Packing::new(Format::Q4_0, 1 << 40, 1 << 40).is_err());
         assert!(Packing::new(Format::Q8_0, 0, 1 << 60).is_err());
         assert!(Packing::new(Format::F16, 1, 1 << 63).is_err());

@@ -94,7 +94,8 @@ thread_local! {
     static KERNEL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread runs a kernel: what waits here would keep the device from coming to what it waits for.
+/// While it lives, this thread runs a kernel: what waits here would keep the device from coming to
+/// what it waits for.
 pub(crate) struct Kernel(bool);
 
 impl Kernel {
@@ -133,7 +134,11 @@ impl Later {
 
     /// Ends it: what waits, to be dropped by the caller. Nothing, where another is around it.
     pub fn end(mut self) -> Leftovers {
-        if std::mem::take(&mut self.0) { LATER.take().unwrap_or_default() } else { Leftovers::new() }
+        if std::mem::take(&mut self.0) {
+            LATER.take().unwrap_or_default()
+        } else {
+            Leftovers::new()
+        }
     }
 
     /// Drops what waits. The thread holds no lock now.
@@ -181,7 +186,8 @@ impl<T> DerefMut for Locked<'_, T> {
     }
 }
 
-/// While it lives, this thread puts wakers off. Nothing of a user's may run meanwhile, that could wait for one of them.
+/// While it lives, this thread puts wakers off. Nothing of a user's may run meanwhile, that could
+/// wait for one of them.
 pub(crate) struct Woken(bool);
 
 impl Woken {

@@ -70,7 +70,8 @@
 //!
 //! - `cuda`: GPUs, without a toolkit;
 //! - `safetensors`, `gguf`: weights from and to disk;
-//! - `ranks`: groups of processes, collectives with gradients, over an MPI that is found at run time;
+//! - `ranks`: groups of processes, collectives with gradients, over an MPI that is found at run
+//!   time;
 //! - `serve`: [`serve::Batcher`], a tower `Service`, and [`serve::completed`];
 //! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
 //!

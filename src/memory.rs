@@ -2,9 +2,10 @@
 //! warm.
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
-//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class; the last that a thread
-//! freed is the first that it uses, since its core still has it; and blocks of 2 MiB and more ask for huge
-//! pages. Called by whoever starts a step or drops a value; never waits. Does not know what the bytes mean.
+//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class; the last that a
+//! thread freed is the first that it uses, since its core still has it; and blocks of 2 MiB and
+//! more ask for huge pages. Called by whoever starts a step or drops a value; never waits. Does not
+//! know what the bytes mean.
 
 #![allow(unsafe_code)]
 
@@ -179,7 +180,8 @@ impl Memory {
 
     /// A block of at least `bytes`, not initialised; `None` where it cannot be had.
     pub fn alloc(self: &Arc<Memory>, bytes: usize) -> Option<Arc<Block>> {
-        let refused = self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
+        let refused =
+            self.refuse_in.load(Relaxed) != 0 && self.refuse_in.fetch_sub(1, Relaxed) == 1;
         if refused { None } else { self.alloc_if(bytes, |size| self.count_for_values(size)) }
     }
 
@@ -189,7 +191,11 @@ impl Memory {
     }
 
     /// A block, if so many bytes can be counted.
-    fn alloc_if(self: &Arc<Memory>, bytes: usize, count: impl FnOnce(usize) -> bool) -> Option<Arc<Block>> {
+    fn alloc_if(
+        self: &Arc<Memory>,
+        bytes: usize,
+        count: impl FnOnce(usize) -> bool,
+    ) -> Option<Arc<Block>> {
         let (index, size) = match bytes {
             0..CACHED_FROM => (usize::MAX, bytes.next_multiple_of(64).max(64)),
             _ if bytes > isize::MAX as usize / 2 => return None,
@@ -294,7 +300,14 @@ pub(crate) struct Block {
 
 impl Block {
     fn new(ptr: *mut u8, size: usize, class: usize, memory: Arc<Memory>) -> Block {
-        Block { ptr, size, class, memory, keep: Keep::default(), is_moved_out: AtomicBool::new(false) }
+        Block {
+            ptr,
+            size,
+            class,
+            memory,
+            keep: Keep::default(),
+            is_moved_out: AtomicBool::new(false),
+        }
     }
 
     /// Its memory in a block of its own, for the last reader of its value, who writes over it. So
@@ -476,7 +489,8 @@ mod tests {
         for line in maps.lines() {
             let range = line.split(' ').next().and_then(|range| range.split_once('-'));
             if let Some((from, to)) = range
-                && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+                && let (Ok(from), Ok(to)) =
+                    (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
             {
                 inside = (from..to).contains(&address);
             } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {

@@ -127,7 +127,8 @@ macro_rules! for_each_reduce {
         }
     };
 }
-#[allow(unused_imports)] // Its one reader stands in this file; the other tables are read elsewhere.
+#[allow(unused_imports)]
+// Its one reader stands in this file; the other tables are read elsewhere.
 pub(crate) use for_each_reduce;
 
 /// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what
@@ -149,8 +150,13 @@ pub enum ScatterMode {
 impl ScatterMode {
     /// Each of them.
     #[allow(dead_code)] // Read by tests and catalogues.
-    pub(crate) const ALL: [ScatterMode; 5] =
-        [ScatterMode::Assign, ScatterMode::Sum, ScatterMode::Prod, ScatterMode::Max, ScatterMode::Min];
+    pub(crate) const ALL: [ScatterMode; 5] = [
+        ScatterMode::Assign,
+        ScatterMode::Sum,
+        ScatterMode::Prod,
+        ScatterMode::Max,
+        ScatterMode::Min,
+    ];
 }
 
 /// Which element types an op takes, and what it makes of them: see the table's head.

@@ -1,8 +1,9 @@
 //! Host memory that a kernel works in, beside its operands and its result.
 //!
-//! Its size depends on data, so it may not be there. Then the kernel ends on the spot, by unwinding, and its
-//! value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's own vectors would end the
-//! process. A panic of a part goes to the kernel's caller, so parts may ask here as well.
+//! Its size depends on data, so it may not be there. Then the kernel ends on the spot, by
+//! unwinding, and its value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's
+//! own vectors would end the process. A panic of a part goes to the kernel's caller, so parts may
+//! ask here as well.
 
 use std::fmt;
 use std::panic::resume_unwind;

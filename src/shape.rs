@@ -75,7 +75,8 @@ impl Shape {
             return Some(self.clone());
         }
         let rank = self.rank().max(other.rank());
-        let at = |s: &Shape, i: usize| if i + s.rank() < rank { 1 } else { s.0[i + s.rank() - rank] };
+        let at =
+            |s: &Shape, i: usize| if i + s.rank() < rank { 1 } else { s.0[i + s.rank() - rank] };
         let mut dims = SmallVec::with_capacity(rank);
         for i in 0..rank {
             dims.push(match (at(self, i), at(other, i)) {
@@ -281,8 +282,13 @@ impl Layout {
             return Some(out);
         }
         // Each run of old dimensions that is contiguous in itself may be cut up anew.
-        let old: SmallVec<[(usize, isize); 4]> =
-            self.shape.iter().zip(&self.strides).filter(|(n, _)| **n != 1).map(|(&n, &s)| (n, s)).collect();
+        let old: SmallVec<[(usize, isize); 4]> = self
+            .shape
+            .iter()
+            .zip(&self.strides)
+            .filter(|(n, _)| **n != 1)
+            .map(|(&n, &s)| (n, s))
+            .collect();
         let mut strides: Strides = SmallVec::from_elem(0, shape.rank());
         let (mut i, mut j) = (0, 0);
         while i < old.len() {

@@ -1,7 +1,8 @@
 //! Counters that many threads count up and few read.
 //!
-//! Each thread has a row of its own and counts in it by plain stores: a locked access takes 5 ns, and an op that is awaited has four such
-//! counts. A reader adds the rows up. Threads for which there is no row share one. Knows nothing of what is counted.
+//! Each thread has a row of its own and counts in it by plain stores: a locked access takes 5 ns,
+//! and an op that is awaited has four such counts. A reader adds the rows up. Threads for which
+//! there is no row share one. Knows nothing of what is counted.
 
 use crate::sync::plain::{AtomicUsize, Mutex};
 use crate::sync::threads::thread_local;
@@ -52,7 +53,8 @@ impl<const N: usize> Tally<N> {
         }
     }
 
-    /// What all threads have counted. Who has seen what one of them did after it had counted sees that count.
+    /// What all threads have counted. Who has seen what one of them did after it had counted sees
+    /// that count.
     pub fn sum(&self, what: usize) -> u64 {
         // Relaxed: who has seen a count of a row that was new has seen that there is that row.
         let rows = (0..HANDED_OUT.load(Ordering::Relaxed)).chain([SHARED]);
@@ -72,7 +74,8 @@ thread_local! {
     static OWNER: Owner = const { Owner };
 }
 
-/// Gives the thread's row back as the thread ends. What it counts after that goes to the shared one.
+/// Gives the thread's row back as the thread ends. What it counts after that goes to the shared
+/// one.
 struct Owner;
 
 impl Drop for Owner {
@@ -96,7 +99,9 @@ fn take_row() -> usize {
     let mut left = lock_plain(&LEFT);
     let row = match left.pop() {
         Some(row) => row,
-        None if HANDED_OUT.load(Ordering::Relaxed) < SHARED => HANDED_OUT.fetch_add(1, Ordering::Relaxed),
+        None if HANDED_OUT.load(Ordering::Relaxed) < SHARED => {
+            HANDED_OUT.fetch_add(1, Ordering::Relaxed)
+        }
         None => SHARED,
     };
     // Where the thread is ending already nobody would give it back.
@@ -127,7 +132,10 @@ mod tests {
                 }
             });
         }
-        assert_eq!((tally.sum(0), tally.sum(1)), (3 * 2 * ROWS as u64 * 750, 3 * 2 * ROWS as u64 * 250));
+        assert_eq!(
+            (tally.sum(0), tally.sum(1)),
+            (3 * 2 * ROWS as u64 * 750, 3 * 2 * ROWS as u64 * 250)
+        );
     }
 
     #[test]
@@ -143,7 +151,8 @@ mod tests {
         let threads: Vec<_> = (0..100)
             .map(|k| {
                 thread::spawn(move || {
-                    // Before its row is there, or after: so its end comes after the row's, or before.
+                    // Before its row is there, or after: so its end comes after the row's, or
+                    // before.
                     if k % 2 == 0 {
                         tally.add(0, 1);
                     }

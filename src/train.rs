@@ -82,12 +82,12 @@ impl Trainer {
     }
 
     /// With other processes, each of which runs the model on its own rows: their gradients are
-    /// averaged, as if all had been one batch. [`prepare_model`](Self::prepare_model) then gives all
-    /// rank 0's parameters; each rank makes its [part](crate::data::Loader::part) of a batch. All ranks
-    /// have to make the same steps.
+    /// averaged, as if all had been one batch. [`prepare_model`](Self::prepare_model) then gives
+    /// all rank 0's parameters; each rank makes its [part](crate::data::Loader::part) of a batch.
+    /// All ranks have to make the same steps.
     ///
-    /// Gradients are reduced in buckets, each as soon as it is computed, while the backward pass goes
-    /// on.
+    /// Gradients are reduced in buckets, each as soon as it is computed, while the backward pass
+    /// goes on.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -104,10 +104,10 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// Where a rank is lost, a step leaves the model as it was, and its loss
-    /// [says so](crate::Error::is_peer_lost). One rank may have come through the step where another has
-    /// not: make a trainer with the group that is left, prepare the model again, take a new optimizer,
-    /// and go on.
+    /// Where a rank is lost, a step leaves the model as it was, and its loss [says
+    /// so](crate::Error::is_peer_lost). One rank may have come through the step where another has
+    /// not: make a trainer with the group that is left, prepare the model again, take a new
+    /// optimizer, and go on.
     #[cfg(all(feature = "ranks", unix))]
     pub fn with_group(mut self, group: &Group) -> Trainer {
         self.group = Some(group.clone());
@@ -158,8 +158,11 @@ impl Trainer {
         let mut part = |i: usize| {
             let device = self.devices[i].clone();
             let own = |x: &&TensorFuture| x.narrow(0, start, size(i)).to_device(&device);
-            let part =
-                Part { tensors: tensors.iter().map(own).collect(), device: device.clone(), rows: size(i) };
+            let part = Part {
+                tensors: tensors.iter().map(own).collect(),
+                device: device.clone(),
+                rows: size(i),
+            };
             start += size(i);
             part
         };
@@ -210,7 +213,8 @@ impl Trainer {
         if batch.others.is_empty() {
             return first;
         }
-        let weighted = |loss: &TensorFuture, rows: usize| loss.wide() * (rows as f64 / batch.rows as f64);
+        let weighted =
+            |loss: &TensorFuture, rows: usize| loss.wide() * (rows as f64 / batch.rows as f64);
         let sum = weighted(&first, batch.first.rows);
         let sum = batch.others.iter().fold(sum, |sum, part| sum + weighted(&of(part), part.rows));
         sum.to_dtype(first.dtype())
@@ -247,8 +251,8 @@ impl Trainer {
     }
 
     /// One step over several batches, as if they had been one that has no room: each is run by
-    /// itself, gradients add up on the first device, and ranks exchange them once. (In PyTorch: several
-    /// `backward`s under `no_sync`, and one without.) Gives the mean loss of all rows.
+    /// itself, gradients add up on the first device, and ranks exchange them once. (In PyTorch:
+    /// several `backward`s under `no_sync`, and one without.) Gives the mean loss of all rows.
     ///
     /// # Errors
     /// As [`step`](Self::step), where any of the batches fails; and without any batch.
@@ -309,8 +313,9 @@ impl Trainer {
         })
     }
 
-    /// A batch's part in the mean loss of so many rows here, or on all ranks: they need not have the
-    /// same number. In the type that floats are computed in: of halves no row count is to be rounded.
+    /// A batch's part in the mean loss of so many rows here, or on all ranks: they need not have
+    /// the same number. In the type that floats are computed in: of halves no row count is to be
+    /// rounded.
     fn share_of(
         &self,
         loss: TensorFuture,
@@ -332,8 +337,8 @@ impl Trainer {
         &loss * (number(own) / &*whole)
     }
 
-    /// Steps with the gradients of all ranks, unless the optimizer sums them up itself, and makes the loss
-    /// that of all.
+    /// Steps with the gradients of all ranks, unless the optimizer sums them up itself, and makes
+    /// the loss that of all.
     #[cfg_attr(not(all(feature = "ranks", unix)), allow(unused_variables))]
     fn of_all(
         &self,
@@ -354,7 +359,8 @@ impl Trainer {
 
 /// Sums of gradients, of the type of their parameters.
 fn rounded(sums: Vec<Option<TensorFuture>>, parameters: &[Parameter]) -> Vec<Option<TensorFuture>> {
-    let of_type = |(sum, own): (Option<TensorFuture>, &Parameter)| Some(sum?.to_dtype(own.value().dtype()));
+    let of_type =
+        |(sum, own): (Option<TensorFuture>, &Parameter)| Some(sum?.to_dtype(own.value().dtype()));
     sums.into_iter().zip(parameters).map(of_type).collect()
 }
 

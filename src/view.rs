@@ -92,8 +92,8 @@ impl<'a> View<'a> {
 
     /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for
     /// the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements
-    /// are in the output. Where there is no memory for it the kernel ends here, and its value fails as
-    /// out of memory.
+    /// are in the output. Where there is no memory for it the kernel ends here, and its value fails
+    /// as out of memory.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
         if !self.has_elements_of::<T>() {
             return None;
@@ -278,7 +278,8 @@ pub trait Parallel: Sync {
     /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are
     /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
-    /// True where the others are awake and wait for parts, so that half as much is worth a hand-over.
+    /// True where the others are awake and wait for parts, so that half as much is worth a
+    /// hand-over.
     #[doc(hidden)]
     fn is_awake(&self) -> bool {
         false

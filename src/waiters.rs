@@ -1,5 +1,5 @@
-//! Those who wait for one value: their wakers, each at a place that is its owner's until it is given
-//! back, so that to leave costs the same however many wait.
+//! Those who wait for one value: their wakers, each at a place that is its owner's until it is
+//! given back, so that to leave costs the same however many wait.
 //!
 //! The value's completion holds the list under a lock, and takes it once, at the end; what leaves
 //! after that finds nothing. What leaves the list is returned: wakers are dropped outside of locks.
@@ -41,7 +41,9 @@ impl Waiters {
             }
             Some(place) => {
                 let at = self.vacant;
-                if let Place::Vacant(next) = std::mem::replace(place, Place::Taken(waker, Alive::new())) {
+                if let Place::Vacant(next) =
+                    std::mem::replace(place, Place::Taken(waker, Alive::new()))
+                {
                     self.vacant = next;
                 }
                 at

@@ -30,7 +30,11 @@ pub(crate) fn triple<T: Copy>(last: &[T], neutral: T) -> [T; 3] {
 pub(crate) fn padding_shown(padding: &[[usize; 2]]) -> String {
     let side = |i: usize| -> Vec<usize> { padding.iter().map(|sides| sides[i]).collect() };
     let (before, after) = (side(0), side(1));
-    if before == after { format!("{before:?}") } else { format!("{before:?} before and {after:?} after") }
+    if before == after {
+        format!("{before:?}")
+    } else {
+        format!("{before:?} before and {after:?} after")
+    }
 }
 
 /// How far an element lies behind the first one.
@@ -112,8 +116,10 @@ impl Window {
                     }
                     // A pool, which asks for no tap, may have more of them than there are numbers.
                     let row = z.wrapping_mul(self.kernel[1]).wrapping_add(y);
-                    let (tap, ix) =
-                        (row.wrapping_mul(self.kernel[2]).wrapping_add(x), self.met(2, span.start, x));
+                    let (tap, ix) = (
+                        row.wrapping_mul(self.kernel[2]).wrapping_add(x),
+                        self.met(2, span.start, x),
+                    );
                     for oz in self.span(0, z) {
                         let iz = self.met(0, oz, z);
                         for oy in self.span(1, y) {
@@ -209,7 +215,8 @@ mod tests {
                     (4, [0, 5], 3),
                     (1, [0, 2], 1),
                 ] {
-                    let Some(output) = places(input, kernel, stride, padding, dilation, false) else {
+                    let Some(output) = places(input, kernel, stride, padding, dilation, false)
+                    else {
                         continue;
                     };
                     let last = |n| [1, 1, n];
@@ -229,10 +236,15 @@ mod tests {
                     });
                     let mut wanted = Vec::new();
                     for tap in 0..kernel {
-                        let at = |o: usize| (o * stride + tap * dilation) as isize - padding[0] as isize;
+                        let at =
+                            |o: usize| (o * stride + tap * dilation) as isize - padding[0] as isize;
                         let on = |o: &usize| (0..input as isize).contains(&at(*o));
                         let want: Vec<usize> = (0..output).filter(on).collect();
-                        assert_eq!(window.span(2, tap).collect::<Vec<_>>(), want, "{window:?} {tap}");
+                        assert_eq!(
+                            window.span(2, tap).collect::<Vec<_>>(),
+                            want,
+                            "{window:?} {tap}"
+                        );
                         wanted.extend(want.into_iter().map(|o| (tap, o, at(o) as usize)));
                     }
                     assert_eq!(met, wanted, "{window:?}");

@@ -2,7 +2,9 @@
 
 #![allow(unused_imports)] // That they are imported is the test.
 
-use futensor::{barrier::*, cuda::*, custom::*, read::*, recording::*, region::*, sim::*, train::*, *};
+use futensor::{
+    barrier::*, cuda::*, custom::*, read::*, recording::*, region::*, sim::*, train::*, *,
+};
 use futures::future::{FutureExt as _, TryFutureExt as _};
 use futures::prelude::*;
 use futures::stream::{FuturesUnordered, StreamExt as _, TryStreamExt as _};
@@ -61,7 +63,10 @@ async fn every_method_is_called_by_its_name() -> futensor::Result<()> {
         x.clamp(0.0, 1.0),
     ];
     for value in &made {
-        assert_eq!((value.shape(), value.dtype(), value.rank(), value.numel()), (x.shape(), DType::F32, 2, 6));
+        assert_eq!(
+            (value.shape(), value.dtype(), value.rank(), value.numel()),
+            (x.shape(), DType::F32, 2, 6)
+        );
         assert_eq!(value.to_vec::<f32>().await?.len(), 6);
     }
     // Names that iterators, futures, streams or ordering also have.
@@ -88,7 +93,8 @@ async fn every_method_is_called_by_its_name() -> futensor::Result<()> {
 #[tokio::test]
 async fn futures_combinators_take_our_futures() {
     let device = Device::cpu();
-    let values: Vec<Tensor> = future::try_join_all((0..4).map(|i| device.ones([2]) * i)).await.unwrap();
+    let values: Vec<Tensor> =
+        future::try_join_all((0..4).map(|i| device.ones([2]) * i)).await.unwrap();
     let mut reads: FuturesUnordered<_> = values.iter().map(|x| x.to_vec::<f32>()).collect();
     let mut sum = 0.0;
     while let Some(read) = reads.next().await {

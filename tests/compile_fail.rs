@@ -116,9 +116,11 @@ fn library(folder: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with("libfutensor-") && name.ends_with(".rlib")
     };
-    let built = |path: &PathBuf| path.metadata().and_then(|m| m.modified()).expect("a file has a time");
-    let entries =
-        std::fs::read_dir(folder).expect("the folder of this test").map(|e| e.expect("an entry").path());
+    let built =
+        |path: &PathBuf| path.metadata().and_then(|m| m.modified()).expect("a file has a time");
+    let entries = std::fs::read_dir(folder)
+        .expect("the folder of this test")
+        .map(|e| e.expect("an entry").path());
     entries.filter(ours).max_by_key(built).expect("cargo has built the library")
 }
 
@@ -142,7 +144,16 @@ fn what_breaks_a_law_does_not_compile() {
         let file = folder.join(format!("{name}.rs"));
         std::fs::write(&file, program).expect("the program is written");
         let output = Command::new(&rustc)
-            .args(["--edition", "2024", "--crate-type", "lib", "--emit", "metadata", "--color", "never"])
+            .args([
+                "--edition",
+                "2024",
+                "--crate-type",
+                "lib",
+                "--emit",
+                "metadata",
+                "--color",
+                "never",
+            ])
             .arg("-L")
             .arg(format!("dependency={}", deps.display()))
             .arg("--extern")

@@ -37,7 +37,8 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn every_example_comes_once_an_epoch_in_the_order_of_the_seed() {
     for workers in [1, 3] {
-        let loader = Loader::new(103, |at, _| Ok(at.to_vec())).batch_size(10).shuffle(9).prefetch(4);
+        let loader =
+            Loader::new(103, |at, _| Ok(at.to_vec())).batch_size(10).shuffle(9).prefetch(4);
         let loader = loader.workers(workers);
         let epoch = |n: u64| -> Vec<usize> {
             let batches: Vec<_> = block_on(loader.epoch(n, &Device::cpu()).collect());
@@ -63,7 +64,8 @@ fn a_seed_gives_the_references_order() {
     for (name, want) in &all {
         let Some(key) = name.strip_prefix("order/") else { continue };
         let key: Vec<u64> = key.split('/').map(|n| n.parse().unwrap()).collect();
-        let loader = Loader::new(key[0] as usize, |at, _| Ok(at.to_vec())).shuffle(key[1]).batch_size(4);
+        let loader =
+            Loader::new(key[0] as usize, |at, _| Ok(at.to_vec())).shuffle(key[1]).batch_size(4);
         let want: Vec<usize> =
             block_on(want.to_vec::<i64>()).unwrap().into_iter().map(|i| i as usize).collect();
         assert_eq!(loader.order(key[2]), want, "{name}");
@@ -75,12 +77,14 @@ fn a_seed_gives_the_references_order() {
     assert_eq!(seen, 4);
 }
 
-/// What the caller of `epoch` does is the same for any number of examples and of threads: the order of
-/// two million takes 16 MB, of which it never sees anything, neither at the beginning nor at the end.
+/// What the caller of `epoch` does is the same for any number of examples and of threads: the order
+/// of two million takes 16 MB, of which it never sees anything, neither at the beginning nor at the
+/// end.
 #[test]
 fn whoever_begins_an_epoch_neither_shuffles_nor_frees_the_order() {
     for (n, workers) in [(1000, 1), (2_000_000, 1), (2_000_000, 40)] {
-        let loader = Loader::new(n, |at, _| Ok(at[0])).shuffle(3).workers(workers).prefetch(workers);
+        let loader =
+            Loader::new(n, |at, _| Ok(at[0])).shuffle(3).workers(workers).prefetch(workers);
         let before = BYTES.get();
         let mut batches = loader.epoch(0, &Device::cpu());
         assert!(BYTES.get() - before < 16 << 10, "{n} examples: {} bytes", BYTES.get() - before);
@@ -104,13 +108,15 @@ fn a_stream_that_is_dropped_while_it_shuffles_ends_its_threads() {
     assert!(ended.recv().is_err());
 }
 
-/// Every option together, beside what they say: the examples in order, cut into batches, each into parts.
+/// Every option together, beside what they say: the examples in order, cut into batches, each into
+/// parts.
 #[test]
 fn batches_are_what_the_options_say() {
     for (n, size, of) in
         [(0, 3, 1), (1, 3, 1), (9, 3, 3), (10, 3, 3), (11, 4, 2), (12, 5, 3), (7, 9, 2), (7, 9, 8)]
     {
-        for (part, last, seed) in (0..of).flat_map(|p| [(p, true, None), (p, false, None), (p, false, Some(4))])
+        for (part, last, seed) in
+            (0..of).flat_map(|p| [(p, true, None), (p, false, None), (p, false, Some(4))])
         {
             let loader = Loader::new(n, |at, _| Ok(at.to_vec())).batch_size(size).part(part, of);
             let loader = loader.drop_last(last).workers(2).prefetch(3);
@@ -127,7 +133,11 @@ fn batches_are_what_the_options_say() {
             let what = format!("{n} examples by {size}, part {part} of {of}, {last}, {seed:?}");
             assert_eq!(loader.batches(), want.len(), "{what}");
             let got: Vec<_> = block_on(loader.epoch(5, &Device::cpu()).collect());
-            assert_eq!(got.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), want, "{what}");
+            assert_eq!(
+                got.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(),
+                want,
+                "{what}"
+            );
             assert!(want.iter().all(|part| !part.is_empty()), "{what}");
         }
     }
@@ -158,7 +168,8 @@ fn as_many_batches_are_made_at_once_as_there_are_threads() {
             block_on(loader.workers(workers).prefetch(workers).epoch(0, &Device::cpu()).collect());
         let made: Vec<_> = made.into_iter().map(|batch| batch.unwrap()).collect();
         assert!(made.iter().enumerate().all(|(k, (i, _))| k == *i));
-        let threads: std::collections::HashSet<_> = made.iter().map(|(_, thread)| *thread).collect();
+        let threads: std::collections::HashSet<_> =
+            made.iter().map(|(_, thread)| *thread).collect();
         assert_eq!(threads.len(), workers);
     }
 }
@@ -180,7 +191,8 @@ async fn rows_become_batches_on_the_device() {
     let pairs = Examples::new((0..20).map(|i| i as f32).collect(), [2]).unwrap();
     let labels = Examples::new((0..10i64).collect(), ()).unwrap();
     let (r, l) = (pairs.clone(), labels.clone());
-    let loader = Loader::new(pairs.len(), move |at, device| Ok((r.pick(at, device), l.pick(at, device))));
+    let loader =
+        Loader::new(pairs.len(), move |at, device| Ok((r.pick(at, device), l.pick(at, device))));
     let loader = loader.batch_size(4);
     let mut batches = loader.epoch(0, &device);
     let mut sizes = Vec::new();
@@ -257,7 +269,8 @@ fn an_error_or_a_panic_in_a_batch_is_the_streams_last_item() {
             4 => Err(Error::custom("decode", "no example 4")),
             i => Ok(i),
         });
-        let items: Vec<_> = block_on(loader.workers(2).prefetch(3).epoch(0, &Device::cpu()).collect());
+        let items: Vec<_> =
+            block_on(loader.workers(2).prefetch(3).epoch(0, &Device::cpu()).collect());
         assert_eq!(items.len(), 5);
         assert!(items[..4].iter().enumerate().all(|(i, item)| *item.as_ref().unwrap() == i));
         assert!(items[4].as_ref().unwrap_err().to_string().contains("no example 4"));
@@ -277,7 +290,8 @@ impl Drop for Tells {
 #[test]
 fn no_batch_is_begun_after_one_that_failed() {
     let (tell, told) = std::sync::mpsc::channel();
-    let (tell, told, begun) = (Mutex::new(tell), Mutex::new(told), Arc::new(Mutex::new(Vec::new())));
+    let (tell, told, begun) =
+        (Mutex::new(tell), Mutex::new(told), Arc::new(Mutex::new(Vec::new())));
     let own = begun.clone();
     let loader = Loader::new(9, move |at, _| {
         own.lock().unwrap().push(at[0]);
@@ -325,13 +339,17 @@ fn an_empty_data_set_has_no_batches() {
 fn a_number_without_end_is_no_limit() {
     let loader = Loader::new(10, |at, _| Ok(at[0])).prefetch(usize::MAX);
     let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
-    assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    assert_eq!(
+        all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
     // A part beyond the last is the last.
     let loader = Loader::new(6, |at, _| Ok(at.to_vec())).batch_size(usize::MAX).part(usize::MAX, 6);
     let all: Vec<_> = block_on(loader.epoch(0, &Device::cpu()).collect());
     assert_eq!(all.into_iter().map(|batch| batch.unwrap()).collect::<Vec<_>>(), [[5]]);
     // Examples in order are counted as they come.
-    let mut batches = Loader::new(usize::MAX, |at, _| Ok(at.to_vec())).batch_size(3).epoch(0, &Device::cpu());
+    let mut batches =
+        Loader::new(usize::MAX, |at, _| Ok(at.to_vec())).batch_size(3).epoch(0, &Device::cpu());
     assert_eq!(block_on(batches.next()).unwrap().unwrap(), [0, 1, 2]);
 }
 

@@ -26,7 +26,9 @@ fn source(path: &Path) -> String {
 /// Words that are compared with an argument: `"--flag"` in a pattern or beside `==`.
 fn flags(source: &str) -> Vec<&str> {
     let mut found: Vec<&str> = source.split('"').filter(|word| word.starts_with("--")).collect();
-    found.retain(|word| word[2..].chars().all(|c| c.is_ascii_lowercase() || c == '-') && word.len() > 2);
+    found.retain(|word| {
+        word[2..].chars().all(|c| c.is_ascii_lowercase() || c == '-') && word.len() > 2
+    });
     found.sort();
     found.dedup();
     found
@@ -54,11 +56,16 @@ fn help_explains_each_flag_of_each_example() {
         let (first, lines) =
             usage.split_once("\n\n").unwrap_or_else(|| panic!("{name}: no line a flag:\n{usage}"));
         for flag in &flags {
-            let line = lines.lines().find(|line| line.trim_start().split([' ', ',']).next() == Some(flag));
-            let line = line.unwrap_or_else(|| panic!("{name}: --help does not explain {flag}:\n{usage}"));
+            let line =
+                lines.lines().find(|line| line.trim_start().split([' ', ',']).next() == Some(flag));
+            let line =
+                line.unwrap_or_else(|| panic!("{name}: --help does not explain {flag}:\n{usage}"));
             let words = line.trim_start().split_once("  ").map_or("", |(_, words)| words.trim());
             assert!(words.split_whitespace().count() >= 2, "{name}: {line:?} explains nothing");
-            assert!(*flag == "--help" || first.contains(flag), "{name}: {flag} is not in the first lines");
+            assert!(
+                *flag == "--help" || first.contains(flag),
+                "{name}: {flag} is not in the first lines"
+            );
         }
         // And nothing is explained that is not taken.
         for line in lines.lines().filter(|line| line.trim_start().starts_with("--")) {
@@ -70,7 +77,16 @@ fn help_explains_each_flag_of_each_example() {
     seen.sort();
     assert_eq!(
         seen,
-        ["async_computation", "chat", "devices", "embed", "load_weights", "ranks", "server", "train_digits"]
+        [
+            "async_computation",
+            "chat",
+            "devices",
+            "embed",
+            "load_weights",
+            "ranks",
+            "server",
+            "train_digits"
+        ]
     );
 }
 
@@ -79,7 +95,8 @@ fn a_file_that_cannot_be_written_is_named_before_the_run_and_nothing_is_left_beh
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("examples");
     fs::create_dir_all(&folder).unwrap();
     let missing = folder.join("not there").join("figures.json");
-    for error in [output::check(&missing).unwrap_err(), output::write(&missing, "{}").unwrap_err()] {
+    for error in [output::check(&missing).unwrap_err(), output::write(&missing, "{}").unwrap_err()]
+    {
         assert!(error.starts_with(&format!("{}: ", missing.display())), "{error}");
     }
     assert!(output::check(&folder).unwrap_err().contains("examples: "), "a folder is no file");

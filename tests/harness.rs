@@ -1,5 +1,5 @@
-//! How trials are run, tried on a suite that breaks every rule: each trial has an outcome of its own, and what one
-//! leaves behind is named.
+//! How trials are run, tried on a suite that breaks every rule: each trial has an outcome of its
+//! own, and what one leaves behind is named.
 
 mod support;
 #[path = "support/trials.rs"]
@@ -18,7 +18,9 @@ const BROKEN: &str = "FUTENSOR_TRIALS_BROKEN";
 fn main() -> ExitCode {
     match std::env::var_os(BROKEN) {
         Some(_) => trials::run(broken(), true),
-        None => trials::run(cases![""; each_trial_has_an_outcome_and_what_it_leaves_is_named], true),
+        None => {
+            trials::run(cases![""; each_trial_has_an_outcome_and_what_it_leaves_is_named], true)
+        }
     }
 }
 
@@ -124,8 +126,9 @@ fn each_trial_has_an_outcome_and_what_it_leaves_is_named() {
         outcomes.iter().map(|(name, came)| (name.trim(), came.trim())).collect();
     // What it says of a failure: the text between its own headline and the next.
     let said = |name: &str| {
-        let (_, after) =
-            text.split_once(&format!("---- {name} ----")).unwrap_or_else(|| panic!("{name}: {text}"));
+        let (_, after) = text
+            .split_once(&format!("---- {name} ----"))
+            .unwrap_or_else(|| panic!("{name}: {text}"));
         after.split("\n---- ").next().unwrap_or(after).to_owned()
     };
     let failed: [(&str, &[&str]); 10] = [
@@ -143,11 +146,19 @@ fn each_trial_has_an_outcome_and_what_it_leaves_is_named() {
     for (name, words) in failed {
         assert_eq!(outcomes.get(name), Some(&"FAILED"), "{name}: {text}");
         let said = said(name);
-        assert!(words.iter().all(|word| said.contains(word)), "{name} should say {words:?}: {said}");
+        assert!(
+            words.iter().all(|word| said.contains(word)),
+            "{name} should say {words:?}: {said}"
+        );
     }
     assert!(!said("keeps_more_than_it_says").contains("live bytes"), "{text}");
-    let passed =
-        ["passes", "passes_after_a_hang", "passes_after_all_that", "keeps_what_it_says", "passes_at_the_end"];
+    let passed = [
+        "passes",
+        "passes_after_a_hang",
+        "passes_after_all_that",
+        "keeps_what_it_says",
+        "passes_at_the_end",
+    ];
     for name in passed {
         assert_eq!(outcomes.get(name), Some(&"ok"), "{name}: {text}");
     }

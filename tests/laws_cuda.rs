@@ -2,9 +2,9 @@
 //!
 //!     cargo test -p futensor-tests --test laws_cuda        # ignored where there is no g++
 //!
-//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `smoke`, `one`, `fault`, `gone` and
-//! `full` as the first argument play a part there (`tests/gpu/run`). Trials that need what a GPU has not (a closure
-//! as a kernel, a CPU device's options) are reported as ignored.
+//! With `FUTENSOR_DEMAND_GPU` set they are held on a GPU instead, and `smoke`, `one`, `fault`,
+//! `gone` and `full` as the first argument play a part there (`tests/gpu/run`). Trials that need
+//! what a GPU has not (a closure as a kernel, a CPU device's options) are reported as ignored.
 
 #[path = "laws/barriers.rs"]
 mod barriers;
@@ -107,13 +107,18 @@ impl Laws {
         let device = if self.real { "cuda" } else { "simulated_cuda" };
         let (simulator, real) = (self.simulator, self.real);
         let ignored = |why: &str| Ok(Some(why.to_owned()));
-        self.cases.push(Case::that(format!("law_{law}::{name}[{device}]"), move || match simulator {
-            _ if kinds != ALL && !kinds.contains(&Kind::Cuda) => ignored("of a CPU device alone"),
-            None if !real => ignored("no simulated driver"),
-            _ if OF_THE_HOST.contains(&name) => ignored("needs host memory"),
-            _ if GROUPS_OF_THE_HOST.contains(&name) => ignored("other groups"),
-            simulator => run(simulator.as_ref(), promise),
-        }));
+        self.cases.push(Case::that(
+            format!("law_{law}::{name}[{device}]"),
+            move || match simulator {
+                _ if kinds != ALL && !kinds.contains(&Kind::Cuda) => {
+                    ignored("of a CPU device alone")
+                }
+                None if !real => ignored("no simulated driver"),
+                _ if OF_THE_HOST.contains(&name) => ignored("needs host memory"),
+                _ if GROUPS_OF_THE_HOST.contains(&name) => ignored("other groups"),
+                simulator => run(simulator.as_ref(), promise),
+            },
+        ));
     }
 }
 
@@ -125,8 +130,8 @@ macro_rules! promises {
 }
 pub(crate) use promises;
 
-/// What is there, in seconds: which libraries were found and where, and that each computes. It ends with 1 where one
-/// is missing that the rest of a run needs.
+/// What is there, in seconds: which libraries were found and where, and that each computes. It ends
+/// with 1 where one is missing that the rest of a run needs.
 fn smoke() {
     let began = Instant::now();
     let stop = |why: &str| -> ! {
@@ -172,7 +177,8 @@ fn one() {
     print!("{}", device.libraries());
 }
 
-/// A kernel of a user's that writes where nothing is ends its device within a second, and every await.
+/// A kernel of a user's that writes where nothing is ends its device within a second, and every
+/// await.
 fn fault() {
     let device = Device::cuda(0).expect("a GPU");
     let before = block_on(device.ones([10]) + 1.0).expect("a value");
@@ -203,7 +209,8 @@ fn full() {
         let sum = block_on(((&x % 7.0) * 2.0).sum_all().item::<f32>()).expect("a value");
         let x = x.reshape([10, 10_000]);
         let sorted = block_on(x.sort(1, true).narrow(1, 0, 1).to_vec::<f32>()).expect("values");
-        let product = block_on(x.narrow(1, 0, 10).matmul(device.eye(10)).to_vec::<f32>()).expect("values");
+        let product =
+            block_on(x.narrow(1, 0, 10).matmul(device.eye(10)).to_vec::<f32>()).expect("values");
         (sum, sorted, product)
     };
     let want = computed();

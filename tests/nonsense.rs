@@ -74,7 +74,8 @@ pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> Exit
             kept.map_err(|panic| {
                 let text = panic.downcast_ref::<String>().cloned();
                 Failed::from(
-                    text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_default(),
+                    text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string()))
+                        .unwrap_or_default(),
                 )
             })
         };
@@ -84,5 +85,7 @@ pub fn run(kind: &str, alone: bool, ignored: bool, make: fn() -> Device) -> Exit
 }
 
 fn main() -> ExitCode {
-    run("cpu", false, false, || Device::cpu_with(CpuOptions::default().bytes_max(1 << 26).threads(2)))
+    run("cpu", false, false, || {
+        Device::cpu_with(CpuOptions::default().bytes_max(1 << 26).threads(2))
+    })
 }

@@ -76,7 +76,10 @@ fn functions() -> Names {
             let name = word(rest);
             let signature = rest.split_once('{').map_or(rest, |(signature, _)| signature);
             let futures = ["-> TensorFuture", "-> Vec<TensorFuture>", "-> (TensorFuture"];
-            if !name.is_empty() && futures.iter().any(|f| signature.contains(f)) && !NO_OPS.contains(&name) {
+            if !name.is_empty()
+                && futures.iter().any(|f| signature.contains(f))
+                && !NO_OPS.contains(&name)
+            {
                 found.insert(name.to_string());
             }
         }
@@ -97,9 +100,12 @@ fn without_forms(names: Names) -> Names {
 fn exported(path: &str, but: &[&str]) -> Names {
     let source = text(path);
     let mut found = Names::new();
-    for statement in source.split(';').filter_map(|s| s.trim_start().split_once("pub use ").map(|(_, s)| s)) {
+    for statement in
+        source.split(';').filter_map(|s| s.trim_start().split_once("pub use ").map(|(_, s)| s))
+    {
         let list = statement.rsplit("::").next().unwrap_or("").trim_matches(['{', '}', ' ', '\n']);
-        let names = list.split(',').map(str::trim).filter(|n| n.starts_with(|c: char| c.is_uppercase()));
+        let names =
+            list.split(',').map(str::trim).filter(|n| n.starts_with(|c: char| c.is_uppercase()));
         found.extend(names.filter(|n| !but.contains(n)).map(str::to_string));
     }
     found
@@ -108,19 +114,35 @@ fn exported(path: &str, but: &[&str]) -> Names {
 #[test]
 fn the_table_has_every_op_and_module_and_nothing_else() {
     let mut ops = rows_of_the_table();
-    assert!(ops.contains("exp") && ops.contains("bitwise_xor") && ops.contains("argmin"), "{ops:?}");
+    assert!(
+        ops.contains("exp") && ops.contains("bitwise_xor") && ops.contains("argmin"),
+        "{ops:?}"
+    );
     ops.extend(functions());
     assert!(ops.contains("conv2d") && ops.contains("zeros") && ops.contains("cat"), "{ops:?}");
     let ops = without_forms(ops);
     let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter"]);
     assert!(modules.contains("Linear") && modules.contains("Sequential"), "{modules:?}");
-    let beside =
-        ["Optimizer", "State", "Step", "Update", "Constant", "Cosine", "Schedule", "StepDecay", "Warmup"];
+    let beside = [
+        "Optimizer",
+        "State",
+        "Step",
+        "Update",
+        "Constant",
+        "Cosine",
+        "Schedule",
+        "StepDecay",
+        "Warmup",
+    ];
     let optimisers = exported("src/optim/mod.rs", &beside);
 
-    let rows = table(&text("README.md")).expect("a table between <!-- ops --> and <!-- /ops --> in README.md");
+    let rows = table(&text("README.md"))
+        .expect("a table between <!-- ops --> and <!-- /ops --> in README.md");
     let said = |wanted: &dyn Fn(&str) -> bool| -> Names {
-        rows.iter().filter(|(group, _)| wanted(group)).flat_map(|(_, names)| names.clone()).collect()
+        rows.iter()
+            .filter(|(group, _)| wanted(group))
+            .flat_map(|(_, names)| names.clone())
+            .collect()
     };
     let compare = |what: &str, said: Names, there: &Names| {
         let missing: Vec<&String> = there.difference(&said).collect();
@@ -141,20 +163,27 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
 fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
     let list = text("src/tensor/methods/mod.rs");
     let module = |line: &str| line.split_once("mod ")?.1.strip_suffix(';').map(str::to_string);
-    let files: Vec<String> =
-        list.lines().filter_map(module).map(|name| text(&format!("src/tensor/methods/{name}.rs"))).collect();
+    let files: Vec<String> = list
+        .lines()
+        .filter_map(module)
+        .map(|name| text(&format!("src/tensor/methods/{name}.rs")))
+        .collect();
     assert!(files.len() > 15, "the test does not see the modules");
     let mut reached = 0;
     for (group, names) in table(&text("README.md")).expect("a table") {
         // Rows of the op table are nowhere by name, and creation is another page; options have `mut
         // self`.
         let is_in = |file: &String, name: &String| {
-            let method = file.split_once(&format!("pub fn {name}(")).map(|(_, rest)| rest.trim_start());
+            let method =
+                file.split_once(&format!("pub fn {name}(")).map(|(_, rest)| rest.trim_start());
             method.is_some_and(|rest| rest.starts_with("&self") || rest.starts_with("self"))
         };
         let at = |name: &String| files.iter().position(|file| is_in(file, name));
         let places: BTreeSet<usize> = names.iter().filter_map(at).collect();
-        assert!(places.first().is_none_or(|first| *first >= reached), "{group} comes too early on the page");
+        assert!(
+            places.first().is_none_or(|first| *first >= reached),
+            "{group} comes too early on the page"
+        );
         reached = places.last().map_or(reached, |last| *last);
     }
     assert!(reached + 1 == files.len(), "the table ends before the page does");

@@ -66,8 +66,8 @@ const FILES: [&str; 25] = [
 
 /// A case's tolerance; one ulp where futensor is exact and PyTorch takes another way: a number
 /// divided by a tensor (PyTorch multiplies with the reciprocal), and a sum of halves and a number,
-/// which may be off by what the number loses in halves (futensor takes it in float32, as PyTorch does
-/// for products but not for sums).
+/// which may be off by what the number loses in halves (futensor takes it in float32, as PyTorch
+/// does for products but not for sums).
 fn allowed(case: &Case) -> Cow<'_, str> {
     // Half a unit in the last place of 1.
     let half = |x: &Operand| match x {
@@ -111,7 +111,8 @@ fn allowed_gradient<'a>(case: &Case, gradient: &'a Gradient) -> Cow<'a, str> {
 
 /// The promotion tables, which need no device.
 fn promotion(cases: &[Case]) -> Result<(), Failed> {
-    let named = |case: &Case, key: &str| case::dtype_named(case.attrs[key].as_str().expect("a name"));
+    let named =
+        |case: &Case, key: &str| case::dtype_named(case.attrs[key].as_str().expect("a name"));
     for case in cases {
         let a = named(case, "a");
         let got = match (&case.op[..], &case.ins[..]) {
@@ -120,9 +121,13 @@ fn promotion(cases: &[Case]) -> Result<(), Failed> {
             _ => return Err("a case of promotion without operands".into()),
         };
         if got != named(case, "want") {
-            return Err(
-                format!("{}: {} gives {got}, expected {}", case.op, case.attrs, named(case, "want")).into()
-            );
+            return Err(format!(
+                "{}: {} gives {got}, expected {}",
+                case.op,
+                case.attrs,
+                named(case, "want")
+            )
+            .into());
         }
     }
     Ok(())
@@ -136,7 +141,9 @@ fn f32s(values: &[f32]) -> Host {
 /// The comparison sees what it must see: a harness that cannot fail proves nothing.
 fn comparison() -> Result<(), Failed> {
     let next = |x: f32| f32::from_bits(x.to_bits() + 1);
-    let same = |a: f32, b: f32, tol: &str| compare::difference(&f32s(&[a]), &f32s(&[b]), tol, None).is_none();
+    let same = |a: f32, b: f32, tol: &str| {
+        compare::difference(&f32s(&[a]), &f32s(&[b]), tol, None).is_none()
+    };
     let table = [
         (same(1.0, 1.0, "bits"), true),
         (same(0.0, -0.0, "bits"), false),
@@ -170,23 +177,27 @@ fn readable(cases: &[Case]) -> Result<(), Failed> {
                 }
             }
         }
-        let agrees = |x: &Host, rule: &str| rule == "own" || compare::difference(x, x, rule, None).is_none();
+        let agrees =
+            |x: &Host, rule: &str| rule == "own" || compare::difference(x, x, rule, None).is_none();
         let mut right = case.out.iter().flatten().all(|x| agrees(x, &case.tolerance));
         if let Some(gradient) = &case.gradient {
             let first = &case.out.as_ref().expect("what has a gradient is no error")[0];
-            let of_inputs = gradient.wanted.iter().zip(&case.ins).all(|(grad, input)| match (grad, input) {
-                (Some(grad), Operand::Tensor(host, _)) => {
-                    // A truth that halves are held against is wider.
-                    let typed = grad.dtype == host.dtype || gradient.tolerance == "own";
-                    grad.shape == host.shape && typed && agrees(grad, &gradient.tolerance)
-                }
-                (grad, _) => grad.is_none(),
-            });
+            let of_inputs =
+                gradient.wanted.iter().zip(&case.ins).all(|(grad, input)| match (grad, input) {
+                    (Some(grad), Operand::Tensor(host, _)) => {
+                        // A truth that halves are held against is wider.
+                        let typed = grad.dtype == host.dtype || gradient.tolerance == "own";
+                        grad.shape == host.shape && typed && agrees(grad, &gradient.tolerance)
+                    }
+                    (grad, _) => grad.is_none(),
+                });
             right &= of_inputs && gradient.wanted.len() == case.ins.len();
             right &= gradient.upstream.shape == first.shape;
         }
         if !right {
-            return Err(format!("{}: what is expected does not fit the operands", case.place).into());
+            return Err(
+                format!("{}: what is expected does not fit the operands", case.place).into()
+            );
         }
     }
     Ok(())
@@ -221,7 +232,9 @@ impl Place {
             ("cpu", |_| Some(Place::Real(Device::cpu()))),
             ("simulated", simulated),
             // Each GPU has its part: each compiles its kernels on a thread of its own.
-            ("cuda", |trial| Device::cuda(trial % Device::gpu_count().max(1)).ok().map(Place::Real)),
+            ("cuda", |trial| {
+                Device::cuda(trial % Device::gpu_count().max(1)).ok().map(Place::Real)
+            }),
             // Of convolutions: as they are where there is no cuDNN.
             (COLUMNS, |trial| {
                 let options = CudaOptions::default().cudnn(false);
@@ -239,7 +252,9 @@ impl Place {
     fn wait<F: Future>(&self, future: F) -> F::Output {
         match self {
             Place::Real(_) => futures::executor::block_on(future),
-            Place::Simulated(_, simulation) => simulation.block_on(future).expect("every await ends"),
+            Place::Simulated(_, simulation) => {
+                simulation.block_on(future).expect("every await ends")
+            }
         }
     }
 }
@@ -294,16 +309,18 @@ const UNTRIED: &str = "zeros ones full arange linspace eye eye_diagonal rand ran
 /// Every op of the README's table is tried on every type.
 fn every_op_is_tried() -> Result<(), Failed> {
     let tried: BTreeSet<String> = case::read(TYPES).into_iter().map(|case| case.row).collect();
-    let missing: Vec<String> =
-        case::ops().into_iter().filter(|n| !tried.contains(n) && !UNTRIED.split(' ').any(|u| u == n)).collect();
+    let missing: Vec<String> = case::ops()
+        .into_iter()
+        .filter(|n| !tried.contains(n) && !UNTRIED.split(' ').any(|u| u == n))
+        .collect();
     match missing.is_empty() {
         true => Ok(()),
         false => Err(format!("ops without a case in tests/reference/kinds.py: {missing:?}").into()),
     }
 }
 
-/// Each op that has a gradient has it in halves as well: rows of the op table with a gradient, and ops of `ops/`
-/// with a rule that are public, by the README's table.
+/// Each op that has a gradient has it in halves as well: rows of the op table with a gradient, and
+/// ops of `ops/` with a rule that are public, by the README's table.
 fn no_gradient_is_missing_in_halves() -> Result<(), Failed> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let readme = std::fs::read_to_string(root.join("README.md"))?;
@@ -323,7 +340,9 @@ fn no_gradient_is_missing_in_halves() -> Result<(), Failed> {
             continue;
         }
         let source = std::fs::read_to_string(path)?;
-        for op in source.split("impl Operation for ").skip(1).filter(|op| op.contains("fn gradient(")) {
+        for op in
+            source.split("impl Operation for ").skip(1).filter(|op| op.contains("fn gradient("))
+        {
             let name = op.split("fn infer").next().unwrap_or_default();
             let names = name.split('"').skip(1).step_by(2).filter(|name| public.contains(name));
             ops.extend(names.map(str::to_owned));
@@ -331,9 +350,12 @@ fn no_gradient_is_missing_in_halves() -> Result<(), Failed> {
     }
     // Places flow nothing back, PyTorch has no `top_p`, and queries of pages are in float32.
     let flat = ["argsort", "one_hot", "top_p", "paged_attention"];
-    let there: BTreeSet<String> = case::read("grad_halves").into_iter().map(|case| case.op).collect();
-    let is_there = |op: &String| there.contains(op) || there.contains(&format!("{op}_with_positions"));
-    let missing: Vec<String> = ops.into_iter().filter(|op| !is_there(op) && !flat.contains(&&op[..])).collect();
+    let there: BTreeSet<String> =
+        case::read("grad_halves").into_iter().map(|case| case.op).collect();
+    let is_there =
+        |op: &String| there.contains(op) || there.contains(&format!("{op}_with_positions"));
+    let missing: Vec<String> =
+        ops.into_iter().filter(|op| !is_there(op) && !flat.contains(&&op[..])).collect();
     match missing.is_empty() {
         true => Ok(()),
         false => Err(format!("no gradient in halves of {missing:?}").into()),
@@ -363,8 +385,8 @@ fn at_level(level: &str) -> Result<Completion, Failed> {
 }
 
 /// How many units in the last place of a result's largest element the terms of its sums may have
-/// lost. A GPU's tensor cores multiply halves: attention rounds its weights to them before they meet
-/// the values, as FlashAttention does.
+/// lost. A GPU's tensor cores multiply halves: attention rounds its weights to them before they
+/// meet the values, as FlashAttention does.
 fn terms_in_halves(case: &Case, on: &Device) -> f64 {
     let is_attention = matches!(&case.op[..], "scaled_dot_product_attention" | "grouped_attention");
     if is_attention && on.name().starts_with("cuda") { 2.0 } else { 0.0 }
@@ -375,7 +397,9 @@ fn fault(case: &Case, on: &Device, got: futensor::Result<Vec<Host>>) -> Option<S
     let seen: Vec<Option<Host>> = case
         .ins
         .iter()
-        .map(|x| if let Operand::Tensor(host, steps) = x { Some(host.seen_through(steps)) } else { None })
+        .map(|x| {
+            if let Operand::Tensor(host, steps) = x { Some(host.seen_through(steps)) } else { None }
+        })
         .collect();
     let of_inputs: Vec<Arc<Host>>;
     let (wanted, rule) = match &case.gradient {
@@ -400,7 +424,8 @@ fn fault(case: &Case, on: &Device, got: futensor::Result<Vec<Host>>) -> Option<S
             });
             let mut all = got.iter().zip(want).zip(own.map(|(_, own)| own.as_deref()));
             let terms = terms_in_halves(case, on);
-            let found = all.find_map(|((g, w), own)| Some((g, w, compare::rougher(g, w, own, terms)?)));
+            let found =
+                all.find_map(|((g, w), own)| Some((g, w, compare::rougher(g, w, own, terms)?)));
             let (got, want, text) = found?;
             format!("{text}\n  got      {got}\n  expected {want}")
         }
@@ -410,8 +435,10 @@ fn fault(case: &Case, on: &Device, got: futensor::Result<Vec<Host>>) -> Option<S
         (Some(want), Ok(got)) => {
             let first = seen.first().and_then(Option::as_ref);
             let rule = &rule[..];
-            let (got, want) =
-                got.iter().zip(want).find(|(g, w)| compare::difference(g, w, rule, first).is_some())?;
+            let (got, want) = got
+                .iter()
+                .zip(want)
+                .find(|(g, w)| compare::difference(g, w, rule, first).is_some())?;
             let mut text = compare::difference(got, want, rule, first)?;
             // For elementwise ops, what went in there.
             if let Some(i) = compare::first_difference(got, want, rule, first) {
@@ -421,7 +448,9 @@ fn fault(case: &Case, on: &Device, got: futensor::Result<Vec<Host>>) -> Option<S
                     .flatten()
                     .map(|x| compare::broadcast_item(x, &index).map(|item| item.to_string()))
                     .collect();
-                if let Some(there) = there.filter(|_| FILES[..2].iter().any(|f| case.place.contains(f))) {
+                if let Some(there) =
+                    there.filter(|_| FILES[..2].iter().any(|f| case.place.contains(f)))
+                {
                     text += &format!(", of {}", there.join(" and "));
                 }
             }
@@ -449,14 +478,24 @@ fn trial(place: Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
             let mut made = apply::call(place.device(), case, &args);
             // A case with gradients is about these: its results are looked at elsewhere.
             if let (Some(gradient), Made::Futures(results)) = (&case.gradient, &made) {
-                made = Made::Gradients(apply::gradients(place.device(), gradient, &results[0], &bases));
+                made = Made::Gradients(apply::gradients(
+                    place.device(),
+                    gradient,
+                    &results[0],
+                    &bases,
+                ));
             }
             (case, made)
         })
         .collect();
-    let (missing, made): (Vec<_>, Vec<_>) = made.into_iter().partition(|(_, m)| matches!(m, Made::Missing));
+    let (missing, made): (Vec<_>, Vec<_>) =
+        made.into_iter().partition(|(_, m)| matches!(m, Made::Missing));
     if let Some((case, _)) = missing.iter().find(|(case, _)| !cannot_be_written(case)) {
-        return Err(format!("{}: nobody knows how to call {} with {}", case.place, case.op, case.attrs).into());
+        return Err(format!(
+            "{}: nobody knows how to call {} with {}",
+            case.place, case.op, case.attrs
+        )
+        .into());
     }
     let count = made.len();
     CALLED.fetch_add(count, Ordering::Relaxed);
@@ -504,7 +543,8 @@ pub fn run(devices: &[&str], alone: bool) {
         let (tables, cases): (Vec<Case>, Vec<Case>) =
             case::read(file).into_iter().partition(|c| c.op.starts_with("promote_"));
         if !tables.is_empty() {
-            trials.push(Trial::test("reference::promotion_is_pytorchs", move || promotion(&tables)));
+            trials
+                .push(Trial::test("reference::promotion_is_pytorchs", move || promotion(&tables)));
         }
         let mut ops: BTreeMap<String, Vec<Case>> = BTreeMap::new();
         for case in cases {
@@ -515,7 +555,8 @@ pub fn run(devices: &[&str], alone: bool) {
             let shared = cases.clone();
             trials.push(Trial::test(format!("reference::{file}::{op}"), move || readable(&shared)));
             let runs = |name: &&str| {
-                let fits = (*name != COLUMNS || op.contains("conv")) && (file != TYPES || *name == "cpu");
+                let fits =
+                    (*name != COLUMNS || op.contains("conv")) && (file != TYPES || *name == "cpu");
                 devices.contains(name) && fits
             };
             for (name, place) in Place::all().into_iter().filter(|(name, _)| runs(name)) {

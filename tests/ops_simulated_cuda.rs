@@ -15,8 +15,8 @@ fn main() {
     let ready = harness::enter().and_then(|simulator| simulator.can_compile().map(|()| simulator));
     match ready {
         Ok(simulator) => {
-            // Four, each with a trial at a time and a thread that compiles: of two, one looked after its steps
-            // half of the time (1:27 and 0:59 for all kernels, on two cores).
+            // Four, each with a trial at a time and a thread that compiles: of two, one looked
+            // after its steps half of the time (1:27 and 0:59 for all kernels, on two cores).
             simulator.reset(1, 4);
             ops::run(&["cuda", ops::COLUMNS], true);
         }

@@ -1,9 +1,9 @@
-//! A kernel that finds no memory fails its value, whichever piece it is that cannot be had: no size that depends on data
-//! ends the process.
+//! A kernel that finds no memory fails its value, whichever piece it is that cannot be had: no size
+//! that depends on data ends the process.
 //!
-//! The allocator of this process refuses the first large piece that a call asks for, in the next run of the same call the
-//! second, and so on until the call asks for no more. Each run has a device and threads of its own, since threads keep
-//! what they have worked in.
+//! The allocator of this process refuses the first large piece that a call asks for, in the next
+//! run of the same call the second, and so on until the call asks for no more. Each run has a
+//! device and threads of its own, since threads keep what they have worked in.
 
 mod support;
 
@@ -17,7 +17,8 @@ use support::{Deadline, Kind, block_on};
 /// What is smaller is always had: the engine's own books are.
 const LARGE: usize = 12 << 10;
 
-/// The library `gemm` packs operands into pieces whose sizes the machine's caches bound; they alone have this alignment.
+/// The library `gemm` packs operands into pieces whose sizes the machine's caches bound; they alone
+/// have this alignment.
 const OF_GEMM: usize = 128;
 
 /// So many large pieces are had before one is refused; below zero none is.
@@ -154,7 +155,8 @@ fn numbers(x: &TensorFuture) -> Vec<f64> {
     block_on(x.to_dtype(DType::F64).to_vec::<f64>()).expect("elements")
 }
 
-/// What comes of a call whose large piece number `k` is refused, and whether there was one; all of it on fresh threads.
+/// What comes of a call whose large piece number `k` is refused, and whether there was one; all of
+/// it on fresh threads.
 fn tried(case: Case, k: isize) -> (Result<Vec<f64>>, bool) {
     let work = move || {
         let device = Kind::CpuWithoutInline.device();
@@ -196,5 +198,8 @@ fn a_kernel_that_finds_no_room_fails_its_value_alone() {
             without.push(name);
         }
     }
-    assert!(without.is_empty(), "nothing was refused to the kernels of {without:?}: the cases are too small");
+    assert!(
+        without.is_empty(),
+        "nothing was refused to the kernels of {without:?}: the cases are too small"
+    );
 }

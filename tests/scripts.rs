@@ -42,7 +42,9 @@ fn the_run_of_the_night_has_parts_and_each_leaves_its_result() {
     };
     assert_eq!((line("part"), line("status")), ("no-part".to_owned(), "2".to_owned()));
     assert!(
-        line("commit").len() >= 40 && line("date").ends_with('Z') && line("seconds").parse::<u32>().is_ok()
+        line("commit").len() >= 40
+            && line("date").ends_with('Z')
+            && line("seconds").parse::<u32>().is_ok()
     );
     assert!(text.contains("there is no part no-part"), "its last lines:\n{text}");
     for file in [left.clone(), left.with_extension("log")] {

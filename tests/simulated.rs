@@ -75,7 +75,8 @@ fn read(simulation: &Simulation, x: &TensorFuture) -> futensor::Result<Vec<f32>>
 
 fn values_are_right_in_any_order_of_completion() {
     for_seeds(5000, |seed| {
-        let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
         let nodes = graph(&device, &mut Choices(seed), 12);
         for (x, expected) in &nodes {
             assert_eq!(&read(&simulation, x).unwrap(), expected);
@@ -165,7 +166,8 @@ fn outcomes(seed: u64, options: SimOptions) -> (usize, usize, Device) {
 
 fn a_failed_kernel_fails_what_depends_on_it_and_nothing_else() {
     for_seeds(2000, |seed| {
-        let (_, failed, device) = outcomes(seed, SimOptions::new(seed).kernel_failure_at(Some(1 + seed % 6)));
+        let (_, failed, device) =
+            outcomes(seed, SimOptions::new(seed).kernel_failure_at(Some(1 + seed % 6)));
         let (done, without, _) = outcomes(seed, SimOptions::new(seed));
         assert_eq!((done, without), (19, 0), "without the fault nothing fails");
         assert!(failed < done, "what was handed in is there");
@@ -176,7 +178,8 @@ fn a_failed_kernel_fails_what_depends_on_it_and_nothing_else() {
 
 fn a_failed_kernel_is_the_root_of_every_value_made_from_it() {
     for_seeds(300, |seed| {
-        let (device, simulation) = Device::simulated(SimOptions::new(seed).kernel_failure_at(Some(1)));
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).kernel_failure_at(Some(1)));
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let bad = x.matmul(&x);
         let made = (bad.exp() + 1.0).sum_all();
@@ -230,7 +233,8 @@ fn what_is_made_from_a_value_without_memory_fails_with_it() {
 
 fn a_lost_device_ends_every_await_and_says_what_was_lost() {
     for_seeds(2000, |seed| {
-        let (device, simulation) = Device::simulated(SimOptions::new(seed).device_loss_at(Some(1 + seed % 8)));
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).device_loss_at(Some(1 + seed % 8)));
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let ys: Vec<TensorFuture> = (0..10).map(|_| x.matmul(&x)).collect();
         let mut lost = 0;
@@ -254,7 +258,9 @@ fn a_lost_device_ends_every_await_and_says_what_was_lost() {
 
 fn a_step_that_never_ends_is_ended_by_the_watchdog() {
     for_seeds(2000, |seed| {
-        let options = SimOptions::new(seed).stuck_at(Some(1 + seed % 5)).watchdog(Some(Duration::from_secs(1)));
+        let options = SimOptions::new(seed)
+            .stuck_at(Some(1 + seed % 5))
+            .watchdog(Some(Duration::from_secs(1)));
         let (device, simulation) = Device::simulated(options);
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let ys: Vec<TensorFuture> = (0..8).map(|_| x.matmul(&x)).collect();
@@ -263,7 +269,10 @@ fn a_step_that_never_ends_is_ended_by_the_watchdog() {
             .filter(|y| match simulation.block_on(y.wait_to_read()).expect("an await ends") {
                 Ok(()) => false,
                 Err(error) => {
-                    assert!(error.is_device_lost() && error.message().contains("watchdog"), "{error}");
+                    assert!(
+                        error.is_device_lost() && error.message().contains("watchdog"),
+                        "{error}"
+                    );
                     true
                 }
             })
@@ -274,7 +283,8 @@ fn a_step_that_never_ends_is_ended_by_the_watchdog() {
 
 fn without_a_watchdog_a_stuck_stream_leaves_the_others_alone() {
     for_seeds(300, |seed| {
-        let (device, simulation) = Device::simulated(SimOptions::new(seed).stuck_at(Some(1)).streams(3));
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).stuck_at(Some(1)).streams(3));
         let x = device.from_vec(vec![1.0f32; 64], [8, 8]);
         let stuck = x.matmul(&x);
         support::keeps(&device, support::STUCK);
@@ -300,8 +310,9 @@ fn a_watchdog_without_end_is_none() {
 fn sizes_that_no_number_holds_the_sum_of_are_queued_all_the_same() {
     for_seeds(20, |seed| {
         let (device, simulation) = Device::simulated(SimOptions::new(seed).bytes_max(1 << 20));
-        let large: Vec<TensorFuture> =
-            (0..6).map(|k| device.zeros([1usize << 60]) + device.from_vec(vec![k as f32], [1])).collect();
+        let large: Vec<TensorFuture> = (0..6)
+            .map(|k| device.zeros([1usize << 60]) + device.from_vec(vec![k as f32], [1]))
+            .collect();
         for x in &large {
             let error = simulation.block_on(x.wait_to_read()).expect("an await ends").unwrap_err();
             assert!(error.is_out_of_memory(), "{error}");
@@ -368,7 +379,8 @@ impl Drop for Sore {
 fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
     use futensor::custom::{Meta, Refusal, custom_fn};
     for_seeds(200, |seed| {
-        let (device, simulation) = Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
+        let (device, simulation) =
+            Device::simulated(SimOptions::new(seed).streams(1 + seed as usize % 4));
         let mut choices = Choices(seed);
         let mut nodes = graph(&device, &mut choices, 6);
         let mut odd = Vec::new();
@@ -377,7 +389,9 @@ fn what_users_bring_may_panic_and_fails_its_own_values_in_any_order() {
             let (what, sore) = (choices.below(4), Sore);
             let run = move |run: &mut futensor::custom::CpuRun<'_>| {
                 let _here = &sore;
-                let x = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+                let x = run.inputs()[0]
+                    .to_vec::<f32>()
+                    .ok_or_else(|| Refusal::dtype("float32 only"))?;
                 match what {
                     0 => drop(run.output().fill_from(x)),
                     1 => std::panic::panic_any(8),
@@ -464,7 +478,9 @@ fn a_regions_costs_grow_with_its_outputs_and_no_faster() {
             let plans = least(|| {
                 let region = device.region(|x: TensorFuture| {
                     let shared = x.exp();
-                    (0..n).map(|i| make(if i % 2 == 0 { &x } else { &shared }, i)).collect::<Vec<_>>()
+                    (0..n)
+                        .map(|i| make(if i % 2 == 0 { &x } else { &shared }, i))
+                        .collect::<Vec<_>>()
                 });
                 drop(region.call(x.clone()));
                 simulation.run();
@@ -495,7 +511,8 @@ fn a_regions_costs_grow_with_its_outputs_and_no_faster() {
 /// A recorder is left on for a long time.
 fn a_recording_of_a_million_ops_is_whole() {
     let (device, simulation) = Device::simulated(SimOptions::new(1));
-    let ops = std::env::var("FUTENSOR_RECORDED").map_or(100_000, |text| text.parse().expect("a number"));
+    let ops =
+        std::env::var("FUTENSOR_RECORDED").map_or(100_000, |text| text.parse().expect("a number"));
     let recorder = device.record();
     let mut x = device.from_vec(vec![1.0f32; 4], [4]);
     for i in 0..ops {

@@ -86,17 +86,23 @@ async fn request(device: &Device, counter: &Counter, rng: &mut Rng) {
 }
 
 fn nothing_is_left_after_a_soak() {
-    let seed = number("FUTENSOR_SEED", std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64));
+    let seed =
+        number("FUTENSOR_SEED", std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64));
     let time = Duration::from_secs(number("FUTENSOR_SOAK_SECONDS", 3)).min(Duration::from_secs(50));
     println!("FUTENSOR_SEED={seed}");
     let device = Device::cpu_with(CpuOptions::default().threads(2).queue_ops(500).permits(8));
     let (counter, requests) = (Counter::new(), Arc::new(AtomicUsize::new(0)));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_time()
+        .build()
+        .unwrap();
     let until_then = Instant::now() + time;
     runtime.block_on(async {
         let tasks: Vec<_> = (0..32)
             .map(|task| {
-                let (device, counter, requests) = (device.clone(), counter.clone(), requests.clone());
+                let (device, counter, requests) =
+                    (device.clone(), counter.clone(), requests.clone());
                 let mut rng = Rng(seed.wrapping_add(task));
                 tokio::spawn(async move {
                     while Instant::now() < until_then {

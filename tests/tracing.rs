@@ -70,7 +70,8 @@ impl Subscriber for Keeper {
 #[test]
 fn ops_steps_and_barriers_are_told_with_the_callers_line() {
     let log = Arc::new(Mutex::new(Log::default()));
-    tracing::subscriber::set_global_default(Keeper { log: log.clone(), from: Level::TRACE }).unwrap();
+    tracing::subscriber::set_global_default(Keeper { log: log.clone(), from: Level::TRACE })
+        .unwrap();
     let device = Device::cpu_with(CpuOptions::default().inline(false));
     let line = line!() + 2;
     futensor::block_on(async {
@@ -95,14 +96,18 @@ fn ops_steps_and_barriers_are_told_with_the_callers_line() {
         (line + 1, "[300, 300]", device.name())
     );
     let steps = of("futensor::step");
-    let product =
-        steps.iter().find(|s| s.span && s.fields["ops"].contains("matmul")).expect("a span of a step");
+    let product = steps
+        .iter()
+        .find(|s| s.span && s.fields["ops"].contains("matmul"))
+        .expect("a span of a step");
     assert_eq!(product.fields["line"], line.to_string());
     assert!(steps.iter().any(|s| !s.span && s.fields["op"] == "add"), "the small step: {steps:#?}");
     assert_eq!(log.entered, log.left);
     let barriers = of("futensor::barrier");
-    let what: Vec<(&str, u32)> =
-        barriers.iter().map(|s| (s.fields["what"].as_str(), s.fields["line"].parse().unwrap())).collect();
+    let what: Vec<(&str, u32)> = barriers
+        .iter()
+        .map(|s| (s.fields["what"].as_str(), s.fields["line"].parse().unwrap()))
+        .collect();
     assert_eq!(what, [("item", line + 2), ("to_vec", line + 3), ("waitall", line + 4)]);
     assert_eq!(barriers[0].fields["had_to_wait"], "true");
 }

@@ -7,7 +7,8 @@ use futensor::optim::{self, Optimizer};
 use futensor::ranks;
 use futensor::train::Trainer;
 use futensor::{
-    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, grad, grad_with,
+    AttentionOptions, ConvOptions, CpuOptions, DType, Device, GradOptions, TensorFuture, grad,
+    grad_with,
 };
 use safetensors::{Dtype, SafeTensors};
 use std::collections::HashMap;
@@ -29,11 +30,13 @@ fn reference_of(file: &str, device: &Device) -> HashMap<String, TensorFuture> {
     let of = |name: &str, view: safetensors::tensor::TensorView<'_>| {
         let value = match view.dtype() {
             Dtype::F32 => {
-                let data = view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+                let data =
+                    view.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
                 device.from_vec(data.collect::<Vec<_>>(), view.shape())
             }
             Dtype::I64 => {
-                let data = view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()));
+                let data =
+                    view.data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()));
                 device.from_vec(data.collect::<Vec<_>>(), view.shape())
             }
             other => panic!("{name} is {other:?}"),
@@ -48,7 +51,8 @@ fn near(got: &TensorFuture, want: &TensorFuture, slack: f32, what: &str) {
     assert_eq!(got.shape(), want.shape(), "{what}");
     let read = |x: &TensorFuture| block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap();
     let (got, want) = (read(got), read(want));
-    let worst = got.iter().zip(&want).map(|(g, w)| (g - w).abs() / w.abs().max(1.0)).fold(0.0, f32::max);
+    let worst =
+        got.iter().zip(&want).map(|(g, w)| (g - w).abs() / w.abs().max(1.0)).fold(0.0, f32::max);
     assert!(worst <= slack, "{what}: {worst} apart\n  got      {got:?}\n  expected {want:?}");
 }
 
@@ -59,12 +63,18 @@ fn optimizer(name: &str, p: Vec<Parameter>) -> Box<dyn Optimizer> {
     match name {
         "sgd" => Box::new(optim::Sgd::new(p, 0.1)),
         "sgd_decay" => Box::new(optim::Sgd::new(p, 0.1).weight_decay(0.05)),
-        "sgd_momentum" => Box::new(optim::Sgd::new(p, 0.1).momentum(0.9).dampening(0.2).weight_decay(0.01)),
+        "sgd_momentum" => {
+            Box::new(optim::Sgd::new(p, 0.1).momentum(0.9).dampening(0.2).weight_decay(0.01))
+        }
         "sgd_nesterov" => Box::new(optim::Sgd::new(p, 0.1).momentum(0.9).nesterov(true)),
         "adam" => Box::new(optim::Adam::new(p, 0.05)),
-        "adam_decay" => Box::new(optim::Adam::new(p, 0.05).betas(0.8, 0.95).eps(1e-3).weight_decay(0.1)),
+        "adam_decay" => {
+            Box::new(optim::Adam::new(p, 0.05).betas(0.8, 0.95).eps(1e-3).weight_decay(0.1))
+        }
         "adamw" => Box::new(optim::AdamW::new(p, 0.05)),
-        "adamw_decay" => Box::new(optim::AdamW::new(p, 0.05).betas(0.8, 0.95).eps(1e-3).weight_decay(0.2)),
+        "adamw_decay" => {
+            Box::new(optim::AdamW::new(p, 0.05).betas(0.8, 0.95).eps(1e-3).weight_decay(0.2))
+        }
         other => panic!("no optimizer is called {other}"),
     }
 }
@@ -174,7 +184,8 @@ fn training_has_no_barrier_and_neither_has_moving() {
     for step in 0..3 {
         let (x, y) = (host.randn([7, 1, 8, 8]), host.from_vec((0..7i64).collect(), [7]));
         let batch = trainer.prepare_batch(&[&x, &y]);
-        let loss = trainer.loss(&net, &batch, |part| net.forward(&part[0]).cross_entropy(&part[1], ()));
+        let loss =
+            trainer.loss(&net, &batch, |part| net.forward(&part[0]).cross_entropy(&part[1], ()));
         let gradients = grad(&loss, &nn::values(&net.parameters()));
         let (clipped, norm) = optim::clip_grad_norm(&gradients, 1.0);
         use optim::Schedule;
@@ -201,7 +212,10 @@ fn two_devices_train_as_one_does() {
             .then(nn::Flatten)
             .then(nn::Linear::new(64, 10, &a))
             .then(nn::LayerNorm::new([10], &a));
-        net[1].parameter("weight").unwrap().set(a.arange(0.0, 640.0, 1.0).reshape([10, 64]).sin() * 0.1);
+        net[1]
+            .parameter("weight")
+            .unwrap()
+            .set(a.arange(0.0, 640.0, 1.0).reshape([10, 64]).sin() * 0.1);
         net[1].parameter("bias").unwrap().set(a.zeros([10]));
         let trainer = Trainer::new(devices);
         trainer.prepare_model(&net);
@@ -209,9 +223,11 @@ fn two_devices_train_as_one_does() {
         for step in 0..STEPS {
             let at = |name: &str| &reference[&format!("net/{step}/{name}")];
             // Five rows: the parts are of three and two.
-            let batch = trainer.prepare_batch(&[&at("x").narrow(0, 0, 5), &at("y").narrow(0, 0, 5)]);
+            let batch =
+                trainer.prepare_batch(&[&at("x").narrow(0, 0, 5), &at("y").narrow(0, 0, 5)]);
             assert_eq!(batch.parts().count(), devices.len());
-            let loss = trainer.step(&net, &mut sgd, &batch, |p| net.forward(&p[0]).cross_entropy(&p[1], ()));
+            let loss = trainer
+                .step(&net, &mut sgd, &batch, |p| net.forward(&p[0]).cross_entropy(&p[1], ()));
             assert!(!loss.is_on_tape());
         }
         net.state()
@@ -232,18 +248,21 @@ fn attention_case<M: Module>(
 ) {
     let own = |name: &str| reference.get(&format!("{case}/{name}")).cloned();
     let prefix = format!("{case}/state.");
-    let state =
-        reference.iter().filter_map(|(name, x)| Some((name.strip_prefix(&prefix)?.to_string(), x.clone())));
+    let state = reference
+        .iter()
+        .filter_map(|(name, x)| Some((name.strip_prefix(&prefix)?.to_string(), x.clone())));
     layer.load_state(state).unwrap();
     let inputs: HashMap<String, TensorFuture> = ["x", "query", "key", "value", "mask"]
         .into_iter()
         .filter_map(|name| Some((name.to_string(), own(name)?.requires_grad())))
         .collect();
-    let y =
-        call(&layer, &|name| inputs.get(name).cloned().or_else(|| own(name)).expect("an input of the case"));
+    let y = call(&layer, &|name| {
+        inputs.get(name).cloned().or_else(|| own(name)).expect("an input of the case")
+    });
     near(&y, &own("y").unwrap(), 2e-6, &format!("{case}, the result"));
     let parameters = layer.named_parameters().into_iter().map(|(name, p)| (name, p.value()));
-    let leaves: Vec<(String, TensorFuture)> = inputs.clone().into_iter().chain(parameters).collect();
+    let leaves: Vec<(String, TensorFuture)> =
+        inputs.clone().into_iter().chain(parameters).collect();
     let values: Vec<&TensorFuture> = leaves.iter().map(|(_, value)| value).collect();
     let gradients = grad_with(&y, &values, GradOptions::default().upstream(&own("up").unwrap()));
     let mut seen = 0;
@@ -279,7 +298,9 @@ fn attention_layers_have_pytorchs_names_values_and_gradients() {
         let hidden = seen(get("hidden")).where_cond(0.0, f64::NEG_INFINITY);
         m.forward_with(&get("x"), masked(hidden))
     });
-    attention_case(layer(), "added", &reference, |m, get| m.forward_with(&get("x"), masked(get("mask"))));
+    attention_case(layer(), "added", &reference, |m, get| {
+        m.forward_with(&get("x"), masked(get("mask")))
+    });
     attention_case(layer(), "causal", &reference, |m, get| {
         m.forward_with(&get("x"), AttentionOptions::default().causal(true))
     });
@@ -328,7 +349,11 @@ fn errors_name_the_line_that_called_the_outermost_module() {
         let net = net(layer);
         let (y, line) = (net.forward(&x), line!());
         let error = y.error().expect("a shape that none of them takes");
-        assert_eq!((error.location().file(), error.location().line()), (file!(), line), "layer {k}: {error}");
+        assert_eq!(
+            (error.location().file(), error.location().line()),
+            (file!(), line),
+            "layer {k}: {error}"
+        );
     }
     // What a user's own module asks for keeps its own line.
     let error = net(Box::new(closure)).forward(&x).error().unwrap();
@@ -337,12 +362,21 @@ fn errors_name_the_line_that_called_the_outermost_module() {
 
 /// The bits of a parameter.
 fn bits(p: &Parameter) -> Vec<u32> {
-    let values = block_on(p.value().to_dtype(DType::F32).to_vec::<f32>()).expect("a parameter that is there");
+    let values = block_on(p.value().to_dtype(DType::F32).to_vec::<f32>())
+        .expect("a parameter that is there");
     values.into_iter().map(f32::to_bits).collect()
 }
 
-const OPTIMIZERS: [&str; 8] =
-    ["sgd", "sgd_decay", "sgd_momentum", "sgd_nesterov", "adam", "adam_decay", "adamw", "adamw_decay"];
+const OPTIMIZERS: [&str; 8] = [
+    "sgd",
+    "sgd_decay",
+    "sgd_momentum",
+    "sgd_nesterov",
+    "adam",
+    "adam_decay",
+    "adamw",
+    "adamw_decay",
+];
 
 /// A gradient whose failure is known only once its kernel has run.
 fn fails_later(like: &TensorFuture) -> TensorFuture {
@@ -358,7 +392,11 @@ fn stepped(
     bad: Option<fn(&TensorFuture) -> TensorFuture>,
 ) -> Vec<Vec<u32>> {
     let start = |n: i64| (device.arange(0, n, 1).to_dtype(DType::F32).sin() * 0.5).to_dtype(dtype);
-    let p = vec![Parameter::new(start(40)), Parameter::new(start(3)), Parameter::new(start(1).reshape(()))];
+    let p = vec![
+        Parameter::new(start(40)),
+        Parameter::new(start(3)),
+        Parameter::new(start(1).reshape(())),
+    ];
     let mut optimizer = optimizer(name, p.clone());
     for step in 0..5 {
         let gradient = |p: &Parameter| (p.value().stop_gradient() * 0.3 + step as f64 * 0.1).sin();
@@ -384,9 +422,17 @@ fn a_step_that_fails_changes_no_parameter_no_moment_and_no_count() {
     for dtype in [DType::F32, DType::F64, DType::BF16] {
         for name in OPTIMIZERS {
             let want = stepped(name, dtype, &device, None);
-            assert_eq!(stepped(name, dtype, &device, Some(fails_later)), want, "{name}, {dtype}, later");
+            assert_eq!(
+                stepped(name, dtype, &device, Some(fails_later)),
+                want,
+                "{name}, {dtype}, later"
+            );
             let at_once: fn(&TensorFuture) -> TensorFuture = |g| g.reshape([3, 77]);
-            assert_eq!(stepped(name, dtype, &device, Some(at_once)), want, "{name}, {dtype}, at once");
+            assert_eq!(
+                stepped(name, dtype, &device, Some(at_once)),
+                want,
+                "{name}, {dtype}, at once"
+            );
         }
     }
 }
@@ -394,7 +440,9 @@ fn a_step_that_fails_changes_no_parameter_no_moment_and_no_count() {
 #[test]
 fn one_bad_batch_leaves_a_model_as_it_was_and_its_error_is_to_be_had() {
     let device = Device::cpu_with(CpuOptions::default().threads(2));
-    let net = nn::Sequential::new().then(nn::Linear::new(3, 4, &device)).then(nn::Linear::new(4, 1, &device));
+    let net = nn::Sequential::new()
+        .then(nn::Linear::new(3, 4, &device))
+        .then(nn::Linear::new(4, 1, &device));
     let mut adam = optim::Adam::new(net.parameters(), 0.1);
     let before: Vec<_> = net.parameters().iter().map(bits).collect();
     let x = device.ones([2, 3]);
@@ -438,7 +486,8 @@ fn nothing_waits_for_whether_a_step_fails() {
         let _ = told.await;
         Ok::<_, futensor::Error>(vec![1.0f32; 2])
     });
-    let steps: Vec<optim::Step> = (0..5).map(|_| adam.minimize(&net.forward(&x).sum_all())).collect();
+    let steps: Vec<optim::Step> =
+        (0..5).map(|_| adam.minimize(&net.forward(&x).sum_all())).collect();
     assert!(steps.iter().all(|step| step.error().is_none()));
     assert!(!net.weight().is_ready());
     assert_eq!(device.stats().barriers, 0);
@@ -475,7 +524,8 @@ fn a_trainers_loss_has_the_error_of_its_step() {
         let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
         let before = bits(&net.parameters()[0]);
         let step = |sgd: &mut optim::Sgd, target: Vec<i64>| {
-            let batch = trainer.prepare_batch(&[&device.ones([4, 3]), &device.from_vec(target, [4])]);
+            let batch =
+                trainer.prepare_batch(&[&device.ones([4, 3]), &device.from_vec(target, [4])]);
             trainer.step(&net, sgd, &batch, |p| net.forward(&p[0]).cross_entropy(&p[1], ()))
         };
         let failed = step(&mut sgd, vec![0, 1, 2, 77]);
@@ -541,7 +591,10 @@ fn numbers_that_make_no_sense_are_refused_by_name_and_train_nothing() {
     wrong.push(("dampening", Box::new(Sgd::new(all(), 0.1).momentum(0.9).dampening(f64::NAN))));
     wrong.push(("second beta", Box::new(Adam::new(all(), 0.1).betas(0.9, 1.0))));
     wrong.push(("Nesterov", Box::new(Sgd::new(all(), 0.1).nesterov(true))));
-    wrong.push(("Nesterov", Box::new(Sgd::new(all(), 0.1).momentum(0.9).dampening(0.1).nesterov(true))));
+    wrong.push((
+        "Nesterov",
+        Box::new(Sgd::new(all(), 0.1).momentum(0.9).dampening(0.1).nesterov(true)),
+    ));
     for (what, optimizer) in &mut wrong {
         let error = optimizer.error().unwrap_or_else(|| panic!("{what} is not checked"));
         assert!(error.is_argument() && error.message().contains(*what), "{what}: {error}");
@@ -571,7 +624,10 @@ fn numbers_that_make_no_sense_are_refused_by_name_and_train_nothing() {
         let (clipped, norm) = optim::clip_grad_norm(&g, limit);
         for value in [&clipped[0], &norm, &optim::clip_grad_value(&g, limit)[0]] {
             let error = value.error().expect("a limit that makes no sense");
-            assert!(error.is_argument() && error.location().file().ends_with("training.rs"), "{error}");
+            assert!(
+                error.is_argument() && error.location().file().ends_with("training.rs"),
+                "{error}"
+            );
         }
     }
 }
@@ -581,7 +637,10 @@ fn optimizers(w: &Parameter) -> Vec<(&'static str, Box<dyn Optimizer>)> {
     let w = || vec![w.clone()];
     vec![
         ("Sgd", Box::new(optim::Sgd::new(w(), 0.1))),
-        ("momentum", Box::new(optim::Sgd::new(w(), 0.1).momentum(0.9).dampening(0.5).weight_decay(0.01))),
+        (
+            "momentum",
+            Box::new(optim::Sgd::new(w(), 0.1).momentum(0.9).dampening(0.5).weight_decay(0.01)),
+        ),
         ("Adam", Box::new(optim::Adam::new(w(), 0.1))),
         ("AdamW", Box::new(optim::AdamW::new(w(), 0.1))),
     ]
@@ -627,7 +686,10 @@ fn a_gradient_or_a_parameter_that_does_not_fit_is_refused_and_changes_nothing() 
             continue;
         }
         let error = block_on(step).unwrap_err();
-        assert!(error.is_shape() && error.location().file().ends_with("training.rs"), "{name}: {error}");
+        assert!(
+            error.is_shape() && error.location().file().ends_with("training.rs"),
+            "{name}: {error}"
+        );
         assert_eq!(block_on(w.value().to_vec::<f32>()).unwrap(), [1.0; 3], "{name}");
     }
 }
@@ -654,7 +716,8 @@ fn a_plain_step_that_has_memory_for_a_part_of_it_changes_nothing() {
 fn an_update_keeps_no_value_in_the_place_of_another_kind() {
     let (home, away) = (Device::cpu(), Device::cpu_with(CpuOptions::default().threads(1)));
     let w = Parameter::new(home.ones([4]));
-    let update = optim::Update::new("mine", std::slice::from_ref(&w), &[Some(home.ones([4]))]).unwrap();
+    let update =
+        optim::Update::new("mine", std::slice::from_ref(&w), &[Some(home.ones([4]))]).unwrap();
     let error = |new: TensorFuture, old: TensorFuture| block_on(update.keep(new, old)).unwrap_err();
     assert!(error(home.ones([2]), w.value()).is_shape());
     assert!(error(home.ones([1]), w.value()).is_shape(), "it does not broadcast");
@@ -667,7 +730,10 @@ fn an_update_keeps_no_value_in_the_place_of_another_kind() {
 #[test]
 fn a_lazy_layers_weights_are_the_optimizers_from_the_start() {
     let device = Device::cpu_with(CpuOptions::default().threads(1));
-    let net = nn::Sequential::new().then(nn::LazyLinear::new(4)).then(nn::Relu).then(nn::LazyLinear::new(1));
+    let net = nn::Sequential::new()
+        .then(nn::LazyLinear::new(4))
+        .then(nn::Relu)
+        .then(nn::LazyLinear::new(1));
     assert_eq!((net.parameters().len(), net.device()), (4, None));
     let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
     let x = device.ones([2, 3]);
@@ -677,7 +743,10 @@ fn a_lazy_layers_weights_are_the_optimizers_from_the_start() {
     let before: Vec<_> = net.parameters().iter().map(bits).collect();
     block_on(sgd.minimize(&loss)).unwrap();
     let after: Vec<_> = net.parameters().iter().map(bits).collect();
-    assert!(before.iter().zip(&after).all(|(b, a)| b != a), "each of them is trained: {before:?} {after:?}");
+    assert!(
+        before.iter().zip(&after).all(|(b, a)| b != a),
+        "each of them is trained: {before:?} {after:?}"
+    );
 }
 
 #[test]
@@ -707,13 +776,17 @@ fn a_lazy_layers_state_is_loaded_before_any_input_and_not_saved_before() {
         assert!(value.error().unwrap().is_argument(), "{name}");
     }
     block_on(a.forward(&device.ones([1, 3]))).unwrap();
-    let wrong = vec![("weight".to_string(), device.ones([5, 3])), ("bias".to_string(), device.ones([5]))];
+    let wrong =
+        vec![("weight".to_string(), device.ones([5, 3])), ("bias".to_string(), device.ones([5]))];
     let error = b.load_state(wrong).unwrap_err();
     assert!(error.is_shape() && error.message().contains("[2, ?]"), "{error}");
     assert!(b.parameters().iter().all(Parameter::is_lazy));
     b.load_state(a.state()).unwrap();
     assert_eq!(bits(&a.parameters()[0]), bits(&b.parameters()[0]));
-    assert!(b.forward(&device.ones([1, 4])).error().unwrap().is_shape(), "it has its number of inputs");
+    assert!(
+        b.forward(&device.ones([1, 4])).error().unwrap().is_shape(),
+        "it has its number of inputs"
+    );
 }
 
 #[test]
@@ -722,7 +795,8 @@ fn threads_that_are_first_at_once_make_one_set_of_weights() {
     for _ in 0..20 {
         let layer = nn::LazyLinear::new(3);
         let results: Vec<TensorFuture> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| layer.forward(&device.ones([1, 5])))).collect();
+            let threads: Vec<_> =
+                (0..4).map(|_| scope.spawn(|| layer.forward(&device.ones([1, 5])))).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });
         let own = layer.forward(&device.ones([1, 5]));
@@ -759,9 +833,11 @@ async fn gradients_that_failed_fail_a_step_of_shares_whatever_their_sizes() {
     let device = Device::cpu();
     let own = || [1, 2].map(|n| nn::Parameter::new(device.ones([n]))).to_vec();
     let large = device.zeros([usize::MAX]);
-    for gradients in [[Some(large.clone()), Some(large.clone())], [Some(device.ones([1])), Some(large.clone())]]
+    for gradients in
+        [[Some(large.clone()), Some(large.clone())], [Some(device.ones([1])), Some(large.clone())]]
     {
-        let mut shares = optim::Sharded::new(own(), &ranks::Group::alone(), |own| optim::Sgd::new(own, 0.1));
+        let mut shares =
+            optim::Sharded::new(own(), &ranks::Group::alone(), |own| optim::Sgd::new(own, 0.1));
         let error = shares.step_some(&gradients).await.unwrap_err();
         assert!(error.same_root(&large.error().unwrap()), "{error}");
     }
@@ -774,6 +850,7 @@ async fn batches_that_failed_fail_a_step_over_them_whatever_their_sizes() {
     let mut sgd = optim::Sgd::new(net.parameters(), 0.1);
     let large = device.zeros([usize::MAX, 3]);
     let batches = [trainer.prepare_batch(&[&large]), trainer.prepare_batch(&[&large])];
-    let loss = trainer.step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]).square().mean_all());
+    let loss = trainer
+        .step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]).square().mean_all());
     assert!(loss.await.unwrap_err().same_root(&large.error().unwrap()));
 }

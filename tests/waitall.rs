@@ -37,7 +37,10 @@ fn waitall_joins_every_device_and_returns_the_errors_of_each() {
         held.await.unwrap();
 
         for (device, words) in devices.iter().zip(["one", "two", "three"]) {
-            custom_fn("refuse", &[&device.ones([2])], same_meta, move |_| Err(Refusal::kernel(words))).detach();
+            custom_fn("refuse", &[&device.ones([2])], same_meta, move |_| {
+                Err(Refusal::kernel(words))
+            })
+            .detach();
         }
         let error = futensor::waitall().await.unwrap_err();
         let mut words: Vec<&str> = error.errors().iter().map(|e| e.message()).collect();

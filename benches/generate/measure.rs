@@ -48,7 +48,8 @@ async fn decode(engine: &Engine, prompts: &[Vec<u32>], sequences: usize) -> f64 
 fn resident() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
-    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
+    line.and_then(|l| l.trim().strip_suffix(" kB")?.parse::<f64>().ok()).unwrap_or(f64::NAN)
+        / 1024.0
 }
 
 /// Processor time of the thread that plans, queues and hands out, in microseconds.
@@ -72,8 +73,13 @@ fn main() {
     let device = Device::cpu_with(CpuOptions::default().nice(nice));
     block_on(async {
         let model = Llama::from_gguf(&device, &path).await.expect("a model");
-        let options =
-            Options { slots: 8, context: 2048, pages_bytes: 96 << 20, chunk: 512, ..Options::default() };
+        let options = Options {
+            slots: 8,
+            context: 2048,
+            pages_bytes: 96 << 20,
+            chunk: 512,
+            ..Options::default()
+        };
         let engine = Engine::start(model, options).expect("an engine");
         let tokenizer = engine.model().tokenizer().clone();
         let prompts: Vec<Vec<u32>> =
@@ -81,10 +87,13 @@ fn main() {
         if what == "tokens" {
             let mut all = Vec::new();
             for prompt in &prompts {
-                let (.., tokens) =
-                    follow(engine.generate(request(prompt.clone(), 64).logprobs(2)).expect("a stream")).await;
-                let gap =
-                    |t: &Token| t.logprobs.as_ref().map_or(0.0, |l| l.alternatives[0].1 - l.alternatives[1].1);
+                let (.., tokens) = follow(
+                    engine.generate(request(prompt.clone(), 64).logprobs(2)).expect("a stream"),
+                )
+                .await;
+                let gap = |t: &Token| {
+                    t.logprobs.as_ref().map_or(0.0, |l| l.alternatives[0].1 - l.alternatives[1].1)
+                };
                 let ids: Vec<u32> = tokens.iter().map(|t| t.id).collect();
                 let gaps: Vec<f32> = tokens.iter().map(gap).collect();
                 all.push(json!({ "prompt": prompt, "tokens": ids, "gaps": gaps }));
@@ -99,7 +108,9 @@ fn main() {
             return;
         }
         decode(&engine, &prompts, 8).await;
-        let long = |salt: u32| (0..512u32).map(|k| 1000 + (k * 37 + salt * 101) % 20_000).collect::<Vec<u32>>();
+        let long = |salt: u32| {
+            (0..512u32).map(|k| 1000 + (k * 37 + salt * 101) % 20_000).collect::<Vec<u32>>()
+        };
         follow(engine.generate(request(long(1), 1)).expect("a stream")).await;
         let (prefill, ..) = follow(engine.generate(request(long(2), 1)).expect("a stream")).await;
         let short = tokenizer.encode("The old lighthouse keeper", true).expect("tokens");

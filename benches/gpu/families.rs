@@ -12,7 +12,8 @@ fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) {
         block_on(call().wait_to_read()).expect("a value");
         wait(device);
         let steps = recording.finish().steps;
-        let times: Vec<_> = steps.iter().filter(|s| s.by_device).map(|s| s.ended - s.began).collect();
+        let times: Vec<_> =
+            steps.iter().filter(|s| s.by_device).map(|s| s.ended - s.began).collect();
         assert!(!times.is_empty(), "the GPU has timed nothing of {name}");
         times.iter().map(|time| time.as_secs_f64()).sum()
     });
@@ -21,7 +22,8 @@ fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) {
 
 /// All families; `n` is the side of the large matrices.
 pub fn all(n: usize) {
-    let device = Device::cuda_with(0, CudaOptions::default().streams(1).timed(1)).expect("there was one");
+    let device =
+        Device::cuda_with(0, CudaOptions::default().streams(1).timed(1)).expect("there was one");
     let made = |value: TensorFuture| TensorFuture::from(block_on(value).expect("a value"));
     let x = made(device.randn([n, n]));
     let half = made(x.to_dtype(DType::BF16));
@@ -50,16 +52,24 @@ pub fn all(n: usize) {
     run("rows by index", &|| x.index_select(0, &index));
     run("scatter_add of rows", &|| device.zeros([n, n]).scatter_add(0, &ids, &x));
     run("product with bias and gelu", &|| (x.matmul(&x) + &bias).gelu());
-    run("product with bias and gelu, bf16", &|| (half.matmul(&half) + &bias.to_dtype(DType::BF16)).gelu());
+    run("product with bias and gelu, bf16", &|| {
+        (half.matmul(&half) + &bias.to_dtype(DType::BF16)).gelu()
+    });
     let image = made(device.randn([32, 64, n / 64, n / 64]));
     let filter = made(device.randn([64, 64, 3, 3]));
-    run("convolution 3 x 3, 64 channels", &|| image.conv2d(&filter, None, ConvOptions::default().padding(1)));
+    run("convolution 3 x 3, 64 channels", &|| {
+        image.conv2d(&filter, None, ConvOptions::default().padding(1))
+    });
     run("greatest of 2 x 2", &|| image.max_pool2d(2));
     for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bf16")] {
         let q = made(device.randn([4, 16, n / 2, 64]).to_dtype(dtype));
         let causal = || AttentionOptions::default().causal(true);
-        run(&format!("causal attention, {name}"), &|| q.scaled_dot_product_attention(&q, &q, causal()));
+        run(&format!("causal attention, {name}"), &|| {
+            q.scaled_dot_product_attention(&q, &q, causal())
+        });
         let one = made(q.narrow(2, 0, 1) + 0.0);
-        run(&format!("attention of one query, {name}"), &|| one.scaled_dot_product_attention(&q, &q, ()));
+        run(&format!("attention of one query, {name}"), &|| {
+            one.scaled_dot_product_attention(&q, &q, ())
+        });
     }
 }

@@ -14,7 +14,9 @@ use futures::executor::block_on;
 use std::time::Instant;
 
 fn row(name: &str, value: f64, unit: &str) {
-    println!("{{\"name\": \"{name}\", \"who\": \"futensor\", \"value\": {value}, \"unit\": \"{unit}\"}}");
+    println!(
+        "{{\"name\": \"{name}\", \"who\": \"futensor\", \"value\": {value}, \"unit\": \"{unit}\"}}"
+    );
 }
 
 /// Median seconds of a sample.
@@ -30,7 +32,8 @@ fn wait(device: &Device) {
 
 fn increments(device: &Device) {
     let n = 10_000;
-    let x: TensorFuture = block_on(device.from_vec(vec![1.0f32, 2.0], [1, 2]) + 0.0).expect("a value").into();
+    let x: TensorFuture =
+        block_on(device.from_vec(vec![1.0f32, 2.0], [1, 2]) + 0.0).expect("a value").into();
     let mut enqueued = Vec::new();
     let detached = median(5, || {
         let from = Instant::now();
@@ -39,7 +42,10 @@ fn increments(device: &Device) {
         enqueued.push(from.elapsed().as_secs_f64());
         wait(device);
         let time = from.elapsed().as_secs_f64();
-        assert_eq!(block_on(held[n - 1].to_vec::<f32>()).expect("a value"), [n as f32, n as f32 + 1.0]);
+        assert_eq!(
+            block_on(held[n - 1].to_vec::<f32>()).expect("a value"),
+            [n as f32, n as f32 + 1.0]
+        );
         time
     });
     enqueued.sort_by(f64::total_cmp);
@@ -74,7 +80,8 @@ fn chain(device: &Device, n: usize) {
 
 fn products(device: &Device, n: usize) {
     for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bfloat16")] {
-        let a: TensorFuture = block_on(device.randn([n, n]).to_dtype(dtype)).expect("a value").into();
+        let a: TensorFuture =
+            block_on(device.randn([n, n]).to_dtype(dtype)).expect("a value").into();
         let time = median(10, || {
             let from = Instant::now();
             let mut y = a.clone();
@@ -97,7 +104,8 @@ fn copies(device: &Device, n: usize) {
         from.elapsed().as_secs_f64()
     });
     row("host to device", 4.0 * n as f64 / up / 1e9, "GB/s");
-    let x: TensorFuture = block_on(device.arange(0.0, n as f64, 1.0) + 1.0).expect("a value").into();
+    let x: TensorFuture =
+        block_on(device.arange(0.0, n as f64, 1.0) + 1.0).expect("a value").into();
     let down = median(5, || {
         let from = Instant::now();
         assert_eq!(block_on(x.to_vec::<f32>()).expect("a value")[1], 2.0);
@@ -158,7 +166,8 @@ fn region(quick: bool) {
             let recording = device.record();
             block_on(call()).expect("a value");
             wait(&device);
-            let steps: Vec<_> = recording.finish().steps.into_iter().filter(|s| s.by_device).collect();
+            let steps: Vec<_> =
+                recording.finish().steps.into_iter().filter(|s| s.by_device).collect();
             let began = steps.iter().map(|s| s.began).min().unwrap_or_default();
             let ended = steps.iter().map(|s| s.ended).max().unwrap_or_default();
             ended.saturating_sub(began).as_secs_f64()

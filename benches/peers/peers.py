@@ -10,11 +10,28 @@ clock has stopped: all engines have to have come to the same numbers. The file i
 
 import os
 
-# What one machine sets for a reason cripples the libraries on another: no kernel is to be chosen by hand here.
-CRIPPLING = [n for n in os.environ if n in (
-    "OPENBLAS_CORETYPE", "OPENBLAS_VERBOSE", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE",
-    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "NPY_DISABLE_CPU_FEATURES", "XLA_FLAGS",
-    "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")]
+# What one machine sets for a reason cripples the libraries on another: no kernel is to be chosen by
+# hand here.
+CRIPPLING = [
+    n
+    for n in os.environ
+    if n
+    in (
+        "OPENBLAS_CORETYPE",
+        "OPENBLAS_VERBOSE",
+        "MKL_CBWR",
+        "MKL_ENABLE_INSTRUCTIONS",
+        "MKL_DEBUG_CPU_TYPE",
+        "ONEDNN_MAX_CPU_ISA",
+        "DNNL_MAX_CPU_ISA",
+        "ATEN_CPU_CAPABILITY",
+        "NPY_DISABLE_CPU_FEATURES",
+        "XLA_FLAGS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OMP_NUM_THREADS",
+    )
+]
 for name in CRIPPLING:
     del os.environ[name]
 
@@ -35,8 +52,29 @@ RATE = 0.05
 ROWS = (16, 384, 1536)
 SIDE = 4096
 SMALL = ("enqueue", "detached", "awaited", "awaited-two")
-CASES = ["enqueue", "detached", "awaited", "awaited-two", "chain", "exp", "tanh", "gelu", "sum", "softmax", "matmul-64", "matmul-256",
-         "matmul-1000", "matmul-2048", "matmul-4096", "rows", "randn", "overlap-64", "overlap-512", "mlp", "train"]
+CASES = [
+    "enqueue",
+    "detached",
+    "awaited",
+    "awaited-two",
+    "chain",
+    "exp",
+    "tanh",
+    "gelu",
+    "sum",
+    "softmax",
+    "matmul-64",
+    "matmul-256",
+    "matmul-1000",
+    "matmul-2048",
+    "matmul-4096",
+    "rows",
+    "randn",
+    "overlap-64",
+    "overlap-512",
+    "mlp",
+    "train",
+]
 
 
 def arguments():
@@ -80,8 +118,12 @@ class Inputs:
 
     def mlp(self):
         first, second = 1 / math.sqrt(INPUTS), 1 / math.sqrt(HIDDEN)
-        weights = [self(2, (HIDDEN, INPUTS), first), self(3, (HIDDEN,), first),
-                   self(4, (CLASSES, HIDDEN), second), self(5, (CLASSES,), second)]
+        weights = [
+            self(2, (HIDDEN, INPUTS), first),
+            self(3, (HIDDEN,), first),
+            self(4, (CLASSES, HIDDEN), second),
+            self(5, (CLASSES,), second),
+        ]
         return self(1, (BATCH, INPUTS), 1.7), self.np.arange(BATCH) * 7 % CLASSES, weights
 
 
@@ -96,6 +138,7 @@ def numpy_engines(inputs, case):
                 y = None
                 y = op(*given)
             return time.perf_counter() - begin, y
+
         return run
 
     x = lambda: inputs(8, (LARGE,), 3.0)
@@ -115,6 +158,7 @@ def numpy_engines(inputs, case):
                     held = [one + np.float32(i) for i in range(OPS)]
                     y = held[-1]
             return time.perf_counter() - begin, y
+
         return {"NumPy": small}
     if case == "chain":
         return {"NumPy": each(lambda x: np.maximum((x * 2 + 1) * x - np.float32(0.5), 0), x())}
@@ -123,10 +167,12 @@ def numpy_engines(inputs, case):
     if case == "sum":
         return {"NumPy": each(np.sum, x())}
     if case == "softmax":
+
         def softmax(x):
             e = np.exp(x - x.max(1, keepdims=True))
             e /= e.sum(1, keepdims=True)
             return e
+
         return {"NumPy": each(softmax, inputs(12, (SIDE, SIDE), 3.0))}
     if case.startswith("matmul-"):
         n = int(case[7:])
@@ -151,6 +197,7 @@ def numpy_engines(inputs, case):
             total = e.sum(1, keepdims=True)
             loss = (np.log(total[:, 0]) - z[np.arange(BATCH), y]).mean()
             return h, e / total, loss
+
         if case == "mlp":
             return {"NumPy": each(lambda: forward(*start)[2])}
 
@@ -170,6 +217,7 @@ def numpy_engines(inputs, case):
                 b1 -= rate * dh.sum(0)
                 losses.append(loss)
             return time.perf_counter() - begin, np.array(losses[:2])
+
         return {"NumPy by hand": train}
     return {}
 
@@ -187,6 +235,7 @@ def torch_engines(inputs, case, torch):
                     y = None
                     y = op(*given)
                 return time.perf_counter() - begin, y
+
         return run
 
     def both(op, *given):
@@ -210,6 +259,7 @@ def torch_engines(inputs, case, torch):
                         held = [one + i for i in range(OPS)]
                         y = held[-1]
                 return time.perf_counter() - begin, y
+
         return {"PyTorch": small}
     if case == "chain":
         return both(lambda x: torch.relu((x * 2 + 1) * x - 0.5), x())
@@ -222,10 +272,18 @@ def torch_engines(inputs, case, torch):
         return both(lambda x: torch.softmax(x, 1), from_numpy(inputs(12, (SIDE, SIDE), 3.0)))
     if case.startswith("matmul-"):
         n = int(case[7:])
-        return {"PyTorch": each(torch.matmul, from_numpy(inputs(6, (n, n), 1.0)), from_numpy(inputs(7, (n, n), 1.0)))}
+        return {
+            "PyTorch": each(
+                torch.matmul, from_numpy(inputs(6, (n, n), 1.0)), from_numpy(inputs(7, (n, n), 1.0))
+            )
+        }
     if case == "rows":
         m, k, n = ROWS
-        return {"PyTorch": each(torch.matmul, from_numpy(inputs(6, (m, k), 1.0)), from_numpy(inputs(7, (k, n), 1.0)))}
+        return {
+            "PyTorch": each(
+                torch.matmul, from_numpy(inputs(6, (m, k), 1.0)), from_numpy(inputs(7, (k, n), 1.0))
+            )
+        }
     if case == "randn":
         return {"PyTorch": each(lambda: torch.randn(LARGE))}
     if case in ("mlp", "train"):
@@ -234,6 +292,7 @@ def torch_engines(inputs, case, torch):
 
         def loss_of(w1, b1, w2, b2):
             return F.cross_entropy(F.linear(F.relu(F.linear(x, w1, b1)), w2, b2), y)
+
         start = [from_numpy(w) for w in start]
         if case == "mlp":
             return both(lambda *w: loss_of(*w), *start)
@@ -251,7 +310,9 @@ def torch_engines(inputs, case, torch):
                     sgd.step()
                     losses.append(loss.detach())
                 return time.perf_counter() - begin, torch.stack(losses[:2])
+
             return run
+
         return {"PyTorch": training(loss_of), "torch.compile": training(torch.compile(loss_of))}
     return {}
 
@@ -269,6 +330,7 @@ def jax_engines(inputs, case, jax):
                 y = None
                 y = jax.block_until_ready(op(*given))
             return time.perf_counter() - begin, y
+
         return run
 
     def both(op, *given):
@@ -296,7 +358,9 @@ def jax_engines(inputs, case, jax):
                             took += time.perf_counter() - begin
                         y = held[-1]
                 return took, y
+
             return run
+
         other = jax.block_until_ready(jnp.ones((1, 2), jnp.float32))
         op = (lambda x, i: x * other + i) if case == "awaited-two" else (lambda x, i: x + i)
         return {"JAX": small(op), "JAX jit": small(jax.jit(op))}
@@ -310,10 +374,14 @@ def jax_engines(inputs, case, jax):
         return both(lambda x: jax.nn.softmax(x, 1), inputs(12, (SIDE, SIDE), 3.0))
     if case.startswith("matmul-"):
         n = int(case[7:])
-        return {"JAX jit": each(jax.jit(jnp.matmul), inputs(6, (n, n), 1.0), inputs(7, (n, n), 1.0))}
+        return {
+            "JAX jit": each(jax.jit(jnp.matmul), inputs(6, (n, n), 1.0), inputs(7, (n, n), 1.0))
+        }
     if case == "rows":
         m, k, n = ROWS
-        return {"JAX jit": each(jax.jit(jnp.matmul), inputs(6, (m, k), 1.0), inputs(7, (k, n), 1.0))}
+        return {
+            "JAX jit": each(jax.jit(jnp.matmul), inputs(6, (m, k), 1.0), inputs(7, (k, n), 1.0))
+        }
     if case == "randn":
         keys = [jax.random.key(0)]
 
@@ -321,7 +389,9 @@ def jax_engines(inputs, case, jax):
             def make():
                 keys[0], key = jax.random.split(keys[0])
                 return jitted(key)
+
             return make
+
         normal = lambda key: jax.random.normal(key, (LARGE,), jnp.float32)
         return {"JAX": each(draw(normal)), "JAX jit": each(draw(jax.jit(normal)))}
     if case.startswith("overlap-"):
@@ -341,7 +411,9 @@ def jax_engines(inputs, case, jax):
                         ends.append(y if together else y.block_until_ready())
                     jax.block_until_ready(ends)
                 return time.perf_counter() - begin, jnp.stack(ends)
+
             return run
+
         return {"JAX jit": chains(True), "JAX jit alone": chains(False)}
     if case in ("mlp", "train"):
         x, y, start = inputs.mlp()
@@ -351,10 +423,14 @@ def jax_engines(inputs, case, jax):
             w1, b1, w2, b2 = weights
             logs = jax.nn.log_softmax(jax.nn.relu(x @ w1.T + b1) @ w2.T + b2)
             return -jnp.take_along_axis(logs, y[:, None], 1).mean()
+
         start = [jnp.asarray(w) for w in start]
         if case == "mlp":
             jitted = jax.jit(loss_of)
-            return {"JAX": each(lambda *w: loss_of(w), *start), "JAX jit": each(lambda *w: jitted(w), *start)}
+            return {
+                "JAX": each(lambda *w: loss_of(w), *start),
+                "JAX jit": each(lambda *w: jitted(w), *start),
+            }
 
         @jax.jit
         def step(weights):
@@ -369,6 +445,7 @@ def jax_engines(inputs, case, jax):
                 losses.append(loss)
             jax.block_until_ready((weights, losses))
             return time.perf_counter() - begin, jnp.stack(losses[:2])
+
         return {"JAX jit": train}
     return {}
 
@@ -412,7 +489,9 @@ def measure(np, case, engines, quick, known):
             if turn < own:
                 before = time.process_time()
                 took, y = run(n)
-                seconds.append((took / (n * items(case)), (time.process_time() - before) / (n * items(case))))
+                seconds.append(
+                    (took / (n * items(case)), (time.process_time() - before) / (n * items(case)))
+                )
                 check(np, case, known, engine, y)
                 del y
     rows = []
@@ -420,8 +499,13 @@ def measure(np, case, engines, quick, known):
         wall, cpu = zip(*seconds)
         # glibc told to keep its pages: see `run`.
         engine += ", pages kept" if os.environ.get("MALLOC_MMAP_MAX_") == "0" else ""
-        row = {"case": case, "engine": engine, "median": statistics.median(wall), "fastest": min(wall),
-               "cpu": statistics.median(cpu)}
+        row = {
+            "case": case,
+            "engine": engine,
+            "median": statistics.median(wall),
+            "fastest": min(wall),
+            "cpu": statistics.median(cpu),
+        }
         print(f"{case:<12} {engine:<16} {row['median'] * 1e6:12.3f} us", file=sys.stderr)
         rows.append(row)
     return rows
@@ -429,7 +513,7 @@ def measure(np, case, engines, quick, known):
 
 def main():
     given = arguments()
-    cpus = sorted(os.sched_getaffinity(0))[:given.threads]
+    cpus = sorted(os.sched_getaffinity(0))[: given.threads]
     os.sched_setaffinity(0, cpus)
     for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         os.environ[name] = str(given.threads)
@@ -454,7 +538,9 @@ def main():
         found["torch"].set_num_threads(given.threads)
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     unset = f"; unset: {', '.join(CRIPPLING)}" if CRIPPLING else ""
-    about = [f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, {given.threads} threads{unset}"]
+    about = [
+        f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, {given.threads} threads{unset}"
+    ]
     inputs, rows, known = Inputs(np), [], {}
     for case in CASES:
         if given.only and not any(case.startswith(word) for word in given.only):

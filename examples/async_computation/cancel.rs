@@ -24,7 +24,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let after = device.stats();
     let ran = (after.started + after.fused) - (before.started + before.fused);
     let skipped = after.skipped - before.skipped;
-    check(ran + skipped == queued, format!("{queued} products have ended: {ran} ran, {skipped} skipped"))?;
+    check(
+        ran + skipped == queued,
+        format!("{queued} products have ended: {ran} ran, {skipped} skipped"),
+    )?;
 
     report.part("cancellation: a thousand queued products, their handles dropped at once");
     report.row("queued", format!("{queued} products of [{n}, {n}]"));

@@ -14,8 +14,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let shown = z.display().await?;
     let small = recording.finish().steps;
     check(z.to_vec::<f32>().await? == [3.0, 3.0], "z is 3 everywhere")?;
-    let ops =
-        |steps: &[RecordedStep], name| steps.iter().flat_map(|s| &s.ops).filter(|op| op.name == name).count();
+    let ops = |steps: &[RecordedStep], name| {
+        steps.iter().flat_map(|s| &s.ops).filter(|op| op.name == name).count()
+    };
     check(ops(&small, "mul") == 1 && ops(&small, "add") == 1, "both ops of z were recorded once")?;
 
     // Two independent branches that meet, and one that nobody wants.
@@ -34,7 +35,9 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     report.part("the dependency graph of z = x * y + 2, as the engine saw it");
     report.note(lines(&small));
     report.note(format!("z = {shown}"));
-    report.note("\nTwo branches of [256, 256] that meet in a sum, and a product of both that is dropped:");
+    report.note(
+        "\nTwo branches of [256, 256] that meet in a sum, and a product of both that is dropped:",
+    );
     report.note(lines(&large));
     Ok(())
 }
@@ -51,7 +54,8 @@ fn lines(steps: &[RecordedStep]) -> String {
             Ran::Skipped => "skipped".into(),
             other => format!("{other:?}"),
         };
-        let after: Vec<String> = step.waits.iter().map(|(s, p)| format!("stream {s} step {p}")).collect();
+        let after: Vec<String> =
+            step.waits.iter().map(|(s, p)| format!("stream {s} step {p}")).collect();
         let ops: Vec<String> = step
             .ops
             .iter()
@@ -63,7 +67,8 @@ fn lines(steps: &[RecordedStep]) -> String {
                 if fused { format!("[{call}]") } else { call }
             })
             .collect();
-        let after = if after.is_empty() { String::new() } else { format!("   after {}", after.join(", ")) };
+        let after =
+            if after.is_empty() { String::new() } else { format!("   after {}", after.join(", ")) };
         let line = step.ops.last().map_or(0, |op| op.location.line());
         text += &format!("{place:<16} {}   graph.rs:{line}{after}\n", ops.join("  "));
     }

@@ -45,8 +45,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let (p999, worst) = (quantile(&mut late, 0.999), quantile(&mut late, 1.0));
     let busy_p999 = quantile(&mut busy, 0.999);
     report.part("lateness of a 1 ms heartbeat on a current_thread runtime");
-    report
-        .row("beats", format!("{}; {ops} ops ran meanwhile, awaited by tasks on the same thread", late.len()));
+    report.row(
+        "beats",
+        format!("{}; {ops} ops ran meanwhile, awaited by tasks on the same thread", late.len()),
+    );
     report.time("median, p50", quantile(&mut late, 0.5));
     report.time("p99.9", p999);
     report.time("worst", worst);

@@ -42,7 +42,12 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
         [model.t1, model.t2, model.t3].map(seconds).join(" / "),
     );
     let compared = |model: f64, measured: f64| {
-        format!("{}, measured {} ({:.2} of it)", seconds(model), seconds(measured), measured / model)
+        format!(
+            "{}, measured {} ({:.2} of it)",
+            seconds(model),
+            seconds(measured),
+            measured / model
+        )
     };
     report.row("awaited each, n (t1 + t2 + t3)", compared(model.awaited(), model.measured_awaited));
     report.row("detached, t1 + n t2 + t3", compared(model.forgotten(), model.measured_forgotten));
@@ -112,7 +117,8 @@ impl Model {
             away.push([queued - called, ended - began, there_and_back, back - called]);
         }
         // The middle of each, so that what else the machine does is left out of all of them.
-        let middle = |k: usize| median(&mut away.iter().map(|t| t[k]).collect::<Vec<_>>()).as_secs_f64();
+        let middle =
+            |k: usize| median(&mut away.iter().map(|t| t[k]).collect::<Vec<_>>()).as_secs_f64();
         let [t1, t2, t3, whole] = [0, 1, 2, 3].map(middle);
         let measured_awaited = n as f64 * whole;
         // An op is done a moment before it is counted; what `waitall` has waited for is counted.

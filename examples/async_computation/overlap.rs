@@ -28,7 +28,8 @@ impl Chains {
         let device = setup.own(CpuOptions::default());
         let count = (n * n) as i64;
         let start = |from: i64| {
-            let numbers = device.arange(Scalar::Int(from), Scalar::Int(from + count), Scalar::Int(1));
+            let numbers =
+                device.arange(Scalar::Int(from), Scalar::Int(from + count), Scalar::Int(1));
             numbers.to_dtype(futensor::DType::F32).reshape([n, n])
         };
         let mut turn = vec![0.0f32; n * n];
@@ -111,14 +112,18 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
 
     let ratio = |a: Duration, b: Duration| format!("{:.2}", a.as_secs_f64() / b.as_secs_f64());
     report.part("two independent chains of products");
-    report.row("small chains", format!("{} products of [64, 64] each, too small to be split", small.len));
+    report.row(
+        "small chains",
+        format!("{} products of [64, 64] each, too small to be split", small.len),
+    );
     report.time("one awaited, then the other: the sum", alone);
     report.time("queued one after the other", together);
     report.time("queued alternately", interleaved);
     report.row("together, and alternately, over the sum", {
         format!("{}, {}", ratio(together, alone), ratio(interleaved, alone))
     });
-    report.row("large chains", format!("{} products of [{}, {}] each", large.len, large.n, large.n));
+    report
+        .row("large chains", format!("{} products of [{}, {}] each", large.len, large.n, large.n));
     report.time("one awaited, then the other: the sum", large_alone);
     report.time("queued one after the other", large_together);
     report.row("together over the sum", {

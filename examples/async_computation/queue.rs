@@ -32,13 +32,22 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     let unlimited = train(setup, batches, Restraint::None).await?;
 
     report.part("over-filling the queue with minibatches handed in as host data");
-    report.row("minibatches", format!("{batches} of [{ROWS}, {IN}], {} each", mebibytes(ROWS * IN * 4)));
-    let rows =
-        [("a barrier per minibatch", &barrier), ("ready() per minibatch", &ready), ("no barrier", &unlimited)];
+    report.row(
+        "minibatches",
+        format!("{batches} of [{ROWS}, {IN}], {} each", mebibytes(ROWS * IN * 4)),
+    );
+    let rows = [
+        ("a barrier per minibatch", &barrier),
+        ("ready() per minibatch", &ready),
+        ("no barrier", &unlimited),
+    ];
     for (what, peak) in rows {
         let host = peak.host.map_or("unknown".into(), mebibytes);
         let time = crate::report::seconds(peak.time.as_secs_f64());
-        report.row(what, format!("device peak {}, process grew by {host}, {time}", mebibytes(peak.device)));
+        report.row(
+            what,
+            format!("device peak {}, process grew by {host}, {time}", mebibytes(peak.device)),
+        );
     }
     report.note(
         "The CPU device's bytes lie in the process's memory, and what is handed in is adopted, not copied.",
@@ -78,7 +87,10 @@ async fn train(setup: &Setup, batches: usize, restraint: Restraint) -> Outcome<P
     for (i, y) in held.iter().enumerate() {
         let expected = (i % 4) as f32 * 0.5 * IN as f32;
         let value = y.item::<f32>().await?;
-        check((value - expected).abs() <= expected * 1e-4, format!("loss {i} is {expected}, not {value}"))?;
+        check(
+            (value - expected).abs() <= expected * 1e-4,
+            format!("loss {i} is {expected}, not {value}"),
+        )?;
     }
     Ok(peak)
 }

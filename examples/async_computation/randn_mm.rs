@@ -48,7 +48,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
 
     let (synchronous, last) = synchronous(&device, n).await?;
 
-    let (first, second) = (held[TIMES - 1].to_vec::<f32>().await?, awaited[TIMES - 1].to_vec::<f32>().await?);
+    let (first, second) =
+        (held[TIMES - 1].to_vec::<f32>().await?, awaited[TIMES - 1].to_vec::<f32>().await?);
     check(first == second, "awaiting does not change a value")?;
     let off = first.iter().zip(&last).map(|(a, b)| (a - b).abs()).fold(0.0f32, f32::max);
     check(off < 1e-2, format!("the direct product is the same, off by {off}"))?;

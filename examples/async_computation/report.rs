@@ -69,7 +69,12 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "futensor, asynchronous computation on {}, {} cores", self.device, crate::setup::cores())?;
+        writeln!(
+            f,
+            "futensor, asynchronous computation on {}, {} cores",
+            self.device,
+            crate::setup::cores()
+        )?;
         let rows = || self.parts.iter().flat_map(|part| &part.rows);
         let left = rows().map(|(what, _)| what.chars().count()).max().unwrap_or(0);
         for (i, part) in self.parts.iter().enumerate() {

@@ -43,7 +43,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     let mut config = Config::default();
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
-        let number = |text: String| text.parse::<usize>().map_err(|_| format!("{word}: {text} is no number"));
+        let number = |text: String| {
+            text.parse::<usize>().map_err(|_| format!("{word}: {text} is no number"))
+        };
         match word.as_str() {
             "--listen" => listen = value()?,
             "--slots" => config.options.slots = number(value()?)?,
@@ -63,8 +65,9 @@ async fn run() -> Outcome<()> {
     let Arguments { model, listen, device, config } = parse(std::env::args().skip(1))?;
     let device = command::device(device.as_deref())?;
     let app = chat::start(&device, &model, config).await?;
-    let listener =
-        tokio::net::TcpListener::bind(&listen).await.map_err(|error| format!("{listen}: {error}"))?;
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{} with {} on {device}", listener.local_addr()?, app.name);
     chat::serve(app, listener, command::asked_to_end()).await
 }

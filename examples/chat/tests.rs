@@ -1,9 +1,9 @@
-//! The chat example with a real HTTP client, on a small model of random weights that the tests write
-//! as a GGUF file.
+//! The chat example with a real HTTP client, on a small model of random weights that the tests
+//! write as a GGUF file.
 //!
-//! OpenAI's own client speaks to it where `FUTENSOR_PYTHON`, or `python3` on the path, has the package
-//! `openai`; a browser opens the page where there is one. Without them those trials are reported as
-//! ignored.
+//! OpenAI's own client speaks to it where `FUTENSOR_PYTHON`, or `python3` on the path, has the
+//! package `openai`; a browser opens the page where there is one. Without them those trials are
+//! reported as ignored.
 
 #[path = "../../tests/support/browser.rs"]
 mod browser;
@@ -37,7 +37,8 @@ fn serve_with(config: Config) -> Server {
 }
 
 fn serve_on(device: Device, config: Config) -> Server {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let path = model();
     let (address, app, end, served) = runtime.block_on(async {
         let app = chat::start(&device, path, config).await.unwrap();
@@ -63,7 +64,8 @@ impl Server {
     }
 
     fn post(&self, path: &str, body: &str) -> (u16, String, Option<String>) {
-        let mut response = agent().post(self.url(path)).content_type("application/json").send(body).unwrap();
+        let mut response =
+            agent().post(self.url(path)).content_type("application/json").send(body).unwrap();
         let again = response.headers().get("retry-after").map(|v| v.to_str().unwrap().to_owned());
         (response.status().as_u16(), response.body_mut().read_to_string().unwrap(), again)
     }
@@ -85,8 +87,7 @@ impl Server {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head =
-            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close";
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close";
         write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut first = [0; 12];
         stream.read_exact(&mut first).unwrap();
@@ -113,7 +114,10 @@ fn events(text: &str) -> Vec<Value> {
     let mut events: Vec<&str> = text.split("\n\n").collect();
     assert_eq!(events.pop(), Some(""));
     assert_eq!(events.pop(), Some("data: [DONE]"));
-    events.iter().map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap()).collect()
+    events
+        .iter()
+        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+        .collect()
 }
 
 fn hello(more: Value) -> Value {
@@ -159,11 +163,17 @@ fn a_text_is_gone_on_with_and_its_tokens_are_told() {
     }
     let of = |k: usize| logprobs["token_logprobs"][k].as_f64().unwrap();
     assert!((0..4).all(|k| of(k) < 0.0));
-    assert_eq!(answer["usage"], json!({ "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 }));
+    assert_eq!(
+        answer["usage"],
+        json!({ "prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7 })
+    );
     let body = hello(json!({ "logprobs": true, "top_logprobs": 3, "max_tokens": 2 }));
     let (_, answer) = server.ask("/v1/chat/completions", &body);
     let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
-    assert!(content.len() == 2 && content[0]["top_logprobs"].as_array().unwrap().len() == 3, "{answer}");
+    assert!(
+        content.len() == 2 && content[0]["top_logprobs"].as_array().unwrap().len() == 3,
+        "{answer}"
+    );
 }
 
 fn an_answer_is_of_the_schema_that_is_asked_for() {
@@ -171,8 +181,10 @@ fn an_answer_is_of_the_schema_that_is_asked_for() {
     let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"],
         "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
-    let (status, answer) =
-        server.ask("/v1/chat/completions", &hello(json!({ "response_format": format, "max_tokens": 200 })));
+    let (status, answer) = server.ask(
+        "/v1/chat/completions",
+        &hello(json!({ "response_format": format, "max_tokens": 200 })),
+    );
     assert_eq!(status, 200, "{answer}");
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
     let value: Value = serde_json::from_str(text).unwrap();
@@ -202,7 +214,12 @@ fn what_is_wrong_is_said() {
         ("", json!({ "prompt": [] }).to_string(), 400, "the prompt is empty"),
         ("", json!({ "prompt": ["a", "b"] }).to_string(), 400, "2 prompts"),
         ("", json!({ "prompt": [9999] }).to_string(), 400, "token 9999"),
-        ("", json!({ "prompt": long }).to_string(), 400, "601 tokens and 1 new ones are more than the 512"),
+        (
+            "",
+            json!({ "prompt": long }).to_string(),
+            400,
+            "601 tokens and 1 new ones are more than the 512",
+        ),
         ("", json!({ "messages": [] }).to_string(), 400, "a prompt is needed"),
     ] {
         let (got, text, _) = server.post(&format!("/v1/{path}completions"), &body);
@@ -213,7 +230,11 @@ fn what_is_wrong_is_said() {
     // A hundred megabytes are refused at their head.
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    write!(stream, "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n{{").unwrap();
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 100000000\r\n\r\n{{"
+    )
+    .unwrap();
     let mut head = [0; 12];
     stream.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 413");
@@ -228,7 +249,8 @@ fn what_is_wrong_is_said() {
 fn bodies_of_any_kind_are_answered() {
     let server = serve();
     let post = |body: &[u8]| {
-        let request = agent().post(server.url("/v1/chat/completions")).content_type("application/json");
+        let request =
+            agent().post(server.url("/v1/chat/completions")).content_type("application/json");
         request.send(body).unwrap().status().as_u16()
     };
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
@@ -236,11 +258,14 @@ fn bodies_of_any_kind_are_answered() {
         assert_eq!(post(deep.as_bytes()), 400);
     }
     let whole =
-        hello(json!({ "max_tokens": 1, "stop": ["a"], "response_format": { "type": "text" } })).to_string();
+        hello(json!({ "max_tokens": 1, "stop": ["a"], "response_format": { "type": "text" } }))
+            .to_string();
     for seed in 0..120u64 {
         let (mut body, mut state) = (whole.clone().into_bytes(), seed);
         let mut pick = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % n
         };
         for _ in 0..1 + pick(3) {
@@ -252,7 +277,11 @@ fn bodies_of_any_kind_are_answered() {
             }
         }
         let status = post(&body);
-        assert!([200, 400, 404].contains(&status), "seed {seed}: {status} {}", String::from_utf8_lossy(&body));
+        assert!(
+            [200, 400, 404].contains(&status),
+            "seed {seed}: {status} {}",
+            String::from_utf8_lossy(&body)
+        );
     }
     server.until(|s| s.running == 0 && s.waiting == 0);
 }
@@ -283,7 +312,8 @@ fn a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits() {
     );
     gate.detach();
     let late = |path: &str, deadline: &str| {
-        let body = json!({ "prompt": "b", "max_tokens": 1, "stream": path == "streamed" }).to_string();
+        let body =
+            json!({ "prompt": "b", "max_tokens": 1, "stream": path == "streamed" }).to_string();
         let request = agent().post(server.url("/v1/completions")).header("x-deadline-ms", deadline);
         let begin = Instant::now();
         let mut response = request.content_type("application/json").send(body).unwrap();
@@ -295,9 +325,11 @@ fn a_full_house_says_when_to_come_again_and_a_deadline_ends_who_waits() {
         server.until(|s| s.running == 1);
         let waiting = scope.spawn(|| late("streamed", "300"));
         server.until(|s| s.waiting == 1);
-        let (status, text, again) = server.post("/v1/completions", &json!({ "prompt": "c" }).to_string());
+        let (status, text, again) =
+            server.post("/v1/completions", &json!({ "prompt": "c" }).to_string());
         assert_eq!((status, again.as_deref()), (503, Some("1")), "{text}");
-        // Milliseconds, whether it waits or runs: within ten times of what was asked for, on any machine.
+        // Milliseconds, whether it waits or runs: within ten times of what was asked for, on any
+        // machine.
         let (status, text, took) = waiting.join().unwrap();
         assert!(status == 200 && text.contains("the deadline has passed"), "{status} {text}");
         assert!((300..3_000).contains(&took.as_millis()), "{took:?}");
@@ -324,7 +356,8 @@ fn what_makes_an_answer_random_is_a_seed_of_its_own() {
         assert_eq!(status, 200, "{answer}");
         answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
     };
-    let unseeded: std::collections::BTreeSet<String> = (0..4).map(|_| text(json!({ "seed": null }))).collect();
+    let unseeded: std::collections::BTreeSet<String> =
+        (0..4).map(|_| text(json!({ "seed": null }))).collect();
     assert_eq!(unseeded.len(), 4, "each has its own: {unseeded:?}");
     assert_eq!(text(json!({ "seed": 7 })), text(json!({ "seed": 7 })));
     assert_ne!(text(json!({ "seed": 7 })), text(json!({ "seed": 8 })));
@@ -343,15 +376,20 @@ fn an_answer_ends_where_it_is_told_to() {
     let whole = ask(json!({ "temperature": 0 }));
     let (choice, count) = (&whole["choices"][0], &whole["usage"]["completion_tokens"]);
     let text = choice["message"]["content"].as_str().unwrap();
-    assert!(choice["finish_reason"] == "length" && count == 20 || choice["finish_reason"] == "stop", "{whole}");
+    assert!(
+        choice["finish_reason"] == "length" && count == 20 || choice["finish_reason"] == "stop",
+        "{whole}"
+    );
     let few = ask(json!({ "temperature": 0, "max_tokens": null, "max_completion_tokens": 3 }));
     assert_eq!(
         (&few["choices"][0]["finish_reason"], &few["usage"]["completion_tokens"]),
         (&json!("length"), &json!(3))
     );
     // One stop word or several, of which the first to come cuts, however they are listed.
-    let letters: Vec<(usize, char)> = text.char_indices().filter(|(_, c)| *c != '\u{fffd}').collect();
-    let (early, late) = (letters[2], *letters.iter().rev().find(|(_, c)| *c != letters[2].1).unwrap());
+    let letters: Vec<(usize, char)> =
+        text.char_indices().filter(|(_, c)| *c != '\u{fffd}').collect();
+    let (early, late) =
+        (letters[2], *letters.iter().rev().find(|(_, c)| *c != letters[2].1).unwrap());
     let first = text.find([early.1, late.1]).unwrap();
     for stop in [json!([late.1, early.1]), json!([early.1, late.1])] {
         let answer = ask(json!({ "temperature": 0, "stop": stop }));
@@ -367,7 +405,8 @@ fn nobody_waits_for_what_another_has_compiled() {
     let server = serve();
     let properties: serde_json::Map<_, _> =
         (0..400).map(|k| (format!("key{k}"), json!({ "type": "string" }))).collect();
-    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let schema =
+        json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
     let constrained = hello(json!({ "response_format": format, "max_tokens": 1 })).to_string();
     let long = json!({ "prompt": "word ".repeat(300_000) }).to_string();
@@ -452,7 +491,8 @@ fn a_lost_device_ends_its_streams_and_says_so() {
     assert!(rest.contains("\"error\"") && rest.contains("watchdog"), "{rest}");
     let (status, text) = server.get("/healthz");
     assert!(status == 503 && text.contains("\"lost\"") && text.contains("watchdog"), "{text}");
-    let (status, answer) = server.ask("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
+    let (status, answer) =
+        server.ask("/v1/completions", &json!({ "prompt": "a", "max_tokens": 1 }));
     assert!(status == 503 && answer.to_string().contains("watchdog"), "{status} {answer}");
     server.until(|s| s.running == 0 && s.pages_used == 0);
 }
@@ -502,7 +542,8 @@ fn openais_own_client_speaks_to_it() {
 fn the_page_chats_in_a_real_browser() {
     let browser = Browser::find().expect("ignored without one");
     let server = serve();
-    let page = browser.page(&server.url("/#q=Hello%20%3Cb%3E"), "$('#state').textContent !== 'ready'");
+    let page =
+        browser.page(&server.url("/#q=Hello%20%3Cb%3E"), "$('#state').textContent !== 'ready'");
     assert!(page.contains("<article class=\"user\">Hello &lt;b&gt;</article>"), "{page}");
     let answer = page.split("<article class=\"assistant\">").nth(1).expect("an answer");
     assert!(!answer.starts_with("</article>") && page.contains(" tokens, "), "{page}");

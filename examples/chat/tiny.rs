@@ -17,7 +17,8 @@ pub fn model() -> &'static Path {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("tiny.gguf");
         // On a thread that drives no tasks: some of these tests do.
-        std::thread::scope(|scope| scope.spawn(|| futensor::block_on(write(&path))).join()).unwrap();
+        std::thread::scope(|scope| scope.spawn(|| futensor::block_on(write(&path))).join())
+            .unwrap();
         path
     })
 }
@@ -27,7 +28,8 @@ async fn write(path: &Path) {
     let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut others = 0x100..;
     let alphabet = (0..256u32).map(|b| if printable(b) { b } else { others.next().unwrap() });
-    let mut tokens: Vec<String> = ["<|im_start|>", "<|im_end|>", "<|begin|>"].map(String::from).to_vec();
+    let mut tokens: Vec<String> =
+        ["<|im_start|>", "<|im_end|>", "<|begin|>"].map(String::from).to_vec();
     tokens.extend(alphabet.map(|c| char::from_u32(c).unwrap().to_string()));
     let count = tokens.len();
     let types: Vec<i32> = (0..count).map(|k| if k < 3 { 3 } else { 1 }).collect();
@@ -55,8 +57,10 @@ async fn write(path: &Path) {
         Weight::from(Quantized::from_tensor(&x, Format::Q8_0).unwrap())
     };
     let norm = || Weight::from(device.ones([64]));
-    let mut tensors =
-        vec![("token_embd.weight".to_string(), matrix(count, 64)), ("output_norm.weight".into(), norm())];
+    let mut tensors = vec![
+        ("token_embd.weight".to_string(), matrix(count, 64)),
+        ("output_norm.weight".into(), norm()),
+    ];
     for k in 0..2 {
         for (name, out, into) in [
             ("attn_q", 64, 64),

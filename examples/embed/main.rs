@@ -32,7 +32,8 @@ usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype
 
 async fn run() -> Outcome<()> {
     let mut words = std::env::args().skip(1);
-    let (mut folder, mut listen, mut device, mut dtype) = (None, "127.0.0.1:8081".to_owned(), None, DType::F32);
+    let (mut folder, mut listen, mut device, mut dtype) =
+        (None, "127.0.0.1:8081".to_owned(), None, DType::F32);
     let mut measures = false;
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
@@ -58,8 +59,9 @@ async fn run() -> Outcome<()> {
     if measures {
         return measure::all(&bert, &folder).await;
     }
-    let listener =
-        tokio::net::TcpListener::bind(&listen).await.map_err(|error| format!("{listen}: {error}"))?;
+    let listener = tokio::net::TcpListener::bind(&listen)
+        .await
+        .map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
     let app = App::new(bert, &folder)?;
     tokio::spawn(app.clone().index(embed::search::documentation()));

@@ -38,10 +38,13 @@ fn device() -> Device {
 fn cases() -> Vec<(Vec<u32>, Vec<f64>)> {
     let text = std::fs::read(reference().join("tiny/cases.json")).unwrap();
     let cases: Vec<Value> = serde_json::from_slice(&text).unwrap();
-    let numbers = |v: &Value| v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
+    let numbers =
+        |v: &Value| v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
     cases
         .iter()
-        .map(|c| (numbers(&c["ids"]).iter().map(|&id| id as u32).collect(), numbers(&c["embedding"])))
+        .map(|c| {
+            (numbers(&c["ids"]).iter().map(|&id| id as u32).collect(), numbers(&c["embedding"]))
+        })
         .collect()
 }
 
@@ -84,8 +87,9 @@ fn halves_are_near_in_every_type() {
 fn embedding_queues_and_waits_for_nothing() {
     let bert = block_on(Bert::load(&device(), &reference().join("tiny"), DType::F32)).unwrap();
     let before = bert.device.stats().barriers;
-    let vectors =
-        block_on(deny_barriers(std::future::ready(&bert).map(|bert| bert.embed(&[vec![1, 5, 2], vec![1, 2]]))));
+    let vectors = block_on(deny_barriers(
+        std::future::ready(&bert).map(|bert| bert.embed(&[vec![1, 5, 2], vec![1, 2]])),
+    ));
     assert_eq!(bert.device.stats().barriers, before);
     assert_eq!(vectors.dims(), [2, 24]);
 }
@@ -103,12 +107,21 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
         .iter()
         .map(|b| f32::from_le_bytes(*b) as f64)
         .collect();
-    let lengths: Vec<i64> =
-        file.tensor("lengths").unwrap().data().as_chunks().0.iter().map(|b| i64::from_le_bytes(*b)).collect();
+    let lengths: Vec<i64> = file
+        .tensor("lengths")
+        .unwrap()
+        .data()
+        .as_chunks()
+        .0
+        .iter()
+        .map(|b| i64::from_le_bytes(*b))
+        .collect();
     let text = std::fs::read_to_string(reference().join("sentences.txt")).unwrap();
     let tokenizer = embed::tokenizer(&folder, 256).unwrap();
-    let rows: Vec<Vec<u32>> =
-        text.lines().map(|line| tokenizer.encode_fast(line, true).unwrap().get_ids().to_vec()).collect();
+    let rows: Vec<Vec<u32>> = text
+        .lines()
+        .map(|line| tokenizer.encode_fast(line, true).unwrap().get_ids().to_vec())
+        .collect();
     assert_eq!(rows.iter().map(|r| r.len() as i64).collect::<Vec<_>>(), lengths);
     let want: Vec<&[f64]> = floats.chunks(384).collect();
     for (dtype, bound, cosine) in [(DType::F32, 1e-4, 0.99999), (DType::BF16, 2e-2, 0.995)] {
@@ -117,7 +130,10 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
         for (k, (got, want)) in together.iter().zip(&want).enumerate() {
             let (off, near) =
                 (apart(got, want), got.iter().zip(*want).map(|(a, b)| *a as f64 * b).sum::<f64>());
-            assert!(off < bound && near > cosine, "{dtype}, sentence {k}: off by {off}, cosine {near}");
+            assert!(
+                off < bound && near > cosine,
+                "{dtype}, sentence {k}: off by {off}, cosine {near}"
+            );
         }
         for (k, row) in rows.iter().enumerate() {
             let off = apart(&embed(&bert, std::slice::from_ref(row))[0], want[k]);
@@ -128,7 +144,8 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
 
 /// A server on the small model; its address, and what keeps it.
 fn serve(passages: Vec<Passage>) -> (SocketAddr, Arc<App>, tokio::runtime::Runtime) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (address, app) = runtime.block_on(async {
         let folder = reference().join("tiny");
         let bert = Bert::load(&device(), &folder, DType::F32).await.unwrap();
@@ -163,8 +180,10 @@ const SENTENCES: [&str; 4] = [
 
 fn many_clients_get_their_own_embeddings() {
     let (address, app, _runtime) = serve(Vec::new());
-    let alone: Vec<Value> =
-        SENTENCES.iter().map(|s| ask(address, &json!({ "texts": [s] })).1["embeddings"][0].clone()).collect();
+    let alone: Vec<Value> = SENTENCES
+        .iter()
+        .map(|s| ask(address, &json!({ "texts": [s] })).1["embeddings"][0].clone())
+        .collect();
     let near = |a: &Value, b: &Value| {
         let (a, b) = (a.as_array().unwrap(), b.as_array().unwrap());
         assert_eq!((a.len(), b.len()), (24, 24));
@@ -208,14 +227,18 @@ fn what_is_wrong_is_said() {
 }
 
 fn the_nearest_passage_is_found() {
-    let passage = |text: &str| Passage { place: "a.md:1".into(), title: "title".into(), text: text.into() };
+    let passage =
+        |text: &str| Passage { place: "a.md:1".into(), title: "title".into(), text: text.into() };
     let (address, ..) = &serve(SENTENCES.iter().map(|s| passage(s)).collect());
     for sentence in SENTENCES {
         let url = format!("http://{address}/search?n=2&q={}", sentence.replace(' ', "%20"));
         let text = agent().get(url).call().unwrap().body_mut().read_to_string().unwrap();
         let answer: Value = serde_json::from_str(&text).unwrap();
         let found = answer["passages"].as_array().unwrap();
-        assert_eq!((found.len(), &found[0]["text"], &answer["of"]), (2, &json!(sentence), &json!(4)));
+        assert_eq!(
+            (found.len(), &found[0]["text"], &answer["of"]),
+            (2, &json!(sentence), &json!(4))
+        );
         assert!((found[0]["score"].as_f64().unwrap() - 1.0).abs() < 1e-5);
     }
 }
@@ -223,37 +246,52 @@ fn the_nearest_passage_is_found() {
 fn the_projects_documentation_is_cut_into_passages() {
     let passages = documentation();
     assert!(passages.len() > 200, "{}", passages.len());
-    let deny = passages.iter().find(|p| p.title.contains("fn deny_barriers")).expect("a documented function");
+    let deny = passages
+        .iter()
+        .find(|p| p.title.contains("fn deny_barriers"))
+        .expect("a documented function");
     assert!(
-        deny.place.starts_with("src/tensor/scope.rs:") && deny.text.starts_with("Makes every barrier"),
+        deny.place.starts_with("src/tensor/scope.rs:")
+            && deny.text.starts_with("Makes every barrier"),
         "{deny:?}"
     );
     let page = of_page(
         "p.md",
         "# One\n\nA first paragraph of\ntwo lines.\n```\nlet code = here is no prose;\n```\n- an item of five words\n",
     );
-    let seen: Vec<_> = page.iter().map(|p| (p.place.as_str(), p.title.as_str(), p.text.as_str())).collect();
+    let seen: Vec<_> =
+        page.iter().map(|p| (p.place.as_str(), p.title.as_str(), p.text.as_str())).collect();
     assert_eq!(
         seen,
-        [("p.md:3", "One", "A first paragraph of two lines."), ("p.md:8", "One", "- an item of five words")]
+        [
+            ("p.md:3", "One", "A first paragraph of two lines."),
+            ("p.md:8", "One", "- an item of five words")
+        ]
     );
     let source = of_source(
         "x.rs",
         "//! What this file is and does.\n\n/// Says what it does here.\n#[inline]\npub fn f(x: u32) -> u32 {\n",
     );
-    assert_eq!((source[0].title.as_str(), source[1].title.as_str()), ("x.rs", "pub fn f(x: u32) -> u32"));
+    assert_eq!(
+        (source[0].title.as_str(), source[1].title.as_str()),
+        ("x.rs", "pub fn f(x: u32) -> u32")
+    );
     assert_eq!((source[0].place.as_str(), source[1].place.as_str()), ("x.rs:1", "x.rs:3"));
 }
 
 fn the_real_model_finds_what_is_meant() {
     let folder = real().expect("ignored without it");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let bert = Bert::load(&device(), &folder, DType::F32).await.unwrap();
         let app = App::new(bert, &folder).unwrap();
         let text = std::fs::read_to_string(reference().join("sentences.txt")).unwrap();
-        let passages =
-            text.lines().map(|l| Passage { place: String::new(), title: String::new(), text: l.into() });
+        let passages = text.lines().map(|l| Passage {
+            place: String::new(),
+            title: String::new(),
+            text: l.into(),
+        });
         app.clone().index(passages.collect()).await;
         let index = app.searched().unwrap();
         for (query, want) in [
@@ -281,7 +319,8 @@ fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
     // The nearest of a passage's own words is that passage, with what it says of itself, as text
     // and not as HTML.
     for (k, sentence) in SENTENCES.iter().enumerate() {
-        let page = browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")), SHOWN);
+        let page =
+            browser.page(&format!("http://{address}/#q={}", sentence.replace(' ', "%20")), SHOWN);
         let articles: Vec<&str> = page.split("<article>").skip(1).collect();
         assert_eq!(articles.len(), SENTENCES.len(), "{page}");
         let first = articles[0];
@@ -297,7 +336,10 @@ fn the_page_asks_and_shows_the_nearest_passages_in_a_real_browser() {
     // Before there is an index the page says so.
     let (busy, _app, _other) = serve(Vec::new());
     let page = browser.page(&format!("http://{busy}/#q=tensor"), SHOWN);
-    assert!(page.contains("the documentation is still being read") && !page.contains("<article>"), "{page}");
+    assert!(
+        page.contains("the documentation is still being read") && !page.contains("<article>"),
+        "{page}"
+    );
 }
 
 macro_rules! trials {
@@ -319,7 +361,8 @@ fn main() {
         the_nearest_passage_is_found
         the_projects_documentation_is_cut_into_passages
     );
-    let with_weights = trials!(the_real_model_agrees_with_pytorch_to_1e_4 the_real_model_finds_what_is_meant);
+    let with_weights =
+        trials!(the_real_model_agrees_with_pytorch_to_1e_4 the_real_model_finds_what_is_meant);
     trials.extend(with_weights.into_iter().map(|t| t.with_ignored_flag(real().is_none())));
     let in_browser = trials!(the_page_asks_and_shows_the_nearest_passages_in_a_real_browser);
     trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(Browser::find().is_none())));

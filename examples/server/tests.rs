@@ -30,13 +30,17 @@ struct Server {
 
 impl Server {
     fn start(device: Device, config: Config) -> Server {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (address, app, ended) = runtime.block_on(async {
             let mut announced = None;
             let any = ([127, 0, 0, 1], 0).into();
-            let started = server::start(device, config, any, |address| announced = Some(address)).await;
+            let started =
+                server::start(device, config, any, |address| announced = Some(address)).await;
             let ((app, listener), address) = (started.unwrap(), announced.unwrap());
             let asked = async { stopped.await.unwrap_or(()) };
             (address, app.clone(), tokio::spawn(server::serve(app, listener, asked)))
@@ -56,7 +60,8 @@ impl Server {
     /// A metric's value.
     fn metric(&self, line: &str) -> f64 {
         let text = self.get("/metrics").1;
-        let found = text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
+        let found =
+            text.lines().find_map(|l| l.strip_prefix(line)?.strip_prefix(' ')?.parse().ok());
         found.unwrap_or_else(|| panic!("no {line} in\n{text}"))
     }
 
@@ -65,7 +70,12 @@ impl Server {
         (status, value)
     }
 
-    fn post_with(&self, kind: &str, body: &[u8], deadline_ms: Option<u64>) -> (u16, Value, Option<String>) {
+    fn post_with(
+        &self,
+        kind: &str,
+        body: &[u8],
+        deadline_ms: Option<u64>,
+    ) -> (u16, Value, Option<String>) {
         let mut request = agent().post(self.url("/predict")).content_type(kind);
         if let Some(ms) = deadline_ms {
             request = request.header("x-deadline-ms", ms.to_string());
@@ -94,7 +104,8 @@ fn agent() -> ureq::Agent {
 fn held_out() -> Vec<(Vec<u8>, usize, Vec<f64>)> {
     let text = include_str!("model/held_out.json");
     let cases: Vec<Value> = serde_json::from_str(text).unwrap();
-    let numbers = |v: &Value| v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
+    let numbers =
+        |v: &Value| v.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect::<Vec<_>>();
     cases
         .iter()
         .map(|case| {
@@ -156,12 +167,18 @@ fn of_the_held_out_fifth_98_percent_are_recognised() {
 fn weights_of_another_network_are_refused_by_name_and_shape() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let refused = |model: &'static [u8]| {
-        let config =
-            Config { model: model.into(), model_file: "other.safetensors".into(), ..Config::default() };
+        let config = Config {
+            model: model.into(),
+            model_file: "other.safetensors".into(),
+            ..Config::default()
+        };
         runtime.block_on(App::new(cpu(), config)).err().expect("an error").to_string()
     };
     let other = refused(include_bytes!("../load_weights/weights.safetensors"));
-    assert!(other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"), "{other}");
+    assert!(
+        other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"),
+        "{other}"
+    );
     let cut = refused(&include_bytes!("model/digits.safetensors")[..30_000]);
     assert!(cut.contains("truncated"), "{cut}");
     for error in [other, cut] {
@@ -180,8 +197,8 @@ fn an_address_that_is_taken_is_named() {
 
 fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_there() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Somebody has this address: who asks for it before the weights are there says so, else what the
-    // weights lack is said.
+    // Somebody has this address: who asks for it before the weights are there says so, else what
+    // the weights lack is said.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap();
     let refused = |device, model: &'static [u8], address| {
@@ -189,8 +206,10 @@ fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_ther
         let start = server::start(device, config, address, |_| panic!("announced"));
         runtime.block_on(start).err().expect("an error").to_string()
     };
-    let (own, other) =
-        (include_bytes!("model/digits.safetensors"), include_bytes!("../load_weights/weights.safetensors"));
+    let (own, other) = (
+        include_bytes!("model/digits.safetensors"),
+        include_bytes!("../load_weights/weights.safetensors"),
+    );
     for address in [taken, ([127, 0, 0, 1], 0).into()] {
         let error = refused(cpu(), other, address);
         assert!(error.contains("has shape"), "{error}");
@@ -200,14 +219,16 @@ fn nobody_is_told_of_the_address_and_nothing_listens_before_the_weights_are_ther
         assert!(error.contains("memory"), "{error}");
     }
     let announced = std::cell::Cell::new(None);
-    let start =
-        server::start(cpu(), Config::default(), ([127, 0, 0, 1], 0).into(), |at| announced.set(Some(at)));
+    let start = server::start(cpu(), Config::default(), ([127, 0, 0, 1], 0).into(), |at| {
+        announced.set(Some(at))
+    });
     let _listening = runtime.block_on(start).unwrap();
     assert!(TcpStream::connect(announced.get().expect("told")).is_ok());
 }
 
 fn concurrent_requests_share_batches_and_each_gets_its_own_answer() {
-    let config = Config { batch: 8, delay: Duration::from_millis(5), eager: false, ..Config::default() };
+    let config =
+        Config { batch: 8, delay: Duration::from_millis(5), eager: false, ..Config::default() };
     let server = Server::start(cpu(), config);
     let cases = held_out();
     std::thread::scope(|scope| {
@@ -275,7 +296,13 @@ fn send_only(address: SocketAddr, pixels: &[u8]) -> TcpStream {
 /// Holds batches back for as long as a test likes: nothing is eager, and the delay is long.
 fn patient() -> Config {
     let long = Duration::from_secs(3600);
-    Config { eager: false, delay: long, deadline: long, drain: Duration::from_secs(20), ..Config::default() }
+    Config {
+        eager: false,
+        delay: long,
+        deadline: long,
+        drain: Duration::from_secs(20),
+        ..Config::default()
+    }
 }
 
 fn a_client_that_goes_away_takes_its_request_with_it() {
@@ -336,7 +363,10 @@ fn the_end_answers_what_is_there_and_takes_no_more() {
     let mut text = String::new();
     waits.read_to_string(&mut text).unwrap();
     assert!(text.starts_with("HTTP/1.1 200"), "{text}");
-    check_answer(&serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap(), &cases[0].2);
+    check_answer(
+        &serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap(),
+        &cases[0].2,
+    );
     assert!(TcpStream::connect(address).is_err(), "it still listens");
 }
 
@@ -386,12 +416,14 @@ fn a_lost_device_fails_all_pending_at_once_and_the_cpu_takes_over() {
 }
 
 fn a_lost_device_ends_the_service_where_that_is_the_policy() {
-    let config = Config { on_loss: OnLoss::Exit, drain: Duration::from_secs(20), ..Config::default() };
+    let config =
+        Config { on_loss: OnLoss::Exit, drain: Duration::from_secs(20), ..Config::default() };
     let mut server = Server::start(simulated(|o| o.device_loss_at(Some(AFTER_START))), config);
     let ended = server.ended.take().unwrap();
     // Asked until it says so; the health is red from then on, until nobody listens any more.
     loop {
-        let Ok(mut response) = agent().post(server.url("/predict")).content_type(RAW).send(&[0u8; 64][..])
+        let Ok(mut response) =
+            agent().post(server.url("/predict")).content_type(RAW).send(&[0u8; 64][..])
         else {
             break;
         };
@@ -439,7 +471,8 @@ fn one_batch_fails(device: Device, words: &str) {
 }
 
 fn a_stuck_kernel_trips_the_deadline_and_not_the_executor() {
-    let config = Config { deadline: Duration::from_millis(200), on_loss: OnLoss::Cpu, ..Config::default() };
+    let config =
+        Config { deadline: Duration::from_millis(200), on_loss: OnLoss::Cpu, ..Config::default() };
     let server = Server::start(simulated(|o| o.stuck_at(Some(AFTER_START))), config);
     let late = (0..100).find(|_| server.post(RAW, &[1; 64]).0 == 504);
     assert!(late.is_some(), "nothing got stuck");
@@ -453,7 +486,8 @@ fn a_stuck_kernel_trips_the_deadline_and_not_the_executor() {
 
 fn random_faults_disconnects_and_deadlines_lose_nothing() {
     let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok());
-    let seed: u64 = seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64));
+    let seed: u64 =
+        seed.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64));
     println!("FUTENSOR_SEED={seed}");
     let mut rng = Rng(seed);
     let cases = held_out();
@@ -479,11 +513,13 @@ fn random_faults_disconnects_and_deadlines_lose_nothing() {
         // The model alone: what has to be left at the end.
         until(|| device.stats().queued == 0);
         let resting = device.stats().bytes_live;
-        let (answered, failed, gone) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (answered, failed, gone) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             for client in 0..8 {
                 let mut rng = Rng(seed ^ (round * 100 + client));
-                let (server, cases, answered, failed, gone) = (&server, &cases, &answered, &failed, &gone);
+                let (server, cases, answered, failed, gone) =
+                    (&server, &cases, &answered, &failed, &gone);
                 scope.spawn(move || {
                     for _ in 0..40 {
                         let (pixels, _, probability) = &cases[rng.below(cases.len())];
@@ -538,9 +574,9 @@ fn random_faults_disconnects_and_deadlines_lose_nothing() {
 }
 
 /// A seven and a zero, as strokes on the page's canvas.
-const SEVEN: &str = "70,60;110,60;150,60;200,60;185,100;165,140;145,180;130,230|100,150;140,148;185,146";
-const ZERO: &str =
-    "140,40;110,55;90,90;82,140;90,190;110,225;140,240;170,225;190,190;198,140;190,90;170,55;140,40";
+const SEVEN: &str =
+    "70,60;110,60;150,60;200,60;185,100;165,140;145,180;130,230|100,150;140,148;185,146";
+const ZERO: &str = "140,40;110,55;90,90;82,140;90,190;110,225;140,240;170,225;190,190;198,140;190,90;170,55;140,40";
 
 fn the_page_draws_asks_and_shows_in_a_real_browser() {
     let server = Server::start(cpu(), Config::default());
@@ -548,10 +584,14 @@ fn the_page_draws_asks_and_shows_in_a_real_browser() {
     for (strokes, digit) in [(ZERO, "0"), (SEVEN, "7")] {
         // It asks after each stroke.
         let drawn = format!("$('digit').textContent === '{digit}'");
-        let shown = format!("{drawn} && /ok, on cpu:[^]*routes.rs:/.test(document.body.textContent)");
+        let shown =
+            format!("{drawn} && /ok, on cpu:[^]*routes.rs:/.test(document.body.textContent)");
         let page = browser.page(&server.url(&format!("/#draw={strokes}")), &shown);
         assert!(page.contains(&format!("<div id=\"digit\">{digit}</div>")), "not {digit}:\n{page}");
-        assert!(page.contains("ok, on cpu:") && page.contains("routes.rs:"), "no live figures:\n{page}");
+        assert!(
+            page.contains("ok, on cpu:") && page.contains("routes.rs:"),
+            "no live figures:\n{page}"
+        );
         assert!(page.contains("<div id=\"note\"></div>"), "an error is shown:\n{page}");
     }
     assert!(server.metric("predict_requests_total{status=\"200\"}") >= 2.0);

@@ -12,7 +12,8 @@ pub fn device(name: Option<&str>) -> Result<Device, String> {
         Some("cpu") => Ok(Device::cpu()),
         Some(name) => {
             let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-            let number = number.ok_or_else(|| format!("no device is called {name}: it is cpu or cuda:N"))?;
+            let number =
+                number.ok_or_else(|| format!("no device is called {name}: it is cpu or cuda:N"))?;
             Device::cuda(number).map_err(|error| error.to_string())
         }
     }
@@ -36,7 +37,10 @@ pub async fn asked_to_end() {
 }
 
 /// The page where it is asked for, else the run; its error is said.
-pub async fn main<E: std::fmt::Display>(usage: &str, run: impl Future<Output = Result<(), E>>) -> ExitCode {
+pub async fn main<E: std::fmt::Display>(
+    usage: &str,
+    run: impl Future<Output = Result<(), E>>,
+) -> ExitCode {
     if std::env::args().skip(1).any(|word| word == "--help" || word == "-h") {
         // In one piece, and without a word where the reader has seen enough.
         let _ = std::io::stdout().write_all(format!("{usage}\n").as_bytes());

@@ -7,7 +7,11 @@ use std::path::Path;
 /// Whether a file can be written, said before the work rather than after it. Leaves nothing behind.
 pub fn check(file: &Path) -> Result<(), String> {
     let existed = file.exists();
-    OpenOptions::new().append(true).create(true).open(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .map_err(|e| format!("{}: {e}", file.display()))?;
     if !existed {
         let _ = fs::remove_file(file);
     }

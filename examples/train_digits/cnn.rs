@@ -1,6 +1,8 @@
 //! The small CNN: `train_digits` trains it, and `examples/server` serves what was trained.
 
-use futensor::nn::{BatchNorm, Conv2d, Dropout, Flatten, LazyLinear, MaxPool2d, Module, Relu, Sequential};
+use futensor::nn::{
+    BatchNorm, Conv2d, Dropout, Flatten, LazyLinear, MaxPool2d, Module, Relu, Sequential,
+};
 use futensor::{ConvOptions, Device, no_grad};
 
 /// From images `[n, 1, 8, 8]` of 0 to 1 to the logits of ten digits.

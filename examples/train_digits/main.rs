@@ -66,7 +66,9 @@ impl Arguments {
                     }
                 }
                 "--device" => found.device = Some(value()?),
-                "--seed" => found.seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?,
+                "--seed" => {
+                    found.seed = value()?.parse().map_err(|error| format!("--seed: {error}"))?
+                }
                 "--json" => found.json = Some(value()?.into()),
                 "--svg" => found.svg = value()?.into(),
                 "--save" => found.save = Some(value()?.into()),
@@ -79,7 +81,9 @@ impl Arguments {
         if let Some(folder) = default.parent().filter(|_| found.svg == default) {
             std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
-        for file in [Some(&found.svg), found.json.as_ref(), found.save.as_ref()].into_iter().flatten() {
+        for file in
+            [Some(&found.svg), found.json.as_ref(), found.save.as_ref()].into_iter().flatten()
+        {
             output::check(file)?;
         }
         Ok(found)
@@ -104,7 +108,8 @@ async fn job(arguments: Arguments) -> Outcome<()> {
     for &model in &arguments.models {
         let (naive, _) = train(model, Way::Naive, &device, arguments.seed, true).await?;
         let (figures, net) = train(model, Way::Asynchronous, &device, arguments.seed, true).await?;
-        table += &format!("{}\n{}\n", figures.row(model, "ready()"), naive.row(model, "item().await"));
+        table +=
+            &format!("{}\n{}\n", figures.row(model, "ready()"), naive.row(model, "item().await"));
         table += &report::explained(&figures, &naive);
         let mut entry = figures.json();
         entry["naive"] = naive.json();
@@ -119,7 +124,8 @@ async fn job(arguments: Arguments) -> Outcome<()> {
         runs.push((model, figures));
     }
     println!("futensor, handwritten digits on {}\n\n{HEAD}\n{table}", device.name());
-    let shown: Vec<(Model, &Figures)> = runs.iter().map(|(model, figures)| (*model, figures)).collect();
+    let shown: Vec<(Model, &Figures)> =
+        runs.iter().map(|(model, figures)| (*model, figures)).collect();
     output::write(&arguments.svg, curve::svg(&shown))?;
     println!("loss curve: {}", arguments.svg.display());
     if let Some(file) = &arguments.json {

@@ -1,8 +1,9 @@
 //! One training, in either of two ways.
 //!
-//! *Asynchronous*: the loop queues forward pass, gradients and update of a minibatch and goes on to the next;
-//! `ready()`, room in the queue, is all it ever awaits. Losses and accuracies are values to come, and a task of
-//! its own awaits them and reports. *Naive*: the loop reads the loss of each step before it goes on.
+//! *Asynchronous*: the loop queues forward pass, gradients and update of a minibatch and goes on to
+//! the next; `ready()`, room in the queue, is all it ever awaits. Losses and accuracies are values
+//! to come, and a task of its own awaits them and reports. *Naive*: the loop reads the loss of each
+//! step before it goes on.
 
 use crate::data::{Digits, Images};
 use crate::model::Model;

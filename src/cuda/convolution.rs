@@ -38,8 +38,8 @@ pub(crate) struct Sizes {
 }
 
 impl Convolution {
-    /// The sizes; none where a library does not take them: it pads alike on both sides, has elements
-    /// everywhere, and counts them in 31 bits.
+    /// The sizes; none where a library does not take them: it pads alike on both sides, has
+    /// elements everywhere, and counts them in 31 bits.
     pub fn sizes(&self) -> Option<Sizes> {
         let Geometry { batch, groups, channels: [depth, outs], window } = &self.geometry;
         let small = |n: &usize| i32::try_from(*n).ok();

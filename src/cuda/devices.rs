@@ -19,8 +19,8 @@ impl Device {
     /// started again.
     ///
     /// # Errors
-    /// A device error where it is not there, that says which library or device is missing and where it was
-    /// looked for.
+    /// A device error where it is not there, that says which library or device is missing and where
+    /// it was looked for.
     #[track_caller]
     pub fn cuda(index: usize) -> Result<Device> {
         let at = Location::caller();

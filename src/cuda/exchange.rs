@@ -1,13 +1,14 @@
 //! What carries a GPU's values from rank to rank: NCCL, for `ranks/`.
 //!
-//! A group has a communicator, whose calls go to one stream in program order; each two ranks that send
-//! have another, since a send waits on its stream until it is received. The first member of one
-//! makes its id, and tells the others. Nothing here waits: a communicator is asked whether it has
-//! queued what it was told, an event whether the stream has come past it. The device's own thread has
-//! no part in this: operands are complete before a call starts, and a result is given when
-//! the host has seen its event, so nothing on the lanes has to be ordered after it.
+//! A group has a communicator, whose calls go to one stream in program order; each two ranks that
+//! send have another, since a send waits on its stream until it is received. The first member of
+//! one makes its id, and tells the others. Nothing here waits: a communicator is asked whether it
+//! has queued what it was told, an event whether the stream has come past it. The device's own
+//! thread has no part in this: operands are complete before a call starts, and a result is given
+//! when the host has seen its event, so nothing on the lanes has to be ordered after it.
 //!
-//! To abort may wait, and has a thread of its own, which then lets go what the calls read and wrote.
+//! To abort may wait, and has a thread of its own, which then lets go what the calls read and
+//! wrote.
 
 #![allow(unsafe_code)]
 
@@ -30,7 +31,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 /// A group, and of those who send in it, from whom to whom.
 type Name = (Key, Option<(usize, usize)>);
 
-/// Ids that are kept for calls that this rank has not come to: those of all pairs, and of many groups.
+/// Ids that are kept for calls that this rank has not come to: those of all pairs, and of many
+/// groups.
 const IDS_MAX: usize = 1 << 16;
 
 pub(crate) struct Exchange {
@@ -61,7 +63,8 @@ struct Lane {
     /// Not told yet.
     waiting: VecDeque<Call>,
     flying: VecDeque<Flying>,
-    /// Why nothing comes of it any more. What it had under way may be written to until it is aborted.
+    /// Why nothing comes of it any more. What it had under way may be written to until it is
+    /// aborted.
     broken: Option<String>,
 }
 
@@ -77,7 +80,10 @@ struct Flying {
 impl Exchange {
     /// # Errors
     /// There is no NCCL: where it was looked for.
-    pub fn new(port: &'static Port, heap: fn(&'static Port) -> Option<Arc<Heap>>) -> Result<Exchange, String> {
+    pub fn new(
+        port: &'static Port,
+        heap: fn(&'static Port) -> Option<Arc<Heap>>,
+    ) -> Result<Exchange, String> {
         Ok(Exchange {
             nccl: nccl::library()?,
             port,
@@ -119,7 +125,8 @@ impl Exchange {
                 0 => {
                     let id = self.nccl.id()?;
                     let pair = name.1.map_or([u32::MAX; 2], |(from, to)| [from as u32, to as u32]);
-                    let words = [&pair[0].to_le_bytes()[..], &pair[1].to_le_bytes(), &id.0].concat();
+                    let words =
+                        [&pair[0].to_le_bytes()[..], &pair[1].to_le_bytes(), &id.0].concat();
                     self.words.push((name.0, words));
                     Some(id)
                 }
@@ -136,7 +143,10 @@ impl Exchange {
 
     /// This rank's number in a group, whose opening came before all else.
     fn number(&self, group: Key) -> Result<usize, String> {
-        self.lanes.get(&(group, None)).map(|lane| lane.rank).ok_or_else(|| "the group was not opened".into())
+        self.lanes
+            .get(&(group, None))
+            .map(|lane| lane.rank)
+            .ok_or_else(|| "the group was not opened".into())
     }
 
     /// Brings a communicator as far as it goes without a wait.
@@ -188,8 +198,8 @@ impl Exchange {
                 ref what => what.clone(),
             };
             lane.flying.push_back(Flying { call, _copy: copy, event: None });
-            // SAFETY: the call owns what it reads and writes, of at least so many elements of this type, and
-            // is kept until the stream has come past it, or in `let_go` is through.
+            // SAFETY: the call owns what it reads and writes, of at least so many elements of this
+            // type, and is kept until the stream has come past it, or in `let_go` is through.
             lane.settles = !unsafe { self.nccl.start(comm, lane.size, &what, &elements, stream)? };
         }
         while let Some(event) = lane.flying.front().and_then(|first| first.event) {
@@ -202,7 +212,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Where a call's elements are on the device; an operand that is elsewhere is copied there first.
+    /// Where a call's elements are on the device; an operand that is elsewhere is copied there
+    /// first.
     fn elements(
         &mut self,
         call: &Call,
@@ -211,7 +222,8 @@ impl Exchange {
     ) -> Result<(Option<Arc<DeviceBuffer>>, Elements), String> {
         let &Call { dtype, reads, writes, .. } = call;
         if let What::Barrier = call.what {
-            let elements = Elements { dtype: DType::I32, reads: 1, writes: 1, from: barrier, to: barrier };
+            let elements =
+                Elements { dtype: DType::I32, reads: 1, writes: 1, from: barrier, to: barrier };
             return Ok((None, elements));
         }
         let to = call.to.as_ref().and_then(|to| device(&**to)).map_or(0, DeviceBuffer::ptr);
@@ -222,7 +234,8 @@ impl Exchange {
             }
             return Ok((None, elements));
         };
-        let first = |value: &Value| value.placed.as_ref().map_or(0, |placed| placed.offset) * dtype.size();
+        let first =
+            |value: &Value| value.placed.as_ref().map_or(0, |placed| placed.offset) * dtype.size();
         if let Some(span) = here(value) {
             elements.from = span.ptr() + first(value) as u64;
             return Ok((None, elements));
@@ -235,9 +248,16 @@ impl Exchange {
     }
 
     /// Copies what is not on this device.
-    fn bring(&mut self, value: &Value, dtype: DType, to: &DeviceBuffer, stream: Raw) -> Result<(), String> {
+    fn bring(
+        &mut self,
+        value: &Value,
+        dtype: DType,
+        to: &DeviceBuffer,
+        stream: Raw,
+    ) -> Result<(), String> {
         let said = |trouble| format!("{trouble:?}");
-        if let Some(handed) = value.buffer().and_then(|buffer| buffer.as_any().downcast_ref::<Handed>())
+        if let Some(handed) =
+            value.buffer().and_then(|buffer| buffer.as_any().downcast_ref::<Handed>())
             && let Whereabouts::Elsewhere(from) = &*handed.whereabouts()
         {
             return match (from.buffer().and_then(device), self.open()) {
@@ -266,7 +286,10 @@ impl Exchange {
                 open.context.make_current();
                 nccl.abort(comm);
                 if stream.sleep().is_ok() {
-                    lane.flying.drain(..).filter_map(|f| f.event).for_each(|event| events.give_back(event));
+                    lane.flying
+                        .drain(..)
+                        .filter_map(|f| f.event)
+                        .for_each(|event| events.give_back(event));
                 }
                 drop(lane);
                 aborting.fetch_sub(1, SeqCst);
@@ -306,7 +329,8 @@ impl Engine for Exchange {
     fn hear(&mut self, group: Key, words: Words) {
         let Some((pair, id)) = words.split_at_checked(8) else { return };
         let Ok(id) = <[u8; Id::BYTES]>::try_from(id) else { return };
-        let rank = |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        let rank =
+            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
         let pair = (rank(0) != u32::MAX).then_some((rank(0) as usize, rank(4) as usize));
         match self.lanes.get_mut(&(group, pair)) {
             Some(lane) => lane.id = lane.id.or(Some(Id(id))),
@@ -362,13 +386,15 @@ impl Engine for Exchange {
     }
 
     fn finish(&mut self, _: bool) -> bool {
-        // The driver gives a process's things back when it ends; a thread that is still in there may not come out.
+        // The driver gives a process's things back when it ends; a thread that is still in there
+        // may not come out.
         self.aborting.load(SeqCst) == 0
     }
 }
 
 impl Drop for Lane {
-    /// What is under way reads and writes memory of its own still, which stays: nobody waits for it.
+    /// What is under way reads and writes memory of its own still, which stays: nobody waits for
+    /// it.
     fn drop(&mut self) {
         if !self.flying.is_empty() {
             std::mem::forget((std::mem::take(&mut self.flying), self.begun.take()));
@@ -398,7 +424,8 @@ impl Lane {
 /// Copies from host memory, which the call keeps until the stream has come past it.
 fn stage(value: &Value, dtype: DType, to: &DeviceBuffer, stream: Raw) -> Result<(), String> {
     // SAFETY: a value in host memory, row-major, of as many bytes as there is room for.
-    unsafe { stream.upload(to.span(), value.first(dtype)) }.map_err(|trouble| format!("{trouble:?}"))
+    unsafe { stream.upload(to.span(), value.first(dtype)) }
+        .map_err(|trouble| format!("{trouble:?}"))
 }
 
 #[cfg(all(test, not(futensor_loom)))]
@@ -425,14 +452,34 @@ mod tests {
     fn lane(under_way: bool) -> (Lane, Arc<Room>) {
         let room = Arc::new(Room);
         let (ticket, group, to) = (Key(0, 0), Key(0, 1), Some(room.clone() as Arc<dyn Buffer>));
-        let call =
-            Call { ticket, group, what: What::Recv(0), dtype: DType::F32, reads: 0, writes: 1, from: None, to };
+        let call = Call {
+            ticket,
+            group,
+            what: What::Recv(0),
+            dtype: DType::F32,
+            reads: 0,
+            writes: 1,
+            from: None,
+            to,
+        };
         let (mut waiting, mut flying) = (VecDeque::new(), VecDeque::new());
         match under_way {
             true => flying.push_back(Flying { call, _copy: None, event: None }),
             false => waiting.push_back(call),
         }
-        (Lane { size: 2, rank: 1, id: None, begun: None, settles: false, waiting, flying, broken: None }, room)
+        (
+            Lane {
+                size: 2,
+                rank: 1,
+                id: None,
+                begun: None,
+                settles: false,
+                waiting,
+                flying,
+                broken: None,
+            },
+            room,
+        )
     }
 
     #[test]

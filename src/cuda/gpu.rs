@@ -117,17 +117,18 @@ options! { CudaOptions;
     /// Whether products and convolutions of float32 may round their operands to TF32, as PyTorch's
     /// `allow_tf32` has it; off by default, on where the environment has `FUTENSOR_TF32=1`.
     tf32: bool;
-    /// Whether convolutions go through cuDNN (version 9) where it is found and takes them: on tensor
-    /// cores, and without columns in memory. Results repeat bit by bit either way, and each way has
-    /// its own last bits. On by default, off where the environment has `FUTENSOR_CUDNN=never`.
+    /// Whether convolutions go through cuDNN (version 9) where it is found and takes them: on
+    /// tensor cores, and without columns in memory. Results repeat bit by bit either way, and each
+    /// way has its own last bits. On by default, off where the environment has
+    /// `FUTENSOR_CUDNN=never`.
     cudnn: bool;
     /// Whether the device has a library's handles made as it opens, in the background, so that the
     /// first product does not wait for one (a third of a second on some machines); off by default.
     /// For a block of ops see [`Region::warm`](crate::region::Region::warm).
     warm: bool;
-    /// Bytes of freed memory that streams keep for their next steps, at most, instead of giving them
-    /// back to the driver: two calls an op are saved. Pieces above 16 MiB are not kept, and where
-    /// memory is short nothing is. 512 MiB by default; 0 for none.
+    /// Bytes of freed memory that streams keep for their next steps, at most, instead of giving
+    /// them back to the driver: two calls an op are saved. Pieces above 16 MiB are not kept, and
+    /// where memory is short nothing is. 512 MiB by default; 0 for none.
     kept_bytes: usize;
     /// Bytes of page-locked host memory, through which elements go to the GPU and come from it, in
     /// pieces where they are many. It is had when the device opens. 64 MiB by default, 4 at least.
@@ -231,9 +232,9 @@ impl Device {
     }
 
     /// What computes here, a line each: the GPU, its driver, the compiler of kernels, what products
-    /// and what convolutions go through, or why a library is not asked; then each set of sizes so far
-    /// that cuDNN was asked for and did not take, with its reason. The device's own name where it is
-    /// no GPU. Looks for a library that nobody has needed yet, which takes a moment.
+    /// and what convolutions go through, or why a library is not asked; then each set of sizes so
+    /// far that cuDNN was asked for and did not take, with its reason. The device's own name where
+    /// it is no GPU. Looks for a library that nobody has needed yet, which takes a moment.
     ///
     /// ```
     /// use futensor::Device;

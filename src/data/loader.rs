@@ -50,9 +50,21 @@ impl<B> std::fmt::Debug for Loader<B> {
 impl<B: Send + 'static> Loader<B> {
     /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a
     /// batch, in order, two batches ahead, one thread, until told otherwise.
-    pub fn new(len: usize, make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static) -> Loader<B> {
+    pub fn new(
+        len: usize,
+        make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static,
+    ) -> Loader<B> {
         let make = Arc::new(make);
-        Loader { make, len, batch_size: 1, seed: None, drop_last: false, part: (0, 1), prefetch: 2, workers: 1 }
+        Loader {
+            make,
+            len,
+            batch_size: 1,
+            seed: None,
+            drop_last: false,
+            part: (0, 1),
+            prefetch: 2,
+            workers: 1,
+        }
     }
 
     /// Examples a batch; at least one.
@@ -97,8 +109,8 @@ impl<B: Send + 'static> Loader<B> {
     }
 
     /// Only a part of each batch, of so many as equal as can be: what a rank of several makes. All
-    /// ranks make parts of the same batches, in the same order. A last batch with fewer examples than
-    /// parts is left out; where all batches would be, an epoch is an error and nothing else.
+    /// ranks make parts of the same batches, in the same order. A last batch with fewer examples
+    /// than parts is left out; where all batches would be, an epoch is an error and nothing else.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -173,20 +185,21 @@ impl<B: Send + 'static> Loader<B> {
     /// ```
     ///
     /// # Panics
-    /// Where there is no memory for so many numbers, as where any `Vec` is collected. (An epoch makes an
-    /// error of it.)
+    /// Where there is no memory for so many numbers, as where any `Vec` is collected. (An epoch
+    /// makes an error of it.)
     pub fn order(&self, epoch: u64) -> Vec<usize> {
         match self.seed {
             None => (0..self.len).collect(),
             Some(seed) => {
                 let order = shuffled(self.len, seed, epoch, || true);
-                order.unwrap_or_else(|| panic!("no memory for the numbers of {} examples", self.len))
+                order
+                    .unwrap_or_else(|| panic!("no memory for the numbers of {} examples", self.len))
             }
         }
     }
 
-    /// One pass over the data set. Its threads start now, and shuffle; what goes wrong in them is this
-    /// line's error, as it is that there is no memory for the numbers of the examples.
+    /// One pass over the data set. Its threads start now, and shuffle; what goes wrong in them is
+    /// this line's error, as it is that there is no memory for the numbers of the examples.
     #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
@@ -213,7 +226,10 @@ impl<B: Send + 'static> Loader<B> {
         });
         let parts = self.part.1;
         if shared.total > 0 && self.batch_size < parts {
-            let text = format!("a batch of {} examples has nothing for each of {parts} parts", self.batch_size);
+            let text = format!(
+                "a batch of {} examples has nothing for each of {parts} parts",
+                self.batch_size
+            );
             shared.fail(0, Error::new(ErrorKind::Argument, "Loader::epoch", text, at));
         } else if let Err(error) = shared.start(self.workers.min(self.prefetch).min(shared.total)) {
             let text = format!("no thread to make batches: {error}");
@@ -302,13 +318,15 @@ impl<B> Shared<B> {
     }
 
     /// Numbers of examples, and which of them are a batch's. The thread that takes the first batch
-    /// shuffles, and the others wait for it; nothing where nobody wants them, or no memory holds them.
+    /// shuffles, and the others wait for it; nothing where nobody wants them, or no memory holds
+    /// them.
     fn numbers(&self, batch: usize) -> Option<(Arc<Vec<usize>>, Range<usize>)> {
         // Below `len`, since this is one of `batches`.
         let start = batch * self.batch_size;
         let end = self.len.min(start.saturating_add(self.batch_size));
         let (part, of) = self.part;
-        let cut = |part: usize| start + ((end - start) as u128 * part as u128 / of as u128) as usize;
+        let cut =
+            |part: usize| start + ((end - start) as u128 * part as u128 / of as u128) as usize;
         let own = cut(part)..cut(part + 1);
         let no_memory = |examples: usize| {
             let text = format!("no memory for the numbers of {examples} examples");
@@ -347,7 +365,8 @@ impl<B> Shared<B> {
         loop {
             let batch = {
                 let mut state = self.lock();
-                let is_far = |s: &State<B>| s.next < self.total && s.next - s.given >= self.prefetch;
+                let is_far =
+                    |s: &State<B>| s.next < self.total && s.next - s.given >= self.prefetch;
                 while self.is_wanted() && is_far(&state) {
                     state = self.wait(state);
                 }

@@ -1,8 +1,14 @@
 //! The order of an epoch: a permutation that a seed decides, the same on every machine.
 
-/// The numbers below `len` in the order of an epoch: Fisher and Yates; numbers by SplitMix64 (Steele, Lea
-/// and Flood, OOPSLA 2014). Nothing where there is no memory for it, or nobody is there who wants it.
-pub(super) fn shuffled(len: usize, seed: u64, epoch: u64, is_wanted: impl Fn() -> bool) -> Option<Vec<usize>> {
+/// The numbers below `len` in the order of an epoch: Fisher and Yates; numbers by SplitMix64
+/// (Steele, Lea and Flood, OOPSLA 2014). Nothing where there is no memory for it, or nobody is
+/// there who wants it.
+pub(super) fn shuffled(
+    len: usize,
+    seed: u64,
+    epoch: u64,
+    is_wanted: impl Fn() -> bool,
+) -> Option<Vec<usize>> {
     if !is_wanted() {
         return None;
     }

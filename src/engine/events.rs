@@ -107,7 +107,15 @@ mod off {
     #[inline(always)]
     pub(crate) fn small(_: &str, _: &Node, _: usize, _: bool) {}
     #[inline(always)]
-    pub(crate) fn barrier(_: &str, _: &str, _: &Location<'_>, _: Option<Duration>, _: usize, _: bool) {}
+    pub(crate) fn barrier(
+        _: &str,
+        _: &str,
+        _: &Location<'_>,
+        _: Option<Duration>,
+        _: usize,
+        _: bool,
+    ) {
+    }
 }
 #[cfg(not(feature = "tracing"))]
 pub(crate) use off::*;

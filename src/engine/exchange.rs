@@ -1,9 +1,10 @@
 //! What carries elements from rank to rank, behind three verbs: start, poll, abort.
 //!
-//! An engine is a library that others have written: MPI for host memory (`ranks/mpi`), or a device's own
-//! ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread at a time (`ranks/driver`),
-//! and told where that becomes another. It does not know who is alive: a call whose group is aborted may
-//! never end, and what it reads and writes stays where it is until it does.
+//! An engine is a library that others have written: MPI for host memory (`ranks/mpi`), or a
+//! device's own ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread
+//! at a time (`ranks/driver`), and told where that becomes another. It does not know who is alive:
+//! a call whose group is aborted may never end, and what it reads and writes stays where it is
+//! until it does.
 
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, Value};
@@ -73,8 +74,8 @@ pub(crate) struct Call {
     /// Elements that it reads, and that it writes.
     pub reads: usize,
     pub writes: usize,
-    /// Row-major, in host memory or where the engine's own device has its values. Where an operand is to be reduced in
-    /// place there is none.
+    /// Row-major, in host memory or where the engine's own device has its values. Where an operand
+    /// is to be reduced in place there is none.
     pub from: Option<Box<Value>>,
     /// Memory that the engine made room in.
     pub to: Option<Arc<dyn Buffer>>,
@@ -123,6 +124,7 @@ pub(crate) trait Engine: Send {
     /// Calls that were started, have not ended, and are waited for.
     fn in_flight(&self) -> usize;
 
-    /// The process ends: in order, where nobody is lost. False where a thread of the engine's hangs.
+    /// The process ends: in order, where nobody is lost. False where a thread of the engine's
+    /// hangs.
     fn finish(&mut self, in_order: bool) -> bool;
 }

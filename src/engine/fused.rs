@@ -75,7 +75,8 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
             continue;
         }
         // Each element is read before it is written: the result is the program's last instruction.
-        let alone = written.len() == 1 && end.is_none() && *reg as usize + 1 == program.instrs.len();
+        let alone =
+            written.len() == 1 && end.is_none() && *reg as usize + 1 == program.instrs.len();
         let over = |k: usize| {
             let input = &group.inputs[k];
             spare_buffer(operand(k).ok()?, input, node, || spare(k))
@@ -118,10 +119,13 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     if outputs[..] != program.outputs[..] {
         program.to_mut().outputs = outputs.iter().copied().collect();
     }
-    let end = reduced.as_mut().and_then(|reduced| reduced.as_mut().ok()).map(|(node, reg, place)| {
-        let Op::Reduce(reduction) = &node.op else { unreachable!("the end of a group is a reduction") };
-        End { node, reduction, reg: *reg, place }
-    });
+    let end =
+        reduced.as_mut().and_then(|reduced| reduced.as_mut().ok()).map(|(node, reg, place)| {
+            let Op::Reduce(reduction) = &node.op else {
+                unreachable!("the end of a group is a reduction")
+            };
+            End { node, reduction, reg: *reg, place }
+        });
     let mut failed = None;
     if end.is_some() || !places.is_empty() && shape.numel() > 0 {
         let fused = Fused { program: &program, shape, reads: &reads, places: &mut places, end };
@@ -146,8 +150,10 @@ pub(super) fn spare_buffer<'v>(
     spare: impl FnOnce() -> Option<usize>,
 ) -> Option<&'v Arc<dyn Buffer>> {
     let Storage::Shared(buffer) = &value.storage else { return None };
-    let fits = from.dtype.size() == to.dtype.size() && from.shape == to.shape && value.placed.is_none();
-    (fits && buffer.is_reusable() && spare().is_some_and(|known| owners(buffer) == known)).then_some(buffer)
+    let fits =
+        from.dtype.size() == to.dtype.size() && from.shape == to.shape && value.placed.is_none();
+    (fits && buffer.is_reusable() && spare().is_some_and(|known| owners(buffer) == known))
+        .then_some(buffer)
 }
 
 /// The error of each instruction; none at all while there is none.

@@ -59,8 +59,9 @@ impl<T: Linked> Intake<T> {
     /// Takes back what was pushed last, if that is the value at this address; else nothing happens.
     ///
     /// # Safety
-    /// The value is alive, and until this returns nobody but the caller can push it. So if it is at the
-    /// head it has been there since before this began, and what it says about the one before is still so.
+    /// The value is alive, and until this returns nobody but the caller can push it. So if it is at
+    /// the head it has been there since before this began, and what it says about the one before is
+    /// still so.
     pub unsafe fn take_back(&self, address: usize) -> Option<Link<T>> {
         let raw = address as *mut Inner<T>;
         if self.head.load(Ordering::Acquire) != raw {
@@ -73,11 +74,14 @@ impl<T: Linked> Intake<T> {
         Some(unsafe { Link::from_raw(raw) })
     }
 
-    /// Stands before or after each push and each take-back: who does one of them after this sees what was done before it, and who did
-    /// one before it is seen. It is for those who begin to wait, which is rare, for what is then an access the less at each op.
+    /// Stands before or after each push and each take-back: who does one of them after this sees
+    /// what was done before it, and who did one before it is seen. It is for those who begin to
+    /// wait, which is rare, for what is then an access the less at each op.
     pub fn meet(&self) {
         let mut head = self.head.load(Ordering::Relaxed);
-        while let Err(seen) = self.head.compare_exchange_weak(head, head, Ordering::AcqRel, Ordering::Relaxed) {
+        while let Err(seen) =
+            self.head.compare_exchange_weak(head, head, Ordering::AcqRel, Ordering::Relaxed)
+        {
             head = seen;
         }
     }
@@ -187,7 +191,12 @@ impl Attendance {
         }
         let worker = self.unpark_any()?;
         // Where another appointed one meanwhile, this one wakes for nothing, which is harmless.
-        let _ = self.attendant.compare_exchange(0, worker as u32 + 1, Ordering::SeqCst, Ordering::SeqCst);
+        let _ = self.attendant.compare_exchange(
+            0,
+            worker as u32 + 1,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
         Some(worker)
     }
 
@@ -302,7 +311,8 @@ mod loom_tests {
             // SAFETY: it is new.
             unsafe { intake.push(mine) };
             // SAFETY: `keep` keeps it, and it is pushed once.
-            let mut seen: Vec<usize> = unsafe { intake.take_back(address) }.into_iter().map(|l| l.0).collect();
+            let mut seen: Vec<usize> =
+                unsafe { intake.take_back(address) }.into_iter().map(|l| l.0).collect();
             drop(keep);
             for thread in threads {
                 seen.extend(thread.join().unwrap());

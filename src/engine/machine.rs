@@ -176,8 +176,8 @@ impl Entry {
     }
 }
 
-/// Somebody observes it: a handle is there, or it is detached. Of the last handle's drop and a claim that is
-/// given back, in whatever order, one sees the other: here, or in `Port::unobserved`.
+/// Somebody observes it: a handle is there, or it is detached. Of the last handle's drop and a
+/// claim that is given back, in whatever order, one sees the other: here, or in `Port::unobserved`.
 pub(super) fn is_wanted(node: &NodeLink) -> bool {
     // First the counts: a detach comes before its handle goes.
     node.counts_in_order().handles > 0 || node.completion.state().has(DETACHED)
@@ -226,7 +226,9 @@ impl Machine {
     fn ask_source(&mut self, e: u32) {
         let port = self.port;
         let x = self.entry(e);
-        let bell = x.source.get_or_insert_with(|| Arc::new(SourceBell(Mutex::new(Some(x.node.clone())), port)));
+        let bell = x
+            .source
+            .get_or_insert_with(|| Arc::new(SourceBell(Mutex::new(Some(x.node.clone())), port)));
         port.ask_source(x.node.clone(), Waker::from(bell.clone()));
     }
 
@@ -402,7 +404,9 @@ impl Machine {
                 // One whose step has published it and is not through yet is not there: the step's
                 // own links would keep its buffer from being written over.
                 let closing = !self.limits.ahead
-                    && input.entry().is_some_and(|i| matches!(self.entry(i).stage, Stage::Submitted(_)));
+                    && input
+                        .entry()
+                        .is_some_and(|i| matches!(self.entry(i).stage, Stage::Submitted(_)));
                 let there = input.completion.state().is_complete() && !closing;
                 if there || input.entry().is_none() && small(&input) {
                     continue;
@@ -531,8 +535,9 @@ impl Machine {
                 free(inputs);
             }
         }
-        let open: Vec<u32> =
-            (0..self.entries.len() as u32).filter(|&e| self.entries[e as usize].is_some()).collect();
+        let open: Vec<u32> = (0..self.entries.len() as u32)
+            .filter(|&e| self.entries[e as usize].is_some())
+            .collect();
         for e in open {
             self.remove(e);
         }

@@ -57,7 +57,11 @@ pub(in crate::engine) fn host_machine(port: &'static Port) -> Machine {
 }
 
 /// A node that is not small; readers of another size fuse with nothing.
-pub(in crate::engine) fn large(port: &'static Port, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
+pub(in crate::engine) fn large(
+    port: &'static Port,
+    inputs: &[&NodeHandle],
+    n: usize,
+) -> NodeHandle {
     let op = match inputs {
         [] => Op::Random { normal: false, seed: 0, offset: 0 },
         _ => Op::Unary(UnaryOp::Neg),
@@ -199,7 +203,12 @@ fn what_reads_a_value_whose_step_is_not_through_runs_when_it_is() {
     assert!(machine.is_idle());
 }
 
-pub(in crate::engine) fn node(port: &'static Port, op: Op, inputs: &[&NodeHandle], n: usize) -> NodeHandle {
+pub(in crate::engine) fn node(
+    port: &'static Port,
+    op: Op,
+    inputs: &[&NodeHandle],
+    n: usize,
+) -> NodeHandle {
     let links: Inputs = inputs.iter().map(|h| h.link()).collect();
     port.enqueue(Node::new(op, links, [n].into(), DType::F32, port, Location::caller()))
 }
@@ -231,13 +240,19 @@ fn a_value_whose_word_is_still_on_its_way_is_not_taken_for_granted() {
     let n = 1 << 20;
     let source = node(port, Op::Random { normal: false, seed: 0, offset: 0 }, &[], n);
     let theirs = node(port, Op::Unary(UnaryOp::Neg), &[&source], n);
-    assert!(theirs.completion.claim(Phase::Writing, 0), "a poll claims it before the machine has seen it");
+    assert!(
+        theirs.completion.claim(Phase::Writing, 0),
+        "a poll claims it before the machine has seen it"
+    );
     let both = node(port, Op::Binary(BinaryOp::Add), &[&source, &theirs], n);
     look_at_all(&mut machine, port);
 
     computed(&theirs); // its bell rings, and asks for a look that nobody has given yet
     let first = machine.next(0).expect("the source can run");
-    assert!(first.nodes().all(|n| n.address() != both.link().address()), "an input of it counts as missing");
+    assert!(
+        first.nodes().all(|n| n.address() != both.link().address()),
+        "an input of it counts as missing"
+    );
     look_at_all(&mut machine, port);
     let second = machine.next(0).expect("now all of it is there");
     assert!(second.nodes().any(|n| n.address() == both.link().address()));
@@ -388,7 +403,11 @@ fn what_comes_while_a_step_is_held_back_is_in_it_and_does_not_prolong_it() {
     let step = machine.next(deadline).expect("its time is up");
     assert_eq!(step.nodes().count(), 1 + came);
     let Work::Group { group, written, .. } = step.work() else { panic!("a fused step") };
-    assert_eq!((group.members.len(), written.len()), (1 + came, 1), "only what has a handle is written");
+    assert_eq!(
+        (group.members.len(), written.len()),
+        (1 + came, 1),
+        "only what has a handle is written"
+    );
     run(&mut machine, step, deadline);
     assert!(machine.is_idle());
 }
@@ -444,26 +463,34 @@ fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_
         // The round before ends after so many ops of this one.
         let ends = if round == 0 { 0 } else { round % 6 };
         let mut queued = 0;
-        let mut queue =
-            |machine: &mut Machine, op: Op, inputs: &[&NodeHandle], shape: &[usize], now: &mut u64| {
-                if queued == ends
-                    && let Some(step) = running.take()
-                {
-                    machine.finished(step, *now);
-                }
-                queued += 1;
-                let links: Inputs = inputs.iter().map(|h| h.link()).collect();
-                let made = Node::new(op, links, shape.into(), DType::F32, port, Location::caller());
-                let made = port.enqueue(made);
-                *now += 2_000;
-                look_at(machine, port, *now);
-                machine.tick(*now);
-                assert!(machine.next(*now).is_none(), "round {round}: what came is held back, or waits");
-                made
-            };
+        let mut queue = |machine: &mut Machine,
+                         op: Op,
+                         inputs: &[&NodeHandle],
+                         shape: &[usize],
+                         now: &mut u64| {
+            if queued == ends
+                && let Some(step) = running.take()
+            {
+                machine.finished(step, *now);
+            }
+            queued += 1;
+            let links: Inputs = inputs.iter().map(|h| h.link()).collect();
+            let made = Node::new(op, links, shape.into(), DType::F32, port, Location::caller());
+            let made = port.enqueue(made);
+            *now += 2_000;
+            look_at(machine, port, *now);
+            machine.tick(*now);
+            assert!(
+                machine.next(*now).is_none(),
+                "round {round}: what came is held back, or waits"
+            );
+            made
+        };
         let unary = |op| Op::Unary(op);
-        let sum =
-            crate::graph::node::Reduction { op: crate::op::ReduceOp::Sum, dims: SmallVec::from_slice(&[true]) };
+        let sum = crate::graph::node::Reduction {
+            op: crate::op::ReduceOp::Sum,
+            dims: SmallVec::from_slice(&[true]),
+        };
         let loss = {
             let h = queue(&mut machine, unary(UnaryOp::Tanh), &[&weights], &[N], &mut now);
             let h = queue(&mut machine, unary(UnaryOp::Exp), &[&h], &[N], &mut now);

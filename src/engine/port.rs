@@ -90,8 +90,8 @@ pub(crate) trait Runner: Send + Sync {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
     }
-    /// What carries values of this device's from rank to rank, where it has a library of its own for
-    /// that; or why it has not. It is asked where a group is to go by this device.
+    /// What carries values of this device's from rank to rank, where it has a library of its own
+    /// for that; or why it has not. It is asked where a group is to go by this device.
     #[cfg(all(feature = "ranks", unix))]
     fn exchange(&self, _port: &'static Port) -> Option<Result<Box<dyn Engine>, String>> {
         None
@@ -159,7 +159,8 @@ pub(crate) struct Port {
     /// What somebody awaits and is to be looked at before its turn; and whether there is any.
     awaited: Mutex<Vec<NodeLink>>,
     has_awaited: AtomicBool,
-    /// Something is in the intake that no poll will run. A hint on a line of its own, which who attends looks at all the time.
+    /// Something is in the intake that no poll will run. A hint on a line of its own, which who
+    /// attends looks at all the time.
     hurry: Apart<AtomicBool>,
     pub sources: Sources,
     /// Written at each op by whoever runs it.
@@ -258,10 +259,14 @@ impl Port {
             assert!(port.pressure.is_at_rest(), "somebody waits for room, or has a permit");
             assert!(!port.has_news() && lock(&port.awaited).is_empty(), "stays to be looked at");
             assert_eq!(port.counters.in_flight.load(Relaxed), 0, "stays in flight");
-            assert_eq!(port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed), 0);
+            assert_eq!(
+                port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed),
+                0
+            );
             assert_eq!(port.memory.bytes().live, 0, "bytes stay");
             assert!(!port.sources.run(), "a source stays to be polled");
-            // SAFETY: it was leaked above; no thread of the device's is left, and no node, as was seen.
+            // SAFETY: it was leaked above; no thread of the device's is left, and no node, as was
+            // seen.
             drop(unsafe { Box::from_raw(address) });
         });
     }
@@ -287,7 +292,11 @@ impl Port {
     /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle,
     /// and what is to be [pushed](Self::push). For a device that [has not ended](Self::is_ended).
     #[inline(always)]
-    pub fn take_in(&'static self, node: impl FnOnce() -> Node, bytes: usize) -> (NodeHandle, Queued) {
+    pub fn take_in(
+        &'static self,
+        node: impl FnOnce() -> Node,
+        bytes: usize,
+    ) -> (NodeHandle, Queued) {
         self.pressure.enqueued(bytes);
         let (handle, link) = NodeHandle::with_link(node);
         debug_assert!(handle.completion.state().has(QUEUED));
@@ -387,8 +396,8 @@ impl Port {
         Some(Error::new(kind, op, message, at))
     }
 
-    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work after it. Else
-    /// [`Runner::abandon`] sets this.
+    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work
+    /// after it. Else [`Runner::abandon`] sets this.
     pub fn note_abandoned(&self, abandoned: &AtomicBool) {
         // First the flag: a handle that goes just now sets it again.
         abandoned.store(false, plain::Ordering::SeqCst);
@@ -445,8 +454,8 @@ impl Home for Port {
             // Its queued work may now be cancelled.
             Phase::Pending => self.look(node),
             Phase::Done
-                // A view's, whose elements others have, goes here: on its way to the engine it would keep
-                // them from being written over.
+                // A view's, whose elements others have, goes here: on its way to the engine it
+                // would keep them from being written over.
                 if node.value().is_some_and(|v| v.bytes_freed() >= FREED_BY_CALLER)
                     && node.is_only_owner() =>
             {

@@ -27,8 +27,8 @@ pub(crate) struct Pressure {
     ops: Tally<2>,
     /// Bytes of results that have come, written by callers; wraps around.
     bytes_came: Apart<AtomicUsize>,
-    /// And those that have come to an end, written by whoever runs it. One counter for both would go back and
-    /// forth between two cores at each op.
+    /// And those that have come to an end, written by whoever runs it. One counter for both would
+    /// go back and forth between two cores at each op.
     bytes_ended: Apart<AtomicUsize>,
     limits: QueueLimits,
     waiting: AtomicBool,
@@ -116,8 +116,8 @@ impl Pressure {
         self.ops.add_in_order(ENDED, ops as u64);
     }
 
-    /// The same without a locked access, for who takes something back from the intake before it asks, which
-    /// [`Intake::meet`](super::intake::Intake::meet) is for, or a `fence`.
+    /// The same without a locked access, for who takes something back from the intake before it
+    /// asks, which [`Intake::meet`](super::intake::Intake::meet) is for, or a `fence`.
     #[inline]
     pub fn count_off_early(&self, ops: usize, weight: usize) {
         self.count_bytes_off(weight);
@@ -173,9 +173,12 @@ impl Pressure {
         if !self.is_below() && !waiters.open_gate {
             return;
         }
-        let free = if waiters.open_gate { usize::MAX } else { self.limits.permits_max - waiters.permits };
+        let free =
+            if waiters.open_gate { usize::MAX } else { self.limits.permits_max - waiters.permits };
         let mut given = 0;
-        for (waker, granted) in waiters.admit.values_mut().filter(|(_, granted)| !granted).take(free) {
+        for (waker, granted) in
+            waiters.admit.values_mut().filter(|(_, granted)| !granted).take(free)
+        {
             *granted = true;
             given += 1;
             woken.push(std::mem::replace(waker, Waker::noop().clone()));

@@ -204,7 +204,8 @@ impl Recordings {
         for reel in reels.iter_mut().filter(|r| r.awaits.len() < STEPS_MAX) {
             let count = reel.tasks.len();
             let task = *reel.tasks.entry((awaited.task, awaited.name.clone())).or_insert(count);
-            let number = reel.numbers.get(&address(awaited.node)).filter(|n| n.1 == awaited.node.at);
+            let number =
+                reel.numbers.get(&address(awaited.node)).filter(|n| n.1 == awaited.node.at);
             reel.awaits.push(RecordedAwait {
                 what: awaited.what,
                 site: awaited.site,
@@ -240,7 +241,9 @@ impl Recordings {
         let ran = Ran::Stream { stream: at.stream as usize, point: at.point };
         for reel in reels.iter_mut() {
             let since = reel.since;
-            let Some(step) = reel.steps.iter_mut().rev().find(|step| step.ran == ran) else { continue };
+            let Some(step) = reel.steps.iter_mut().rev().find(|step| step.ran == ran) else {
+                continue;
+            };
             let (began, ended) = times.unwrap_or_else(|| (launched, Instant::now()));
             step.began = began.saturating_duration_since(since);
             step.ended = ended.saturating_duration_since(since).max(step.began);
@@ -291,17 +294,27 @@ impl Recordings {
         waits: Vec<(usize, u64)>,
         began: Option<Instant>,
     ) {
-        let nodes: Vec<(&Node, bool)> = nodes.filter(|(n, _)| !matches!(n.op, Op::Marker)).collect();
+        let nodes: Vec<(&Node, bool)> =
+            nodes.filter(|(n, _)| !matches!(n.op, Op::Marker)).collect();
         if nodes.is_empty() {
             return;
         }
         let (_, reels) = &mut *lock(&self.reels);
         for reel in reels.iter_mut().filter(|r| r.steps.len() < STEPS_MAX) {
             // SAFETY: the caller's promise.
-            let ops = nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
+            let ops =
+                nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
             let ended = reel.since.elapsed();
-            let began = began.map_or(ended, |began| began.saturating_duration_since(reel.since)).min(ended);
-            reel.steps.push(RecordedStep { ops, ran, waits: waits.clone(), began, ended, by_device: false });
+            let began =
+                began.map_or(ended, |began| began.saturating_duration_since(reel.since)).min(ended);
+            reel.steps.push(RecordedStep {
+                ops,
+                ran,
+                waits: waits.clone(),
+                began,
+                ended,
+                by_device: false,
+            });
         }
     }
 }

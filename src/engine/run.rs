@@ -35,8 +35,12 @@ pub(crate) fn work<'v, B: Backend>(
     backend: &mut B,
 ) -> Result<Results, B::Stop> {
     let (fused, written, end) = match work {
-        Work::Group { group, written, end } => (group, written, end.as_ref().map(|(n, k)| (&**n, *k))),
-        Work::Node(it) => return Ok(Results::from_iter([node(it, inputs, operand, spare, backend)?])),
+        Work::Group { group, written, end } => {
+            (group, written, end.as_ref().map(|(n, k)| (&**n, *k)))
+        }
+        Work::Node(it) => {
+            return Ok(Results::from_iter([node(it, inputs, operand, spare, backend)?]));
+        }
     };
     let program = program(&fused.program);
     let Some((head, at)) = &fused.head else {
@@ -62,7 +66,8 @@ fn node<'v, B: Backend>(
     if let Some(error) = (0..inputs.len()).find_map(|i| operand(i).err()) {
         return Ok(node.instead(inputs.len(), operand).ok_or_else(|| error.clone()));
     }
-    let value = |i: usize| operand(i).unwrap_or_else(|_| unreachable!("a failed operand was sorted out"));
+    let value =
+        |i: usize| operand(i).unwrap_or_else(|_| unreachable!("a failed operand was sorted out"));
     match compute(node, inputs, value, spare, backend) {
         Ok(value) => Ok(Ok(value)),
         Err(trouble) => backend.blame(trouble, node).map(Err),
@@ -104,12 +109,19 @@ fn compute<'v, B: Backend>(
     let mut reads: SmallVec<[Read<'_, B::At>; 4]> = SmallVec::new();
     for (i, input) in inputs.iter().enumerate() {
         let (at, strides) = (backend.find(value(i), input)?, value(i).strides(&input.shape));
-        reads.push(Read { at, dtype: input.dtype, shape: &input.shape, strides, buffer: value(i).buffer() });
+        reads.push(Read {
+            at,
+            dtype: input.dtype,
+            shape: &input.shape,
+            strides,
+            buffer: value(i).buffer(),
+        });
     }
     let over = node.op.reuses().filter(|&i| inputs[i].dtype == node.dtype).and_then(|i| {
         let buffer = spare_buffer(value(i), &inputs[i], node, || spare(i))?;
         // Inside a region one value may be read twice by its last reader.
-        let lies_here = |k: usize| matches!(&value(k).storage, Storage::Shared(b) if Arc::ptr_eq(b, buffer));
+        let lies_here =
+            |k: usize| matches!(&value(k).storage, Storage::Shared(b) if Arc::ptr_eq(b, buffer));
         (0..inputs.len()).all(|k| k == i || !lies_here(k)).then_some(buffer)
     });
     let in_place = over.is_some();
@@ -141,15 +153,23 @@ where
         let slot = step.reads[k];
         let once = || step.reads.iter().filter(|&&other| other == slot).count() == 1;
         let last = step.company == 0 && step.ends.contains(&slot) && once();
-        let inside = |made: &'v B::Kept| owners_inside(B::kept(made).ok()?, call, step, &given, &spare);
+        let inside =
+            |made: &'v B::Kept| owners_inside(B::kept(made).ok()?, call, step, &given, &spare);
         last.then(|| progress.value(slot, call).map_or_else(&spare, inside)).flatten()
     };
-    work(&step.work, &step.inputs, &operand, &spare, &|program| call.program(step, program), backend)
+    work(
+        &step.work,
+        &step.inputs,
+        &operand,
+        &spare,
+        &|program| call.program(step, program),
+        backend,
+    )
 }
 
-/// How many owners the buffer of a value has that was made inside a call, where nobody else reads it.
-/// Operands of the call may be among them, which the value is a view of, or was written over: these
-/// have to be the call's own, with nothing in it that still reads them.
+/// How many owners the buffer of a value has that was made inside a call, where nobody else reads
+/// it. Operands of the call may be among them, which the value is a view of, or was written over:
+/// these have to be the call's own, with nothing in it that still reads them.
 fn owners_inside<'v>(
     value: &Value,
     call: &Call,
@@ -166,12 +186,9 @@ fn owners_inside<'v>(
         _ => false,
     };
     let to_come = |k: usize| call.plan.read_until[k] > step.number;
-    (0..call.plan.inputs).filter(shares).try_fold(
-        1,
-        |sum, k| {
-            if to_come(k) { None } else { Some(sum + spare(k)?) }
-        },
-    )
+    (0..call.plan.inputs)
+        .filter(shares)
+        .try_fold(1, |sum, k| if to_come(k) { None } else { Some(sum + spare(k)?) })
 }
 
 /// A node's value as an operand of a step.
@@ -183,13 +200,18 @@ fn operand_of(node: &Node) -> Operand<'_> {
 }
 
 /// Runs any node that is not elementwise, on inputs that are complete.
-pub(crate) fn run_node(node: &Node, inputs: &[NodeLink], mut backend: impl Immediate) -> Result<Value, Error> {
+pub(crate) fn run_node(
+    node: &Node,
+    inputs: &[NodeLink],
+    mut backend: impl Immediate,
+) -> Result<Value, Error> {
     match (Call::of(&node.op), Part::of(&node.op)) {
         (Some(call), _) => run_call(node, call, inputs, backend),
         (_, Some(part)) => part.result(node, &inputs[0]).result,
         _ => {
             let spare = |i: usize| is_read_by(&inputs[i], 1).then_some(1);
-            let Ok(result) = self::node(node, inputs, |i| operand_of(&inputs[i]), spare, &mut backend);
+            let Ok(result) =
+                self::node(node, inputs, |i| operand_of(&inputs[i]), spare, &mut backend);
             result
         }
     }
@@ -221,7 +243,8 @@ fn run_call(
     loop {
         let steps = progress.company(call);
         let run = |step: &PlanStep, backend: &mut _| {
-            let Ok(results) = step_of_call(call, step, &progress, |k| operand_of(&inputs[k]), spare, backend);
+            let Ok(results) =
+                step_of_call(call, step, &progress, |k| operand_of(&inputs[k]), spare, backend);
             results
         };
         match steps[..] {
@@ -231,7 +254,8 @@ fn run_call(
                 progress.stepped(call, step, results);
             }
             _ => {
-                let made: SmallVec<[OnceLock<Results>; 8]> = steps.iter().map(|_| OnceLock::new()).collect();
+                let made: SmallVec<[OnceLock<Results>; 8]> =
+                    steps.iter().map(|_| OnceLock::new()).collect();
                 backend.side_by_side(steps.len(), &|i, mut backend| {
                     made[i].get_or_init(|| run(steps[i], &mut backend));
                 });
@@ -242,7 +266,8 @@ fn run_call(
         }
     }
     let keep = |result: Result<Value, Error>| Kept { result, doubts: None };
-    call.settle(node, progress.outputs(call).into_iter().map(|made| made.map(keep)).collect()).result
+    call.settle(node, progress.outputs(call).into_iter().map(|made| made.map(keep)).collect())
+        .result
 }
 
 /// Runs a step and completes its nodes. The engine's books hear of it separately.
@@ -268,7 +293,8 @@ pub(crate) fn compute_step(
                 let (input, held) = fused.operand(inputs, k);
                 is_read_by(input, held).then_some(1)
             };
-            let Ok(results) = work(fused, inputs, &operand, &spare, &|p| Cow::Borrowed(p), &mut backend);
+            let Ok(results) =
+                work(fused, inputs, &operand, &spare, &|p| Cow::Borrowed(p), &mut backend);
             results
         }
     };
@@ -283,5 +309,8 @@ pub(crate) fn publish(step: &mut Step, results: Results, port: &Port, began: Opt
     }
     port.counters.closing.fetch_add(step.entries.len(), Relaxed);
     let mut results = results.into_iter();
-    free(port.conclude_step(step, |step, k, _| if step.work().writes(k) { results.next() } else { None }));
+    free(port.conclude_step(
+        step,
+        |step, k, _| if step.work().writes(k) { results.next() } else { None },
+    ));
 }

@@ -115,7 +115,8 @@ impl<B: Immediate> Bench<B> {
         Bench { look_again: true, ..Bench::new(port, backend, limit_ns) }
     }
 
-    /// Runs what a poll awaits, if it is small and can be run now; true where it is complete afterwards.
+    /// Runs what a poll awaits, if it is small and can be run now; true where it is complete
+    /// afterwards.
     #[inline]
     pub fn run_awaited(&mut self, node: &mut NodeHandle) -> bool {
         let done = self.run_held(Held::Lent(node.into()));
@@ -145,7 +146,8 @@ impl<B: Immediate> Bench<B> {
 
     fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {
         let node = held.node();
-        if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given) {
+        if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given)
+        {
             return node.completion.state().is_complete();
         }
         let Some(left) = self.left.checked_sub(1) else { return false };
@@ -234,7 +236,12 @@ impl<B: Immediate> Bench<B> {
     }
 
     /// Adds a claimed elementwise node to the group, its temporaries before it.
-    fn gather<'n>(&mut self, node: &'n Node, depth: u32, group: &mut Group<&'n Node>) -> Result<(), Not> {
+    fn gather<'n>(
+        &mut self,
+        node: &'n Node,
+        depth: u32,
+        group: &mut Group<&'n Node>,
+    ) -> Result<(), Not> {
         // SAFETY: the node is claimed by us.
         let inputs: &'n [NodeLink] = unsafe { node.inputs() };
         let mut operands: SmallVec<[&'n Node; 3]> = SmallVec::new();
@@ -249,7 +256,9 @@ impl<B: Immediate> Bench<B> {
                     && group.has_room()
                     && input.completion.claim(Phase::Writing, ENTERED);
                 if absorbed {
-                    if let Err(not) = self.gather(input, depth.saturating_sub(DEPTH_OF_A_GROUP), group) {
+                    if let Err(not) =
+                        self.gather(input, depth.saturating_sub(DEPTH_OF_A_GROUP), group)
+                    {
                         if group.member(input).is_none() {
                             // SAFETY: claimed by us, a moment ago.
                             unsafe { input.completion.unclaim() };
@@ -271,7 +280,8 @@ impl<B: Immediate> Bench<B> {
 
     /// True where only `node` can reach `input`, and it computes over the same shape.
     fn is_temporary(&self, node: &Node, input: &NodeLink, inputs: &[NodeLink]) -> bool {
-        if !input.op.is_elementwise() || input.shape != node.shape || input.cost_ns > self.limit_ns {
+        if !input.op.is_elementwise() || input.shape != node.shape || input.cost_ns > self.limit_ns
+        {
             return false;
         }
         let counts = input.counts();
@@ -314,11 +324,17 @@ impl<B: Immediate> Bench<B> {
     ) -> Inputs {
         let node = claim.node();
         if self.port.recordings.is_on() {
-            let temporaries = group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
+            let temporaries =
+                group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
             unsafe { self.port.recordings.small(temporaries, node, self.look_again, began) };
         }
-        super::events::small(&self.port.name, node, group.members.len().saturating_sub(1), self.look_again);
+        super::events::small(
+            &self.port.name,
+            node,
+            group.members.len().saturating_sub(1),
+            self.look_again,
+        );
         let mut freed = Inputs::new();
         let mut ended = 1;
         let mut weight = Pressure::weight(node.bytes());

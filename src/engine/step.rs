@@ -96,6 +96,7 @@ impl Step {
     /// One op that touches no element: another look at a value, or the value itself.
     pub fn is_without_kernel(&self) -> bool {
         let Work::Node(node) = &self.work else { return false };
-        matches!(node.op, Op::Gate(_) | Op::View(_)) && !matches!(node.op, Op::View(ViewOp::Reshape))
+        matches!(node.op, Op::Gate(_) | Op::View(_))
+            && !matches!(node.op, Op::View(ViewOp::Reshape))
     }
 }

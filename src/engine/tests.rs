@@ -1,7 +1,9 @@
 //! Moments inside the engine that no device shows at will: what is seen between two of its steps.
 
 use super::desk::OnTheSpot;
-use super::machine::tests::{host_machine, is_of, large, look_at_all, machine, node, port, publish};
+use super::machine::tests::{
+    host_machine, is_of, large, look_at_all, machine, node, port, publish,
+};
 use super::machine::{Look, Machine};
 use super::port::Port;
 use super::small::Bench;
@@ -46,7 +48,10 @@ impl<F: Fn() -> Result<(), Refusal> + Send + Sync + 'static> Operation for Small
     }
 }
 
-fn small(port: &'static Port, f: impl Fn() -> Result<(), Refusal> + Send + Sync + 'static) -> NodeHandle {
+fn small(
+    port: &'static Port,
+    f: impl Fn() -> Result<(), Refusal> + Send + Sync + 'static,
+) -> NodeHandle {
     node(port, Op::Custom(Arc::new(Small(f))), &[], 4)
 }
 
@@ -103,7 +108,8 @@ fn an_op_is_off_the_queue_only_when_its_value_is_there_and_its_error_in_the_log(
         let port = port();
         let refusal = move || if fails { Err(Refusal::kernel("no")) } else { Ok(()) };
         // One that takes the way of results of a few bytes, and one that does not.
-        let mut ops = [small(port, refusal), node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4)];
+        let mut ops =
+            [small(port, refusal), node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4)];
         let bring = node(port, Op::Source(Arc::new(Brings(!fails))), &[], 4);
         for op in &mut ops {
             op.completion.set(DETACHED);
@@ -119,7 +125,10 @@ fn an_op_is_off_the_queue_only_when_its_value_is_there_and_its_error_in_the_log(
         port.ask_source(bring.link(), Waker::noop().clone());
         assert_eq!(*seen.lock().unwrap(), [(1, fails as usize)]);
         assert_eq!(port.pressure.queued().0, 0);
-        assert_eq!(port.counters.closing_small.load(SeqCst) + port.counters.closing.load(SeqCst), 0);
+        assert_eq!(
+            port.counters.closing_small.load(SeqCst) + port.counters.closing.load(SeqCst),
+            0
+        );
     }
 }
 
@@ -129,8 +138,8 @@ fn constant(port: &'static Port) -> NodeHandle {
     port.given([4].into(), DType::F32, Location::caller(), Ok(value))
 }
 
-/// How far a poll goes for one node: a chain of so many tiny ops, and not one more; of a tree so many
-/// in all. What it did not come to is whole, and another poll goes on.
+/// How far a poll goes for one node: a chain of so many tiny ops, and not one more; of a tree so
+/// many in all. What it did not come to is whole, and another poll goes on.
 #[test]
 fn a_poll_runs_a_bounded_number_of_ancestors() {
     let chain = |port: &'static Port, length: usize| {
@@ -156,7 +165,10 @@ fn a_poll_runs_a_bounded_number_of_ancestors() {
         let mut polls = 0;
         while !run(port, &mut tree, by_poll) {
             let left = port.pressure.queued().0 - before;
-            assert!(1023 - left > ran && 1023 - left - ran <= 256, "{ran}, then {left} left of 1023");
+            assert!(
+                1023 - left > ran && 1023 - left - ran <= 256,
+                "{ran}, then {left} left of 1023"
+            );
             ran = 1023 - left;
             polls += 1;
         }
@@ -271,8 +283,12 @@ fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile(
         Ok(())
     });
     // `right` has other elements than `left` only in their number: of these, one.
-    let lone =
-        node(port, Op::View(crate::graph::node::ViewOp::Slice { dim: 0, start: 0, step: 1 }), &[&right], 1);
+    let lone = node(
+        port,
+        Op::View(crate::graph::node::ViewOp::Slice { dim: 0, start: 0, step: 1 }),
+        &[&right],
+        1,
+    );
     let mut sum = node(port, Op::Binary(BinaryOp::Add), &[&left, &lone], 4);
     // The engine comes to all but the two that the poll has claimed.
     assert!(!run(port, &mut sum, true), "an operand is not there");

@@ -30,9 +30,13 @@ pub(crate) struct Handoff<T> {
 
 /// A sender and a receiver.
 pub(crate) fn handoff<T>(weight_max: usize) -> (Handoff<T>, Handoff<T>) {
-    let state = State { queue: VecDeque::new(), weight: 0, ended: false, unwanted: false, waker: None };
+    let state =
+        State { queue: VecDeque::new(), weight: 0, ended: false, unwanted: false, waker: None };
     let state = Arc::new((Mutex::new(state), Condvar::new()));
-    (Handoff { state: state.clone(), weight_max, sends: true }, Handoff { state, weight_max, sends: false })
+    (
+        Handoff { state: state.clone(), weight_max, sends: true },
+        Handoff { state, weight_max, sends: false },
+    )
 }
 
 impl<T> State<T> {
@@ -120,7 +124,12 @@ impl<T> Handoff<T> {
 
     /// Sends an item as soon as there is room; it is taken out of its slot then. Ready with false
     /// where nobody wants it any more.
-    pub fn poll_send(&self, cx: &mut Context<'_>, item: &mut Option<T>, weight: usize) -> Poll<bool> {
+    pub fn poll_send(
+        &self,
+        cx: &mut Context<'_>,
+        item: &mut Option<T>,
+        weight: usize,
+    ) -> Poll<bool> {
         let fresh = cx.waker().clone();
         let mut state = self.lock();
         if state.unwanted {
@@ -170,7 +179,9 @@ mod tests {
         let (send, receive) = handoff(10);
         let thread = std::thread::spawn(move || (0..100u32).all(|i| send.send_blocking(i, 4)));
         let mut seen = Vec::new();
-        while let Some(i) = futures::executor::block_on(std::future::poll_fn(|cx| receive.poll_receive(cx))) {
+        while let Some(i) =
+            futures::executor::block_on(std::future::poll_fn(|cx| receive.poll_receive(cx)))
+        {
             assert!(receive.lock().weight <= 10);
             seen.push(i);
         }

@@ -150,15 +150,18 @@ pub(crate) fn load<T: Loaded>(
     let reading = Reading { shown: shown.clone(), at, to };
     let spawned = thread(move || {
         // The choice of names is the user's, and may panic.
-        let done = caught(|| read(&reading, &*wanted))
-            .unwrap_or_else(|words| Err(reading.error(format!("the reading thread panicked: {words}"))));
+        let done = caught(|| read(&reading, &*wanted)).unwrap_or_else(|words| {
+            Err(reading.error(format!("the reading thread panicked: {words}")))
+        });
         if let Err(error) = done {
             reading.to.send_blocking(Message::Failed(error), 0);
         }
     });
     match spawned {
         Ok(()) => of(from, device, ahead_bytes),
-        Err(error) => failed(error_at(&shown, format!("no thread to read it: {error}"), at), device),
+        Err(error) => {
+            failed(error_at(&shown, format!("no thread to read it: {error}"), at), device)
+        }
     }
 }
 
@@ -337,7 +340,12 @@ impl<T: Loaded> Reading<T> {
     }
 
     /// Hands on what was read; false where nobody wants it any more.
-    pub fn give(&self, name: String, bytes: u64, upload: impl FnOnce(&Device) -> T + Send + 'static) -> bool {
+    pub fn give(
+        &self,
+        name: String,
+        bytes: u64,
+        upload: impl FnOnce(&Device) -> T + Send + 'static,
+    ) -> bool {
         let weight = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.to.send_blocking(Message::Tensor { name, bytes, upload: Box::new(upload) }, weight)
     }
@@ -358,18 +366,30 @@ impl<T: Loaded> Reading<T> {
     }
 
     /// Reads a tensor's elements; `None` where nobody wants them any more.
-    fn elements<E: Wire>(&self, file: &mut (impl Read + Seek + ?Sized), part: &Part) -> Result<Option<Vec<E>>> {
+    fn elements<E: Wire>(
+        &self,
+        file: &mut (impl Read + Seek + ?Sized),
+        part: &Part,
+    ) -> Result<Option<Vec<E>>> {
         let mut data: Vec<E> = Vec::new();
         if data.try_reserve_exact(part.shape.numel()).is_err() {
-            return Err(self.error(format!("no memory for tensor {} of {} bytes", part.name, part.bytes)));
+            return Err(
+                self.error(format!("no memory for tensor {} of {} bytes", part.name, part.bytes))
+            );
         }
-        let wanted = self.chunks(file, &part.name, part.start, part.bytes, CHUNK, &mut |chunk| {
-            let before = data.len();
-            E::read(chunk, &mut data).map_err(|at| {
-                let text = format!("tensor {}: element {} is no {}", part.name, before + at, part.dtype);
-                self.error(text)
-            })
-        })?;
+        let wanted =
+            self.chunks(file, &part.name, part.start, part.bytes, CHUNK, &mut |chunk| {
+                let before = data.len();
+                E::read(chunk, &mut data).map_err(|at| {
+                    let text = format!(
+                        "tensor {}: element {} is no {}",
+                        part.name,
+                        before + at,
+                        part.dtype
+                    );
+                    self.error(text)
+                })
+            })?;
         Ok(wanted.then_some(data))
     }
 

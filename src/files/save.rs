@@ -46,7 +46,9 @@ pub(crate) enum Piece {
 
 /// What is to be written where one of the values is known to have failed: that one, for its own
 /// error. Its sizes may be any, so no header is made of them.
-pub(crate) fn known_failure<'a>(values: impl IntoIterator<Item = &'a TensorFuture>) -> Option<Vec<Piece>> {
+pub(crate) fn known_failure<'a>(
+    values: impl IntoIterator<Item = &'a TensorFuture>,
+) -> Option<Vec<Piece>> {
     let failed = values.into_iter().find(|x| x.error().is_some())?;
     Some(vec![Piece::Elements(failed.clone())])
 }

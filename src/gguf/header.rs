@@ -46,7 +46,9 @@ impl Header {
         match u32::read(&mut from)? {
             2 | VERSION => {}
             1 => return Err("version 1, which files have not had since 2023".into()),
-            other if other.swap_bytes() <= 0xffff => return Err("its numbers are big-endian".into()),
+            other if other.swap_bytes() <= 0xffff => {
+                return Err("its numbers are big-endian".into());
+            }
             other => return Err(format!("version {other}, which is newer than this reader")),
         }
         let (tensors, pairs) = (u64::read(&mut from)?, u64::read(&mut from)?);
@@ -65,19 +67,24 @@ impl Header {
         }
         let alignment = match metadata.get(ALIGNMENT.0) {
             None => ALIGNMENT.1,
-            Some(value) => match value.as_u64().filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) {
-                Some(alignment) => alignment,
-                None => return Err(format!("an alignment of {value:?}")),
-            },
+            Some(value) => {
+                match value.as_u64().filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) {
+                    Some(alignment) => alignment,
+                    None => return Err(format!("an alignment of {value:?}")),
+                }
+            }
         };
         // A name, the number of dimensions, a type and an offset.
         let mut tensors = from.several(tensors, 24, |from| tensor(from, alignment))?;
         let data = from.at().next_multiple_of(alignment);
         for tensor in &mut tensors {
-            let end = data.checked_add(tensor.start).and_then(|start| start.checked_add(tensor.bytes));
+            let end =
+                data.checked_add(tensor.start).and_then(|start| start.checked_add(tensor.bytes));
             if end.is_none_or(|end| end > length) {
                 let name = &tensor.name;
-                return Err(format!("truncated: tensor {name} ends beyond the file's {length} bytes"));
+                return Err(format!(
+                    "truncated: tensor {name} ends beyond the file's {length} bytes"
+                ));
             }
             tensor.start += data;
         }
@@ -109,7 +116,9 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
         return Err(wrong(format!("has rows of {row}, which are no whole blocks of {kind}")));
     };
     let rows = sizes.iter().skip(1).try_fold(1u64, |n, &size| n.checked_mul(size));
-    let bytes = rows.and_then(|rows| rows.checked_mul(row_bytes)).filter(|&bytes| bytes <= isize::MAX as u64);
+    let bytes = rows
+        .and_then(|rows| rows.checked_mul(row_bytes))
+        .filter(|&bytes| bytes <= isize::MAX as u64);
     let sized = sizes.iter().all(|&size| size < isize::MAX as u64);
     let Some(bytes) = bytes.filter(|_| sized) else {
         return Err(wrong(format!("of {sizes:?} is larger than any memory")));

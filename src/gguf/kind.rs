@@ -66,7 +66,8 @@ impl Kind {
     /// ggml's number; `None` for a type that files have not.
     pub(super) fn code(self) -> Option<u32> {
         let own = |format: Format| format.dtype().map(Kind::Dense);
-        let kind = if let Kind::Quantized(format) = self { own(format).unwrap_or(self) } else { self };
+        let kind =
+            if let Kind::Quantized(format) = self { own(format).unwrap_or(self) } else { self };
         CODES.iter().find(|(_, k)| *k == kind).map(|(code, _)| *code)
     }
 

@@ -67,11 +67,11 @@ impl Future for Opening {
 /// Opens a GGUF file: a thread of its own reads its header, from this call on.
 ///
 /// # Errors
-/// A file that cannot be read, is truncated, is of a version that is not known (2 and 3 are), or whose numbers
-/// are big-endian; keys or tensors that are there twice; tensors that overlap, lie beyond the file's end or
-/// not where the alignment would have them, whose sizes are no whole blocks, or of a type that futensor has
-/// not; values of a type that is not known. `is_source()` is true of all of them. What a header says takes no
-/// more memory than a few times its bytes.
+/// A file that cannot be read, is truncated, is of a version that is not known (2 and 3 are), or
+/// whose numbers are big-endian; keys or tensors that are there twice; tensors that overlap, lie
+/// beyond the file's end or not where the alignment would have them, whose sizes are no whole
+/// blocks, or of a type that futensor has not; values of a type that is not known. `is_source()` is
+/// true of all of them. What a header says takes no more memory than a few times its bytes.
 ///
 /// # Cancel safety
 /// Dropping the future gives up.
@@ -136,8 +136,8 @@ impl Gguf {
     /// 64 MiB. Quantised weights are packed by that thread.
     ///
     /// # Errors
-    /// They come out of the stream, which then ends: a file that cannot be read any more, or is of another length
-    /// than when it was opened. `is_source()` is true of all of them.
+    /// They come out of the stream, which then ends: a file that cannot be read any more, or is of
+    /// another length than when it was opened. `is_source()` is true of all of them.
     ///
     /// # Cancel safety
     /// Dropping the stream ends it; what it has given stays.
@@ -156,7 +156,8 @@ impl Gguf {
                 let text = format!("{length} bytes, and {} when it was opened", own.length);
                 return Err(reading.error(text));
             }
-            let wanted: Vec<&TensorInfo> = own.tensors().iter().filter(|t| wanted(&t.name)).collect();
+            let wanted: Vec<&TensorInfo> =
+                own.tensors().iter().filter(|t| wanted(&t.name)).collect();
             if !reading.start(wanted.len(), wanted.iter().map(|t| t.bytes).sum()) {
                 return Ok(());
             }
@@ -192,5 +193,7 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
     };
     let wanted = reading.chunks(file, &name, start, bytes, packing.panel_bytes(), &mut pack)?;
     let at = reading.at;
-    Ok(wanted && reading.give(name, bytes, move |device| Quantized::of(device, panels, packing, at).into()))
+    Ok(wanted
+        && reading
+            .give(name, bytes, move |device| Quantized::of(device, panels, packing, at).into()))
 }

@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::panic::Location;
 use std::path::Path;
 
-/// Writes metadata and tensors by name into a GGUF file (version 3), in the order given. Tensors are
-/// read back one after the other, and a thread of its own writes them. The file appears under its
-/// name when it is whole, in place of the one that was there.
+/// Writes metadata and tensors by name into a GGUF file (version 3), in the order given. Tensors
+/// are read back one after the other, and a thread of its own writes them. The file appears under
+/// its name when it is whole, in place of the one that was there.
 ///
 /// # Errors
-/// A value that failed, with its own error; two keys or two tensors of one name; a type that such files have not
-/// (bool, uint8), more than four dimensions, or an alignment (`general.alignment`) that is no power of two;
-/// whatever the file system says.
+/// A value that failed, with its own error; two keys or two tensors of one name; a type that such
+/// files have not (bool, uint8), more than four dimensions, or an alignment (`general.alignment`)
+/// that is no power of two; whatever the file system says.
 ///
 /// # Cancel safety
 /// Dropping the future gives up: there is no new file then, and the old one stays.
@@ -25,7 +25,8 @@ pub fn save<K: Into<String>, N: Into<String>, W: Into<Weight>>(
     metadata: impl IntoIterator<Item = (K, Value)>,
     tensors: impl IntoIterator<Item = (N, W)>,
 ) -> Save {
-    let tensors: Vec<(String, Weight)> = tensors.into_iter().map(|(n, w)| (n.into(), w.into())).collect();
+    let tensors: Vec<(String, Weight)> =
+        tensors.into_iter().map(|(n, w)| (n.into(), w.into())).collect();
     let mut pairs = Metadata::new();
     let twice = metadata.into_iter().map(|(k, v)| (k.into(), v)).find_map(|(key, value)| {
         let before = pairs.insert(key.clone(), value);

@@ -45,7 +45,8 @@ impl<'n> Claim<'n> {
         unsafe { self.0.let_go_each(each) }
     }
 
-    /// Puts a value in that lies in the node itself, and has its elements written there; false where `fill` says so, and has not.
+    /// Puts a value in that lies in the node itself, and has its elements written there; false
+    /// where `fill` says so, and has not.
     #[inline]
     pub fn fill_in(&mut self, fill: impl FnOnce(*mut u8) -> bool) -> bool {
         let to_words = |value: &mut Result<Value, Error>| match value {
@@ -105,8 +106,8 @@ pub(crate) fn unready(node: &Node) -> Error {
     node.fail(ErrorKind::Argument, text)
 }
 
-/// Somebody waits for a value that is only traced, or for what is made from it elsewhere: it fails, since it will
-/// never be there.
+/// Somebody waits for a value that is only traced, or for what is made from it elsewhere: it fails,
+/// since it will never be there.
 #[cold]
 pub(crate) fn refuse_traced(node: &Node) {
     if node.completion.begin_writing() {

@@ -35,9 +35,15 @@ pub(crate) fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
         Code::Where(..) => simple,
         Code::Cast(_) => 2 * simple,
         Code::Unary(op, _) => match op {
-            U::Neg | U::Abs | U::Sign | U::Square | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc => {
-                simple
-            }
+            U::Neg
+            | U::Abs
+            | U::Sign
+            | U::Square
+            | U::Relu
+            | U::Floor
+            | U::Ceil
+            | U::Round
+            | U::Trunc => simple,
             U::IsNan | U::IsInf | U::IsFinite | U::LogicalNot => simple,
             U::Sqrt | U::Rsqrt | U::Recip => 100 * bytes,
             // In double precision inside.
@@ -75,5 +81,6 @@ pub(crate) fn program_ns(program: &Program, numel: usize) -> u64 {
         bytes += program.dtype(r).size() as u64;
     }
     let per_byte = if bytes.saturating_mul(numel as u64) > 2 << 20 { FAR_BYTE_PS } else { BYTE_PS };
-    40 + 5 * program.instrs.len() as u64 + (ps.max(1) + bytes * per_byte).saturating_mul(numel as u64) / 1000
+    40 + 5 * program.instrs.len() as u64
+        + (ps.max(1) + bytes * per_byte).saturating_mul(numel as u64) / 1000
 }

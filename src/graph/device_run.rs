@@ -33,10 +33,13 @@ impl<'a> CudaView<'a> {
     /// Device address of the element at index (0, 0, ...).
     ///
     /// # Panics
-    /// Of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are in the output, and no
-    /// other view is there. (The panic fails the op's value.)
+    /// Of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its
+    /// elements are in the output, and no other view is there. (The panic fails the op's value.)
     pub fn address(&self) -> u64 {
-        assert_ne!(self.ptr, NOWHERE, "the elements of this input are in the output, which reuses it");
+        assert_ne!(
+            self.ptr, NOWHERE,
+            "the elements of this input are in the output, which reuses it"
+        );
         self.ptr
     }
 
@@ -212,7 +215,12 @@ pub enum CudaArg<'a> {
 /// Who carries launches out, on one stream, in order. The device implements it; what goes wrong
 /// there beyond the op itself (memory, the device) it remembers, and answers with any refusal.
 pub(crate) trait CudaQueue {
-    fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal>;
+    fn launch(
+        &mut self,
+        kernel: CudaKernel<'_>,
+        grid: CudaGrid,
+        args: &[CudaArg<'_>],
+    ) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
     /// Copies elements in row-major order to contiguous memory that does not overlap.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
@@ -287,8 +295,8 @@ impl<'a> CudaRun<'a> {
     /// by itself when the launches are through.
     ///
     /// # Errors
-    /// Where there is no memory; the engine may run the op again later: nothing is launched before it has returned.
-    /// Hand the error on.
+    /// Where there is no memory; the engine may run the op again later: nothing is launched before
+    /// it has returned. Hand the error on.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         self.queue.scratch(bytes)
     }
@@ -296,13 +304,14 @@ impl<'a> CudaRun<'a> {
     /// Queues one launch.
     ///
     /// # Errors
-    /// Where the source does not compile (the compiler's log is in the message) or has no such function; and while it is
-    /// being compiled: the engine then runs the op again. Hand the error on.
+    /// Where the source does not compile (the compiler's log is in the message) or has no such
+    /// function; and while it is being compiled: the engine then runs the op again. Hand the error
+    /// on.
     ///
     /// # Safety
-    /// The arguments have to be what the kernel's parameters are, in number, order and type, and the kernel
-    /// may read only its operands and write only the output and scratch memory of this run, inside their
-    /// bounds. A bool is written as 0 or 1.
+    /// The arguments have to be what the kernel's parameters are, in number, order and type, and
+    /// the kernel may read only its operands and write only the output and scratch memory of this
+    /// run, inside their bounds. A bool is written as 0 or 1.
     #[allow(unsafe_code)]
     pub unsafe fn launch(
         &mut self,

@@ -87,8 +87,8 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         found.map_or_else(|| self.program.push(code, from, to), |i| i as Reg)
     }
 
-    /// An operand of an instruction on one type that gives another. Registers hold halves as float32: what
-    /// makes halves in float32 takes them as they are.
+    /// An operand of an instruction on one type that gives another. Registers hold halves as
+    /// float32: what makes halves in float32 takes them as they are.
     fn taken(&mut self, reg: Reg, on: DType, out: DType) -> Reg {
         if on == out.wide() && self.program.dtype(reg) == out { reg } else { self.cast(reg, on) }
     }
@@ -109,16 +109,22 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
                 self.program.push(Code::Unary(op, a), on, out)
             }
             Op::Binary(op) => {
-                let (a, b) =
-                    ((inputs[0].dtype, inputs[0].shape.rank()), (inputs[1].dtype, inputs[1].shape.rank()));
+                let (a, b) = (
+                    (inputs[0].dtype, inputs[0].shape.rank()),
+                    (inputs[1].dtype, inputs[1].shape.rank()),
+                );
                 let on = infer::binary(op, a, b).map_or(out, |t| t.on);
                 let is_beside = a.0 != b.0 && (a.1 == 0) != (b.1 == 0);
                 let on = if is_beside { number_beside(op, on) } else { on };
-                let (a, b) = (Arg::Reg(self.taken(regs[0], on, out)), Arg::Reg(self.taken(regs[1], on, out)));
+                let (a, b) = (
+                    Arg::Reg(self.taken(regs[0], on, out)),
+                    Arg::Reg(self.taken(regs[1], on, out)),
+                );
                 self.program.push(Code::Binary(op, a, b), on, out)
             }
             Op::WithScalar { op, scalar, left } => {
-                let on = infer::with_scalar(op, dtype(&regs, 0, &self.program), scalar).map_or(out, |t| t.on);
+                let on = infer::with_scalar(op, dtype(&regs, 0, &self.program), scalar)
+                    .map_or(out, |t| t.on);
                 let on = number_beside(op, on);
                 let x = Arg::Reg(self.taken(regs[0], on, out));
                 let (a, b) = if left { (Arg::Scalar(scalar), x) } else { (x, Arg::Scalar(scalar)) };

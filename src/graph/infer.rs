@@ -70,7 +70,12 @@ pub(crate) fn broadcast(a: &Shape, b: &Shape) -> Result<Shape, Refusal> {
 }
 
 /// Result of a reduction of `meta` over `dims`.
-pub(crate) fn reduce(op: ReduceOp, meta: &Meta, dims: &[bool], keepdim: bool) -> Result<Meta, Refusal> {
+pub(crate) fn reduce(
+    op: ReduceOp,
+    meta: &Meta,
+    dims: &[bool],
+    keepdim: bool,
+) -> Result<Meta, Refusal> {
     let shape: Shape = (meta.shape.iter().zip(dims))
         .filter_map(|(&n, &gone)| if gone { keepdim.then_some(1) } else { Some(n) })
         .collect();
@@ -87,7 +92,8 @@ pub(crate) fn reduce(op: ReduceOp, meta: &Meta, dims: &[bool], keepdim: bool) ->
         _ => meta.dtype,
     };
     let over_nothing = meta.shape.iter().zip(dims).any(|(&n, &gone)| gone && n == 0);
-    let needs_one = matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
+    let needs_one =
+        matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
     if over_nothing && needs_one && (shape.numel() > 0 || dims.iter().all(|&gone| gone)) {
         return Err(Refusal::shape(format!("nothing to choose from in shape {}", meta.shape)));
     }
@@ -107,15 +113,24 @@ mod tests {
         assert_eq!(binary(BinaryOp::Lt, (I32, 1), (F16, 1)).unwrap(), Types { on: F16, out: Bool });
         assert!(binary(BinaryOp::BitwiseAnd, (F32, 0), (I32, 1)).is_err());
         assert_eq!(with_scalar(BinaryOp::Add, U8, Scalar::Int(300)).unwrap().out, U8);
-        assert_eq!(with_scalar(BinaryOp::Lt, U8, Scalar::Int(300)).unwrap(), Types { on: I64, out: Bool });
-        assert_eq!(with_scalar(BinaryOp::Lt, U8, Scalar::Int(255)).unwrap(), Types { on: U8, out: Bool });
+        assert_eq!(
+            with_scalar(BinaryOp::Lt, U8, Scalar::Int(300)).unwrap(),
+            Types { on: I64, out: Bool }
+        );
+        assert_eq!(
+            with_scalar(BinaryOp::Lt, U8, Scalar::Int(255)).unwrap(),
+            Types { on: U8, out: Bool }
+        );
     }
 
     #[test]
     fn max_of_nothing_is_refused_and_sum_of_nothing_is_not() {
         let empty = Meta::new([2, 0], DType::F32);
         assert!(reduce(ReduceOp::Max, &empty, &[false, true], false).is_err());
-        assert_eq!(reduce(ReduceOp::Sum, &empty, &[false, true], true).unwrap().shape, [2, 1].into());
+        assert_eq!(
+            reduce(ReduceOp::Sum, &empty, &[false, true], true).unwrap().shape,
+            [2, 1].into()
+        );
         assert!(reduce(ReduceOp::Max, &empty, &[true, false], false).is_ok());
     }
 }

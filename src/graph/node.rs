@@ -205,9 +205,9 @@ impl Node {
     /// What it is made from.
     ///
     /// # Safety
-    /// The caller may take the node up: it holds the claim, or it is the engine and the node is pending
-    /// in its books, or the node is a pending temporary that only a node claimed by the caller can reach.
-    /// In each case nobody else lets the inputs go meanwhile.
+    /// The caller may take the node up: it holds the claim, or it is the engine and the node is
+    /// pending in its books, or the node is a pending temporary that only a node claimed by the
+    /// caller can reach. In each case nobody else lets the inputs go meanwhile.
     pub unsafe fn inputs(&self) -> &[Link<Node>] {
         // SAFETY: the caller's promise.
         self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
@@ -217,8 +217,8 @@ impl Node {
     /// that nobody else can be reading them.
     ///
     /// # Safety
-    /// As of [`inputs`](Self::inputs), and nobody else reads them meanwhile: the caller holds the right
-    /// to write, or runs the step that the node is claimed for, or owns the node alone.
+    /// As of [`inputs`](Self::inputs), and nobody else reads them meanwhile: the caller holds the
+    /// right to write, or runs the step that the node is claimed for, or owns the node alone.
     pub unsafe fn let_go(&self) -> Inputs {
         // SAFETY: the caller's promise: nobody else reads or writes them now.
         self.inputs.with_mut(|inputs| unsafe { std::mem::take(&mut *inputs) })
@@ -257,7 +257,10 @@ impl Node {
             unsafe { words.as_mut_ptr().cast::<T>().write(<T as Element>::from_scalar(number)) }
         });
         let strides = SmallVec::from_elem(0, self.shape.rank());
-        Value::placed(Storage::Inline(words), &Layout { shape: self.shape.clone(), strides, offset: 0 })
+        Value::placed(
+            Storage::Inline(words),
+            &Layout { shape: self.shape.clone(), strides, offset: 0 },
+        )
     }
 
     /// The value of a node of which one of so many inputs has failed, where it has one all the
@@ -269,7 +272,9 @@ impl Node {
     ) -> Option<Value> {
         match self.op {
             Op::Gate(Otherwise::Number(number)) => Some(self.constant(number)),
-            Op::Gate(Otherwise::Second) if (2..inputs).any(|i| input(i).is_err()) => input(1).ok().cloned(),
+            Op::Gate(Otherwise::Second) if (2..inputs).any(|i| input(i).is_err()) => {
+                input(1).ok().cloned()
+            }
             _ => None,
         }
     }
@@ -303,8 +308,9 @@ impl Observed for Node {
 thread_local! {
     /// A node is being freed, and lets go of its inputs.
     static FREEING: Cell<bool> = const { Cell::new(false) };
-    /// Those that go after it, so that a chain of a million is freed in a loop. Apart from the flag, since mostly there are
-    /// none: one `Option` of a list, taken out and put back, was 10 ns of an awaited chain of two.
+    /// Those that go after it, so that a chain of a million is freed in a loop. Apart from the
+    /// flag, since mostly there are none: one `Option` of a list, taken out and put back, was 10 ns
+    /// of an awaited chain of two.
     static NEXT: RefCell<Vec<Link<Node>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -334,7 +340,8 @@ pub(crate) fn is_read_by(link: &NodeLink, links: u32) -> bool {
     readers(link) == Counts { handles: 0, links }
 }
 
-/// What is in there, the last first. (To take few links out of a node as a list took 150 instructions.)
+/// What is in there, the last first. (To take few links out of a node as a list took 150
+/// instructions.)
 pub(crate) fn pops<A: Array>(list: &mut SmallVec<A>) -> impl Iterator<Item = A::Item> {
     std::iter::from_fn(|| list.pop())
 }

@@ -105,7 +105,8 @@ pub struct Needs {
 
 impl Needs {
     /// The upstream gradient is enough.
-    pub const NOTHING: Needs = Needs { inputs: 0, output: false, output_again: false, as_they_are: false };
+    pub const NOTHING: Needs =
+        Needs { inputs: 0, output: false, output_again: false, as_they_are: false };
     /// The result.
     pub const OUTPUT: Needs = Needs::NOTHING.and_output();
     /// All operands and the result.
@@ -136,9 +137,9 @@ impl Needs {
         }
     }
 
-    /// The same, in their own types. The rules of this crate's ops are else given halves in float32,
-    /// and the result of an op on halves as it was before it was rounded. For a rule that rounds
-    /// once as it is, and for all of users'.
+    /// The same, in their own types. The rules of this crate's ops are else given halves in
+    /// float32, and the result of an op on halves as it was before it was rounded. For a rule that
+    /// rounds once as it is, and for all of users'.
     pub(crate) const fn as_they_are(self) -> Needs {
         Needs { as_they_are: true, ..self }
     }
@@ -189,19 +190,19 @@ pub trait Operation: Any + Send + Sync {
     /// Computes the elements. Every element of the output has to be written.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an element of the
-    /// output that was not written.
+    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an
+    /// element of the output that was not written.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
 
-    /// Queues what computes the elements on a CUDA device.
-    /// Called on the device's thread, which it must not keep: it says what to launch, and returns. Where a kernel is
-    /// still being compiled, or memory is short, nothing of it is launched, and it is called again later.
+    /// Queues what computes the elements on a CUDA device. Called on the device's thread, which it
+    /// must not keep: it says what to launch, and returns. Where a kernel is still being compiled,
+    /// or memory is short, nothing of it is launched, and it is called again later.
     ///
     /// By default it refuses: an op without a CUDA kernel fails there, and says so.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an op that never asked
-    /// where its output is.
+    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an
+    /// op that never asked where its output is.
     fn run_cuda(&self, _run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::no_kernel(self.name()))
     }
@@ -247,8 +248,8 @@ pub trait Operation: Any + Send + Sync {
     /// [`Backward`] says what is there.
     ///
     /// # Errors
-    /// A [`Refusal`] makes the gradients that come through here failed values. That is the default: an op
-    /// without a rule has no gradient.
+    /// A [`Refusal`] makes the gradients that come through here failed values. That is the default:
+    /// an op without a rule has no gradient.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let _ = call;
         Err(Refusal::argument("this op has no gradient rule"))

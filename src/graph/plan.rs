@@ -104,9 +104,9 @@ fn is_fusible(node: &NodeLink) -> bool {
     node.op.is_elementwise() && !matches!(node.op, Op::Fill(_))
 }
 
-/// Plans a region. Its nodes stand in the order in which they were made; `given` are what comes from
-/// outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the region's
-/// draws. With `epilogues` groups may have heads.
+/// Plans a region. Its nodes stand in the order in which they were made; `given` are what comes
+/// from outside; `outputs` are among the nodes, each once; `draws` are the (seed, offset) of the
+/// region's draws. With `epilogues` groups may have heads.
 pub(crate) fn plan(
     traced: Traced<'_>,
     given: &[NodeLink],
@@ -115,7 +115,8 @@ pub(crate) fn plan(
     epilogues: bool,
 ) -> Plan {
     let nodes = traced.nodes();
-    let number: HashMap<usize, usize> = nodes.iter().enumerate().map(|(i, n)| (n.address(), i)).collect();
+    let number: HashMap<usize, usize> =
+        nodes.iter().enumerate().map(|(i, n)| (n.address(), i)).collect();
     let mut drafter = Drafter::new(traced, &number, outputs);
     for n in 0..nodes.len() {
         if drafter.wanted[n] {
@@ -161,11 +162,13 @@ pub(crate) fn plan(
                 group.head = Some((nodes[h].clone(), at as u8));
                 links.extend(traced.inputs(h).iter().cloned());
             }
-            let read = group.inputs.iter().enumerate().map(|(k, i)| match group.head_input() == Some(k) {
-                true => NOWHERE,
-                false => slot_of[&i.address()],
-            });
-            let reads = read.chain(links.iter().map(|i: &NodeLink| slot_of[&i.address()])).collect();
+            let read =
+                group.inputs.iter().enumerate().map(|(k, i)| match group.head_input() == Some(k) {
+                    true => NOWHERE,
+                    false => slot_of[&i.address()],
+                });
+            let reads =
+                read.chain(links.iter().map(|i: &NodeLink| slot_of[&i.address()])).collect();
             for &k in &written {
                 made(&group.members[k as usize].0, &mut slot_of);
             }
@@ -243,10 +246,16 @@ fn drawn(group: &Group<NodeLink>, draws: &HashMap<(u64, u64), u32>) -> SmallVec<
 }
 
 impl<'a> Drafter<'a> {
-    fn new(traced: Traced<'a>, number: &HashMap<usize, usize>, outputs: &[NodeLink]) -> Drafter<'a> {
+    fn new(
+        traced: Traced<'a>,
+        number: &HashMap<usize, usize>,
+        outputs: &[NodeLink],
+    ) -> Drafter<'a> {
         let (nodes, n) = (traced.nodes(), traced.nodes().len());
         let operands: Vec<SmallVec<[usize; 3]>> = (0..n)
-            .map(|k| traced.inputs(k).iter().filter_map(|i| number.get(&i.address()).copied()).collect())
+            .map(|k| {
+                traced.inputs(k).iter().filter_map(|i| number.get(&i.address()).copied()).collect()
+            })
             .collect();
         let (mut wanted, mut is_output) = (vec![false; n], vec![false; n]);
         for output in outputs {
@@ -298,7 +307,10 @@ impl<'a> Drafter<'a> {
             && let Some(&m) = operands.first()
         {
             let d = self.draft_of[m];
-            if self.drafts[d].group && self.drafts[d].end.is_none() && self.drafts[d].members.contains(&m) {
+            if self.drafts[d].group
+                && self.drafts[d].end.is_none()
+                && self.drafts[d].members.contains(&m)
+            {
                 self.drafts[d].end = Some(n);
                 self.draft_of[n] = d;
                 return;
@@ -383,7 +395,9 @@ impl<'a> Drafter<'a> {
                 return true;
             }
             if !std::mem::replace(&mut seen[d], true) {
-                open.extend(self.needs(d).map(|(_, o)| self.draft_of[o]).filter(|&o| o != d && !seen[o]));
+                open.extend(
+                    self.needs(d).map(|(_, o)| self.draft_of[o]).filter(|&o| o != d && !seen[o]),
+                );
             }
         }
         false
@@ -413,11 +427,12 @@ impl<'a> Drafter<'a> {
     fn split_wide(&mut self) {
         let mut d = 0;
         while d < self.drafts.len() {
-            let written = |s: &Self| s.drafts[d].members.iter().filter(|&&m| s.is_written(m)).count();
+            let written =
+                |s: &Self| s.drafts[d].members.iter().filter(|&&m| s.is_written(m)).count();
             while !self.drafts[d].gone && self.drafts[d].group && written(self) > OUTPUTS_MAX {
                 // The last members become what comes after, with the reduction that reads one. What
-                // stays never needs what goes; what goes reads what stays, so that not all of it may
-                // fit into one: then the rest goes the next time.
+                // stays never needs what goes; what goes reads what stays, so that not all of it
+                // may fit into one: then the rest goes the next time.
                 let mut rest = Vec::new();
                 let next = self.drafts.len();
                 self.drafts.push(Draft { group: true, ..Draft::default() });
@@ -475,7 +490,9 @@ impl<'a> Drafter<'a> {
             let d = self.draft_of[first];
             let draft = &self.drafts[d];
             let alone = self.readers[o].iter().all(|r| draft.members.contains(r));
-            let fits = draft.group && draft.head.is_none() && self.nodes[first].shape == self.nodes[o].shape;
+            let fits = draft.group
+                && draft.head.is_none()
+                && self.nodes[first].shape == self.nodes[o].shape;
             if alone && fits {
                 self.drafts[d].head = Some(o);
                 self.drafts[lone].gone = true;
@@ -488,7 +505,8 @@ impl<'a> Drafter<'a> {
     fn order(&self) -> Vec<usize> {
         let mut order = Vec::new();
         let mut state = vec![0u8; self.drafts.len()];
-        let mut live: Vec<usize> = (0..self.drafts.len()).filter(|&d| !self.drafts[d].gone).collect();
+        let mut live: Vec<usize> =
+            (0..self.drafts.len()).filter(|&d| !self.drafts[d].gone).collect();
         live.sort_by_key(|&d| self.drafts[d].members.last().copied());
         for first in live {
             let mut open = vec![first];

@@ -50,7 +50,8 @@ pub(crate) enum Code {
 }
 
 /// One instruction: operands of type `on` (a `Where`'s condition apart), a result of type `dtype`.
-/// Of halves and a number arithmetic is on float32, which a register of halves is held as, and gives halves.
+/// Of halves and a number arithmetic is on float32, which a register of halves is held as, and
+/// gives halves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Instr {
     pub code: Code,
@@ -59,14 +60,14 @@ pub(crate) struct Instr {
 }
 
 /// The type in which a number, or a 0-d value, beside halves is taken. Arithmetic takes it in
-/// float32: `1000 / 1e5` is 0.01. What compares, limits or divides with a remainder rounds it to the
-/// type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
+/// float32: `1000 / 1e5` is 0.01. What compares, limits or divides with a remainder rounds it to
+/// the type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
 pub(crate) fn number_beside(op: BinaryOp, on: DType) -> DType {
     use BinaryOp::*;
     match op {
         Add | Sub | Mul | Div | Pow | FloorDivide | TruncDivide => on.wide(),
-        Maximum | Minimum | Atan2 | Fmod | Remainder | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr
-        | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor => on,
+        Maximum | Minimum | Atan2 | Fmod | Remainder | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd
+        | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor => on,
     }
 }
 
@@ -93,7 +94,8 @@ impl Program {
     /// registers and inputs are numbered anew. Also the old number of each input that is left.
     #[allow(dead_code)] // Only a device that splits groups asks for it.
     pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
-        let mut needed: SmallVec<[bool; INSTRS_MAX]> = SmallVec::from_elem(false, self.instrs.len());
+        let mut needed: SmallVec<[bool; INSTRS_MAX]> =
+            SmallVec::from_elem(false, self.instrs.len());
         outputs.iter().for_each(|&r| needed[r as usize] = true);
         // Operands stand before their instruction.
         for i in (0..self.instrs.len()).rev() {
@@ -163,11 +165,15 @@ mod tests {
         let x = p.push(Code::Input(1), F32, F32);
         let c = p.push(Code::Input(2), Bool, Bool);
         let y = p.push(Code::Unary(UnaryOp::Neg, Arg::Reg(x)), F32, F32);
-        let z = p.push(Code::Where(Arg::Reg(c), Arg::Reg(y), Arg::Scalar(Scalar::Int(1))), F32, F32);
+        let z =
+            p.push(Code::Where(Arg::Reg(c), Arg::Reg(y), Arg::Scalar(Scalar::Int(1))), F32, F32);
         let (one, inputs) = p.only(&[y]);
         assert_eq!((one.instrs.len(), &one.outputs[..], &inputs[..]), (2, &[1][..], &[1][..]));
         assert_eq!(one.instrs[1].code, Code::Unary(UnaryOp::Neg, Arg::Reg(0)));
         let (both, inputs) = p.only(&[z, y]);
-        assert_eq!((both.instrs.len(), &both.outputs[..], &inputs[..]), (4, &[3, 2][..], &[1, 2][..]));
+        assert_eq!(
+            (both.instrs.len(), &both.outputs[..], &inputs[..]),
+            (4, &[3, 2][..], &[1, 2][..])
+        );
     }
 }

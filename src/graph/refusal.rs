@@ -43,7 +43,9 @@ impl Refusal {
 impl Refusal {
     /// An op that has no kernel for the kind of device it was asked on.
     pub(crate) fn no_kernel(name: &str) -> Refusal {
-        Refusal::kernel(format!("{name} has no CUDA kernel: copy its operands to the CPU with to_device"))
+        Refusal::kernel(format!(
+            "{name} has no CUDA kernel: copy its operands to the CPU with to_device"
+        ))
     }
 }
 

@@ -7,17 +7,19 @@
 //!
 //! # What is kept
 //!
-//! An entry is *active* while a user holds its value, or a gradient rule will ask for it, or an active
-//! entry leans on it. The one invariant: **an active entry can give its value.** It has it (`kept`), or it is
-//! *light* (elementwise or a view: what fusion as a rule never writes out) and leans on its operands, so that
-//! the value can be computed again from theirs. What is not light has its own value from the start, and
-//! lets it go as soon as it is not active. So:
+//! An entry is *active* while a user holds its value, or a gradient rule will ask for it, or an
+//! active entry leans on it. The one invariant: **an active entry can give its value.** It has it
+//! (`kept`), or it is *light* (elementwise or a view: what fusion as a rule never writes out) and
+//! leans on its operands, so that the value can be computed again from theirs. What is not light
+//! has its own value from the start, and lets it go as soon as it is not active. So:
 //!
-//! - A product whose result only feeds `+ bias` and `relu` is kept no longer than fusion needs it; the `relu`
-//!   is kept in its place once an op reads it that needs it in memory anyway (`want`).
-//! - A light value that nobody needs in memory is never written for the tape's sake, only computed again.
-//! - The tape is owned by the handles of results: dropping the loss drops it, and work that only the
-//!   tape observed is cancelled. An entry becomes active only when it is made, never again later.
+//! - A product whose result only feeds `+ bias` and `relu` is kept no longer than fusion needs it;
+//!   the `relu` is kept in its place once an op reads it that needs it in memory anyway (`want`).
+//! - A light value that nobody needs in memory is never written for the tape's sake, only computed
+//!   again.
+//! - The tape is owned by the handles of results: dropping the loss drops it, and work that only
+//!   the tape observed is cancelled. An entry becomes active only when it is made, never again
+//!   later.
 //!
 //! Entries are freed in a loop, so a tape of a million ops does not overflow the stack. A lock
 //! guards one entry for a few instructions; no two are ever held together.
@@ -174,7 +176,9 @@ impl Entry {
             let mut constant = None;
             match (&operand.entry, operand.node) {
                 (Some(entry), node) => entry.want(wants, node.filter(|_| reads_memory)),
-                (None, Some(node)) if wants > 0 => constant = Some(Constant::of(node, reads_memory)),
+                (None, Some(node)) if wants > 0 => {
+                    constant = Some(Constant::of(node, reads_memory))
+                }
                 _ => {}
             }
             inputs.push(Operand { meta: operand.meta, entry: operand.entry, constant });
@@ -315,7 +319,8 @@ impl State {
 
     fn drop_constants(&mut self, released: &mut Released) {
         let needs = self.needs;
-        for (_, operand) in self.inputs.iter_mut().enumerate().filter(|(i, _)| !needs.has_input(*i)) {
+        for (_, operand) in self.inputs.iter_mut().enumerate().filter(|(i, _)| !needs.has_input(*i))
+        {
             if let Some(Constant::Kept(node)) = operand.constant.take() {
                 released.values.push(node);
             }
@@ -326,8 +331,9 @@ impl State {
     fn take_apart(&mut self) -> Vec<(TapeLink, u32)> {
         let (leans, needs) = (std::mem::take(&mut self.leans), std::mem::take(&mut self.needs));
         let inputs = std::mem::take(&mut self.inputs);
-        let wanted =
-            |(i, operand): (usize, Operand)| Some((operand.entry?, leans as u32 + needs.has_input(i) as u32));
+        let wanted = |(i, operand): (usize, Operand)| {
+            Some((operand.entry?, leans as u32 + needs.has_input(i) as u32))
+        };
         inputs.into_iter().enumerate().filter_map(wanted).collect()
     }
 }

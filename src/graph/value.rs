@@ -79,7 +79,11 @@ impl Keep {
 
     /// What is kept; if it is nothing, what `make` gives is from now on. Nobody waits for somebody
     /// else's making, a poll least of all: there is nothing meanwhile.
-    pub fn get_or_make(&self, buffer: &dyn Buffer, make: impl FnOnce() -> Option<Made>) -> Option<Made> {
+    pub fn get_or_make(
+        &self,
+        buffer: &dyn Buffer,
+        make: impl FnOnce() -> Option<Made>,
+    ) -> Option<Made> {
         let kept = self.kept.get_or_init(|| {
             let kept = Arc::new(Kept { state: Mutex::new(State::Nothing) });
             buffer.remember(&kept);
@@ -186,7 +190,9 @@ impl Value {
     pub fn layout(&self, shape: &Shape) -> Layout {
         match &self.placed {
             None => Layout::contiguous(shape.clone()),
-            Some(p) => Layout { shape: shape.clone(), strides: p.strides.clone(), offset: p.offset },
+            Some(p) => {
+                Layout { shape: shape.clone(), strides: p.strides.clone(), offset: p.offset }
+            }
         }
     }
 
@@ -219,7 +225,9 @@ impl Value {
             return strides;
         }
         let lead = to.rank() - from.rank();
-        (0..to.rank()).map(|i| if i < lead || from[i - lead] == 1 { 0 } else { strides[i - lead] }).collect()
+        (0..to.rank())
+            .map(|i| if i < lead || from[i - lead] == 1 { 0 } else { strides[i - lead] })
+            .collect()
     }
 
     /// The buffer that it lies in, where that is more than its node.

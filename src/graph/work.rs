@@ -34,10 +34,12 @@ impl Work {
     /// True where the `i`th of its nodes gets a value.
     pub fn writes(&self, i: usize) -> bool {
         match self {
-            Work::Group { group, written, .. } => match i.checked_sub(group.head.is_some() as usize) {
-                Some(k) => k >= group.members.len() || written.contains(&(k as u8)),
-                None => false,
-            },
+            Work::Group { group, written, .. } => {
+                match i.checked_sub(group.head.is_some() as usize) {
+                    Some(k) => k >= group.members.len() || written.contains(&(k as u8)),
+                    None => false,
+                }
+            }
             Work::Node(_) => true,
         }
     }

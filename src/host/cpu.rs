@@ -99,9 +99,9 @@ options! { CpuOptions;
 impl CpuOptions {
     /// Compute threads; by default one a core. From 1 to 64.
     ///
-    /// They call the wakers of what they have run, and drop what came with an op. Where that takes long, or
-    /// waits for this very device, and no other of them is free, one more thread takes its place after some
-    /// milliseconds.
+    /// They call the wakers of what they have run, and drop what came with an op. Where that takes
+    /// long, or waits for this very device, and no other of them is free, one more thread takes its
+    /// place after some milliseconds.
     pub fn threads(mut self, threads: usize) -> CpuOptions {
         self.threads = threads.clamp(1, 64);
         self.streams = self.threads.max(2);

@@ -21,7 +21,8 @@ type Part = dyn Fn(usize) + Sync;
 
 /// One parallel kernel while it runs.
 struct Job {
-    /// The kernel's closure, alive until `Member::run` returns, which waits for `helpers` to be gone.
+    /// The kernel's closure, alive until `Member::run` returns, which waits for `helpers` to be
+    /// gone.
     part: *const Part,
     shares: Box<[Share]>,
     helpers: AtomicUsize,
@@ -62,7 +63,9 @@ impl Job {
                 // counted.
                 let part = unsafe { &*self.part };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
-                    self.shares.iter().for_each(|share| share.next.store(share.end, Ordering::Relaxed));
+                    self.shares
+                        .iter()
+                        .for_each(|share| share.next.store(share.end, Ordering::Relaxed));
                     let mut first = lock(&self.panic);
                     if first.is_none() {
                         *first = Some(panic);
@@ -177,10 +180,12 @@ impl Parallel for Member<'_> {
             return (0..parts).for_each(part);
         }
         // SAFETY: only the lifetime is changed; `Job::part` says why the closure outlives its uses.
-        let part: *const Part =
-            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part) };
+        let part: *const Part = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part)
+        };
         let first = |worker: usize| worker * parts / crew.threads;
-        let share = |worker| Share { next: AtomicUsize::new(first(worker)), end: first(worker + 1) };
+        let share =
+            |worker| Share { next: AtomicUsize::new(first(worker)), end: first(worker + 1) };
         let job = Arc::new(Job {
             part,
             shares: (0..crew.threads).map(share).collect(),
@@ -228,7 +233,8 @@ mod tests {
             });
             assert!(runs.iter().all(|r| r.load(Ordering::Relaxed) == 1));
         }
-        let panic = catch_unwind(AssertUnwindSafe(|| crew.member(0).run(10, &|i| assert_ne!(i, 5))));
+        let panic =
+            catch_unwind(AssertUnwindSafe(|| crew.member(0).run(10, &|i| assert_ne!(i, 5))));
         assert!(panic.is_err());
         let panic = catch_unwind(AssertUnwindSafe(|| crew.in_a_row(|| assert!(!crew.is_awake()))));
         assert!(panic.is_err() && !crew.is_awake(), "a panic ends the row");

@@ -1,9 +1,10 @@
 //! Wakes that one worker leaves to another: to the one on the core of who is woken.
 //!
-//! A thread that sleeps is woken where it fell asleep, and on a small machine a worker stands there. To interrupt that
-//! core from another takes both of them away from their work (in a virtual machine 20 us and 10, from its own core 4);
-//! to write a line that an idle worker looks at takes less than one. A product of [256, 256], awaited, took 90 us by
-//! turns of 77 and 100, and takes 77. Knows neither steps nor books.
+//! A thread that sleeps is woken where it fell asleep, and on a small machine a worker stands
+//! there. To interrupt that core from another takes both of them away from their work (in a virtual
+//! machine 20 us and 10, from its own core 4); to write a line that an idle worker looks at takes
+//! less than one. A product of [256, 256], awaited, took 90 us by turns of 77 and 100, and takes
+//! 77. Knows neither steps nor books.
 
 use crate::guard::{Wakers, wake_all};
 use crate::sync::clock::Instant;
@@ -13,8 +14,8 @@ use crate::sync::{Mutex, lock};
 use std::task::Waker;
 use std::time::Duration;
 
-/// How long a worker waits for another to come and take what it leaves: from core to core and back took up to 0.4 us,
-/// a look around with a yield 1.
+/// How long a worker waits for another to come and take what it leaves: from core to core and back
+/// took up to 0.4 us, a look around with a yield 1.
 const WAIT: Duration = Duration::from_micros(3);
 
 /// No core, or none that is known.
@@ -74,7 +75,8 @@ impl Errands {
         self.workers[me].core.store(NONE, Relaxed);
     }
 
-    /// Sees to it that all of them are woken: by an idle worker on their core where there is one, else here and now.
+    /// Sees to it that all of them are woken: by an idle worker on their core where there is one,
+    /// else here and now.
     pub fn wake(&self, me: usize, here: impl FnOnce() -> Option<usize>, mut wakers: Wakers) {
         let core = self.awaited_on.load(Relaxed);
         if core != NONE && here() != Some(core) {
@@ -86,7 +88,9 @@ impl Errands {
     /// What is in `wakers` after that nobody has taken.
     fn leave_to_one_on(&self, core: usize, me: usize, wakers: &mut Wakers) {
         let is_there = |i: usize, worker: &Worker| i != me && worker.core.load(Relaxed) == core;
-        let Some((_, worker)) = self.workers.iter().enumerate().find(|(i, worker)| is_there(*i, worker)) else {
+        let Some((_, worker)) =
+            self.workers.iter().enumerate().find(|(i, worker)| is_there(*i, worker))
+        else {
             return;
         };
         let from = Instant::now();
@@ -98,8 +102,8 @@ impl Errands {
             is_left = is_left || worker.take_on(wakers);
             spin_loop();
         }
-        // It does not run just now: until it says again where it is nobody waits for it. What others have left there is
-        // woken with this.
+        // It does not run just now: until it says again where it is nobody waits for it. What
+        // others have left there is woken with this.
         worker.core.store(NONE, Relaxed);
         if is_left {
             while let Some(waker) = worker.next() {
@@ -267,7 +271,8 @@ mod tests {
             assert_eq!((sleeper.times(), *lock(&sleeper.by)), (times, Some(here)));
         };
         wakes_here(&errands);
-        // The waiter's core is the waker's, then one where no worker is, then one where one is that does not look.
+        // The waiter's core is the waker's, then one where no worker is, then one where one is that
+        // does not look.
         let elsewhere = errands.idle(1, Some(5));
         for core in [3, 6, 5] {
             errands.awaits_on(Some(core));

@@ -54,7 +54,8 @@ fn run_fused(
     x: &Value,
     mut host: Host<'_>,
 ) -> Results {
-    let Ok(results) = fused::group(group, Cow::Owned(program), written, end, |_| Ok(x), |_| None, &mut host);
+    let Ok(results) =
+        fused::group(group, Cow::Owned(program), written, end, |_| Ok(x), |_| None, &mut host);
     results
 }
 
@@ -95,9 +96,12 @@ fn a_fused_reduction_computes_each_element_once_whatever_is_written_beside_it() 
         for rank in 0..3 {
             let dims: SmallVec<[bool; 8]> =
                 (0..shape.len()).map(|d| rank == 2 || d == rank * (shape.len() - 1)).collect();
-            let kept: Vec<usize> = (0..shape.len()).filter(|&d| !dims[d]).map(|d| shape[d]).collect();
+            let kept: Vec<usize> =
+                (0..shape.len()).filter(|&d| !dims[d]).map(|d| shape[d]).collect();
             let count: usize = kept.iter().product();
-            for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMax, ReduceOp::Any, ReduceOp::Mean] {
+            for op in
+                [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMax, ReduceOp::Any, ReduceOp::Mean]
+            {
                 if n == 0 && matches!(op, ReduceOp::Max | ReduceOp::ArgMax) {
                     continue;
                 }
@@ -106,20 +110,24 @@ fn a_fused_reduction_computes_each_element_once_whatever_is_written_beside_it() 
                     ReduceOp::Any => DType::Bool,
                     _ => DType::F32,
                 };
-                let end = node(Op::Reduce(Box::new(Reduction { op, dims: dims.clone() })), &kept, dtype);
+                let end =
+                    node(Op::Reduce(Box::new(Reduction { op, dims: dims.clone() })), &kept, dtype);
                 let (alone, _) = run(&[], Some((&end, 2)), &Serial);
                 let alone = bits(&alone[0], count * dtype.size());
                 for written in [&[][..], &[0], &[2], &[0, 2]] {
                     for parallel in [&Serial as &dyn Parallel, &Cut] {
                         let (results, computed) = run(written, Some((&end, 2)), parallel);
-                        let what = format!("{op:?} of {shape:?} over {dims:?}, {written:?} written");
+                        let what =
+                            format!("{op:?} of {shape:?} over {dims:?}, {written:?} written");
                         for (value, &member) in results.iter().zip(written) {
                             assert_eq!(bits(value, 4 * n), apart[member as usize / 2], "{what}");
                         }
                         assert_eq!(bits(&results[written.len()], alone.len()), alone, "{what}");
                         match op {
                             // The block of each result in which the best one is, once more.
-                            ReduceOp::ArgMax => assert!((n..=2 * n).contains(&computed), "{what}: {computed}"),
+                            ReduceOp::ArgMax => {
+                                assert!((n..=2 * n).contains(&computed), "{what}: {computed}")
+                            }
                             _ => assert_eq!(computed, n, "{what}"),
                         }
                     }

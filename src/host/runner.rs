@@ -111,7 +111,8 @@ impl Runner for CpuRunner {
 
     fn start(&self, port: &'static Port) {
         if self.threads.running.load(SeqCst) > 0 {
-            // All are at work, and look at the intake when they are through: where one is away, another stands in.
+            // All are at work, and look at the intake when they are through: where one is away,
+            // another stands in.
             if self.away.is_any()
                 && let Some(shared) = &*lock(&self.shared)
             {
@@ -225,7 +226,10 @@ impl Shared {
         let place = self.manner.spread.then(Place::here).flatten().map(Arc::new);
         self.threads.have_place(me, place.clone());
         while let Err(words) = caught(|| self.work(me, place.as_deref())) {
-            self.port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
+            self.port.end(
+                ErrorKind::DeviceLost,
+                format!("the device is lost: its engine panicked: {words}"),
+            );
             self.end(&mut guard::lock(&self.books));
         }
         self.threads.lose_place(me, place);
@@ -255,7 +259,8 @@ impl Shared {
                 return;
             }
             if later.has_some() {
-                // A user's things may take their time to go, and wait for what others do: nobody waits for them.
+                // A user's things may take their time to go, and wait for what others do: nobody
+                // waits for them.
                 if let Some(step) = ran.take() {
                     self.tell_end(step);
                 }
@@ -296,7 +301,8 @@ impl Shared {
         }
     }
 
-    /// Runs a step, with the post left to somebody else where that is needed. Given back unless its end has been told.
+    /// Runs a step, with the post left to somebody else where that is needed. Given back unless its
+    /// end has been told.
     fn run(&self, me: usize, mut step: Step) -> Option<Step> {
         self.hand_over(me);
         self.errands.busy(me);
@@ -311,7 +317,8 @@ impl Shared {
         run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
         let mut step = Some(step);
-        // A waker may wait for what this end lets go on. (And `waitall` for what has been let go by now.)
+        // A waker may wait for what this end lets go on. (And `waitall` for what has been let go by
+        // now.)
         if woken.has_some()
             && let Some(step) = step.take()
         {
@@ -321,7 +328,8 @@ impl Shared {
         step
     }
 
-    /// Tells the books of a step's end, apart from a visit for more, and puts on offer what it lets go on.
+    /// Tells the books of a step's end, apart from a visit for more, and puts on offer what it lets
+    /// go on.
     fn tell_end(&self, step: Step) {
         let mut books = guard::lock(&self.books);
         let now = self.now();
@@ -330,7 +338,8 @@ impl Shared {
         self.put_off(&books);
     }
 
-    /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to look at: the post is left.
+    /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to
+    /// look at: the post is left.
     fn wake(&self, me: usize, woken: Woken) {
         let wakers = woken.end();
         if !wakers.is_empty() {
@@ -353,9 +362,10 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done. Who has run a step has to come by, attending
-    /// or not: its end may let others begin. Who `ran` one tells of its end and takes another in one visit: between two, another
-    /// worker would take what follows, and fetch from this one's cache what it reads.
+    /// Looks at what came in, and takes a step. True where anything was done. Who has run a step
+    /// has to come by, attending or not: its end may let others begin. Who `ran` one tells of its
+    /// end and takes another in one visit: between two, another worker would take what follows, and
+    /// fetch from this one's cache what it reads.
     fn at_desk(&self, me: usize, has_run: bool, ran: Option<Step>) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
@@ -396,7 +406,8 @@ impl Shared {
     /// When what is held back is due; what is left of a batch at once, whoever comes to attend.
     fn put_off(&self, books: &Books) {
         let left_over = (!books.desk.is_clear()).then_some(0);
-        self.deadline.store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+        self.deadline
+            .store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// A step, and word to the others of how many there are besides.
@@ -443,7 +454,8 @@ impl Shared {
                 began != 0 && now.saturating_sub(began - 1) > limit_ns
             });
             if stuck {
-                let text = format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
+                let text =
+                    format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
                 let later = Later::begin();
                 self.end(&mut guard::lock(&self.books));

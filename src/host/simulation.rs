@@ -114,7 +114,9 @@ impl SimRunner {
             events.push(Event::Look);
         }
         let runs = |&s: &usize| {
-            let ready = |step: &Step| step.waits.iter().all(|w| world.reached[w.stream as usize] >= w.point);
+            let ready = |step: &Step| {
+                step.waits.iter().all(|w| world.reached[w.stream as usize] >= w.point)
+            };
             world.stuck[s].is_none() && world.streams[s].front().is_some_and(ready)
         };
         // What is urgent goes before what has not begun.
@@ -182,7 +184,8 @@ impl SimRunner {
         if faults.loss_at == Some(world.begun) {
             let at = step.nodes().next().map(|n| n.at);
             let place = at.map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
-            let text = format!("the device is lost: it failed while running {}{place}", names.join(", "));
+            let text =
+                format!("the device is lost: it failed while running {}{place}", names.join(", "));
             world.port.end(ErrorKind::DeviceLost, text);
             world.end();
             return;
@@ -195,7 +198,8 @@ impl SimRunner {
         if faults.kernel_at == Some(world.begun) {
             let node = step.nodes().next();
             let error = node.map(|n| n.fail(ErrorKind::Kernel, "the kernel failed (simulated)"));
-            let results: Results = (0..step.work().results()).filter_map(|_| error.clone().map(Err)).collect();
+            let results: Results =
+                (0..step.work().results()).filter_map(|_| error.clone().map(Err)).collect();
             run::publish(&mut step, results, world.port, None);
         } else {
             run::run(&mut step, world.port, host);
@@ -210,7 +214,10 @@ impl SimRunner {
     /// the device, and every await with it.
     fn step_or_lose(&self, port: &'static Port) -> bool {
         caught(|| self.step(port)).unwrap_or_else(|words| {
-            port.end(ErrorKind::DeviceLost, format!("the device is lost: its engine panicked: {words}"));
+            port.end(
+                ErrorKind::DeviceLost,
+                format!("the device is lost: its engine panicked: {words}"),
+            );
             if let Some(world) = &mut *guard::lock(&self.world) {
                 world.end();
             }

@@ -97,7 +97,9 @@ impl Backend for Host<'_> {
 
     fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Place {
         let block = buffer.as_any().downcast_ref::<Block>();
-        Place::Shared(block.unwrap_or_else(|| unreachable!("what is reusable here is a block")).move_out())
+        Place::Shared(
+            block.unwrap_or_else(|| unreachable!("what is reusable here is a block")).move_out(),
+        )
     }
 
     fn value(place: Place) -> Value {
@@ -117,7 +119,8 @@ impl Backend for Host<'_> {
             .zip(places)
             .map(|(reg, place)| Output { reg, view: place.view(program.dtype(reg), shape) })
             .collect();
-        let fits = |end: &End<'_, Place>| out.len() < OUTPUTS_MAX || out.iter().any(|o| o.reg == end.reg);
+        let fits =
+            |end: &End<'_, Place>| out.len() < OUTPUTS_MAX || out.iter().any(|o| o.reg == end.reg);
         let together = end.as_ref().is_some_and(fits);
         guarded(|| {
             if !together && !out.is_empty() {
@@ -169,9 +172,20 @@ impl Backend for Host<'_> {
         })
     }
 
-    fn give(&mut self, sink: &dyn Sink, node: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
+    fn give(
+        &mut self,
+        sink: &dyn Sink,
+        node: &Node,
+        value: &Value,
+        of: &Node,
+    ) -> Result<(), Trouble> {
         let strides = value.strides(&of.shape);
-        let from = View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
+        let from = View {
+            ptr: value.first(of.dtype),
+            dtype: of.dtype,
+            shape: &of.shape,
+            strides: &strides,
+        };
         backend::given(sink, node, from, self.parallel).map_err(Trouble::Failed)
     }
 
@@ -186,7 +200,9 @@ impl Backend for Host<'_> {
 
     fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Infallible> {
         Ok(match trouble {
-            Trouble::OutOfMemory { bytes } => backend::out_of_memory(node, bytes, self.memory.bytes().live),
+            Trouble::OutOfMemory { bytes } => {
+                backend::out_of_memory(node, bytes, self.memory.bytes().live)
+            }
             Trouble::Refused(refusal) => node.fail(refusal.kind, refusal.message),
             Trouble::Failed(error) => error,
         })
@@ -235,7 +251,9 @@ fn run_reduction_of(
         unsafe { elementwise::run_into(&program, shape, views, range.clone(), &mut places) };
         if let Some(Output { view, .. }) = out.iter().find(|o| o.reg == reg) {
             // SAFETY: as above; the tile was just computed.
-            unsafe { stream::put(to, at(view), range.len() * dtype.size(), view.numel() * dtype.size()) };
+            unsafe {
+                stream::put(to, at(view), range.len() * dtype.size(), view.numel() * dtype.size())
+            };
         }
     };
     let source = reduce::Source::Fused { dtype, shape, read: &tiles };
@@ -263,7 +281,9 @@ fn run_tiny(claim: &mut Claim<'_>) -> bool {
         let input: &Node = &inputs[i];
         match input.value() {
             _ if input.dtype != on => Lone::same(std::ptr::null()),
-            Some(value) if value.placed.is_none() && input.shape.is(&node.shape) => Lone::each(value.first(on)),
+            Some(value) if value.placed.is_none() && input.shape.is(&node.shape) => {
+                Lone::each(value.first(on))
+            }
             Some(value) if input.numel() == 1 => Lone::same(value.first(on)),
             _ => Lone::same(std::ptr::null()),
         }
@@ -287,8 +307,8 @@ fn run_tiny(claim: &mut Claim<'_>) -> bool {
             let x = operand(0, types.on);
             (One::Unary(op), types.on, x, x)
         }
-        // Written out: the way of a constant, one element with strides of 0, through a program costs its readers ten times as
-        // much as theirs (5,000 instructions).
+        // Written out: the way of a constant, one element with strides of 0, through a program
+        // costs its readers ten times as much as theirs (5,000 instructions).
         Op::Fill(number) => {
             return claim.fill_in(|to| {
                 with_dtype!(node.dtype, T => {

@@ -1,5 +1,5 @@
-//! What compute threads ask of the operating system: to give way to the executor's, and to be woken each on a core of
-//! its own.
+//! What compute threads ask of the operating system: to give way to the executor's, and to be woken
+//! each on a core of its own.
 
 #![allow(unsafe_code)]
 
@@ -8,17 +8,19 @@ use crate::sync::threads::Thread;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 
-/// How long such a thread keeps its core against one that wakes, where the kernel can be told (Linux 6.12).
-/// By default it was 1.4 ms on two cores (`/proc/PID/task/TID/sched`), whatever the priorities.
+/// How long such a thread keeps its core against one that wakes, where the kernel can be told
+/// (Linux 6.12). By default it was 1.4 ms on two cores (`/proc/PID/task/TID/sched`), whatever the
+/// priorities.
 #[cfg(target_os = "linux")]
 const SLICE_NS: u64 = 200_000;
 
-/// Lowers the calling thread's priority below the executor's, and has it give way soon to whoever wakes.
-/// A refusal of either leaves that as it was.
+/// Lowers the calling thread's priority below the executor's, and has it give way soon to whoever
+/// wakes. A refusal of either leaves that as it was.
 pub(crate) fn lower_priority(nice: i32) {
     #[cfg(target_os = "linux")]
     if nice != 0 {
-        // SAFETY: plain system calls on the calling thread, with a place of the size that they are told.
+        // SAFETY: plain system calls on the calling thread, with a place of the size that they are
+        // told.
         unsafe {
             let tid = libc::syscall(libc::SYS_gettid) as libc::id_t;
             let now = libc::getpriority(libc::PRIO_PROCESS, tid);
@@ -27,7 +29,8 @@ pub(crate) fn lower_priority(nice: i32) {
             let size = size_of::<libc::sched_attr>();
             let known = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut how, size, 0) == 0;
             // Of a real-time thread the number is something else.
-            if known && [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(how.sched_policy as i32)) {
+            if known && [libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(how.sched_policy as i32))
+            {
                 how.sched_runtime = SLICE_NS;
                 libc::syscall(libc::SYS_sched_setattr, 0, &raw const how, 0);
             }
@@ -50,11 +53,12 @@ pub(super) fn core() -> Option<usize> {
 
 /// Which cores a compute thread may use, for who wakes it.
 ///
-/// The system puts a thread beside the one that wakes it, and while both have run within half a millisecond it moves
-/// neither: with two threads on one of two cores a product of [256, 256] took 3.1 ms instead of 0.09, for what had been
-/// begun there waited for a slice of time. So the thread is kept off its waker's core until it is awake. (Not for
-/// good: what a user's op starts would be kept with it, and beside a caller that goes on working the thread would
-/// wait while another core is idle.)
+/// The system puts a thread beside the one that wakes it, and while both have run within half a
+/// millisecond it moves neither: with two threads on one of two cores a product of [256, 256] took
+/// 3.1 ms instead of 0.09, for what had been begun there waited for a slice of time. So the thread
+/// is kept off its waker's core until it is awake. (Not for good: what a user's op starts would be
+/// kept with it, and beside a caller that goes on working the thread would wait while another core
+/// is idle.)
 pub(crate) struct Place {
     #[cfg(target_os = "linux")]
     thread: libc::pid_t,
@@ -71,10 +75,12 @@ impl Place {
     /// The calling thread's, where there is more than one core and the system tells.
     pub fn here() -> Option<Place> {
         #[cfg(target_os = "linux")]
-        // SAFETY: plain system calls on the calling thread, with a place of the size that they are told; zeros are a set.
+        // SAFETY: plain system calls on the calling thread, with a place of the size that they are
+        // told; zeros are a set.
         unsafe {
             let mut cores: libc::cpu_set_t = std::mem::zeroed();
-            let known = libc::sched_getaffinity(0, SET, &raw mut cores) == 0 && libc::CPU_COUNT(&cores) > 1;
+            let known =
+                libc::sched_getaffinity(0, SET, &raw mut cores) == 0 && libc::CPU_COUNT(&cores) > 1;
             let thread = libc::syscall(libc::SYS_gettid) as libc::pid_t;
             known.then_some(Place { thread, cores, is_apart: AtomicBool::new(false) })
         }
@@ -82,12 +88,14 @@ impl Place {
         None
     }
 
-    /// Keeps the thread, which has not ended, off the caller's core. A refusal leaves it where it was.
+    /// Keeps the thread, which has not ended, off the caller's core. A refusal leaves it where it
+    /// was.
     pub fn keep_apart(&self) {
         #[cfg(target_os = "linux")]
         if let Some(core) = core().filter(|&core| core < 8 * SET) {
             let mut others = self.cores;
-            // SAFETY: plain system calls, with a set of the size that they are told; the core is one of a set's.
+            // SAFETY: plain system calls, with a set of the size that they are told; the core is
+            // one of a set's.
             unsafe { libc::CPU_CLR(core, &mut others) };
             // SAFETY: as above.
             if unsafe { libc::CPU_COUNT(&others) } > 0 {
@@ -103,7 +111,8 @@ impl Place {
         #[cfg(target_os = "linux")]
         if self.is_apart.load(Relaxed) {
             self.is_apart.store(false, Relaxed);
-            // SAFETY: a plain system call on the calling thread, with a set of the size that it is told.
+            // SAFETY: a plain system call on the calling thread, with a set of the size that it is
+            // told.
             unsafe { libc::sched_setaffinity(0, SET, &raw const self.cores) };
         }
     }
@@ -125,8 +134,9 @@ impl Threads {
         }
     }
 
-    /// For a worker that goes on working: on another core. A caller that is about to await leaves its own to whom it wakes,
-    /// which is sooner there: an op began 5 us after its call, and 57 where another core had to wake for it.
+    /// For a worker that goes on working: on another core. A caller that is about to await leaves
+    /// its own to whom it wakes, which is sooner there: an op began 5 us after its call, and 57
+    /// where another core had to wake for it.
     pub fn wake_apart(&self, worker: usize) {
         if let Some(Some(place)) = lock(&self.places).get(worker) {
             place.keep_apart();
@@ -172,7 +182,8 @@ mod tests {
 
     /// The cores that the calling thread may use.
     fn cores() -> Vec<usize> {
-        // SAFETY: a plain system call with a place of the size that it is told; zeros are a set of cores.
+        // SAFETY: a plain system call with a place of the size that it is told; zeros are a set of
+        // cores.
         unsafe {
             let mut may: libc::cpu_set_t = std::mem::zeroed();
             assert_eq!(libc::sched_getaffinity(0, SET, &raw mut may), 0);
@@ -186,7 +197,9 @@ mod tests {
             lower_priority(1);
             lower_priority(i32::MAX);
             // SAFETY: plain system calls on the calling thread.
-            unsafe { libc::getpriority(libc::PRIO_PROCESS, libc::syscall(libc::SYS_gettid) as libc::id_t) }
+            unsafe {
+                libc::getpriority(libc::PRIO_PROCESS, libc::syscall(libc::SYS_gettid) as libc::id_t)
+            }
         });
         assert_eq!(nice.join().expect("no panic"), 19);
     }

@@ -1,6 +1,6 @@
-//! Addresses of freed blocks by size class, a shelf a thread: the last that a thread freed is the first
-//! that it uses, since its core still has it. With one list for all, two chains of products of 32x32 took
-//! 1.10 of one after the other, and so 1.03.
+//! Addresses of freed blocks by size class, a shelf a thread: the last that a thread freed is the
+//! first that it uses, since its core still has it. With one list for all, two chains of products
+//! of 32x32 took 1.10 of one after the other, and so 1.03.
 //!
 //! Called by [`Memory`](super::Memory), which counts bytes and knows what a class is.
 

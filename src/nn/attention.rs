@@ -55,8 +55,8 @@ impl MultiheadAttention {
     /// device's generator.
     ///
     /// # Errors
-    /// Where `width` does not divide into `heads`, the weights are failed values, and so is what the layer makes of
-    /// them.
+    /// Where `width` does not divide into `heads`, the weights are failed values, and so is what
+    /// the layer makes of them.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -89,8 +89,10 @@ impl MultiheadAttention {
     fn made(width: usize, heads: usize, bias: bool, device: &Device) -> MultiheadAttention {
         let (weight, at) = (|value: TensorFuture| Parameter::new(value), Location::caller());
         if heads == 0 || !width.is_multiple_of(heads) || width.checked_mul(3).is_none() {
-            let message =
-                format!("a width of {width} does not divide into {}", number_of(heads, "head", "heads"));
+            let message = format!(
+                "a width of {width} does not divide into {}",
+                number_of(heads, "head", "heads")
+            );
             let failed = || {
                 weight(device.refused(
                     "MultiheadAttention",
@@ -163,7 +165,11 @@ impl MultiheadAttention {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn forward_with(&self, x: &TensorFuture, options: impl Into<AttentionOptions>) -> TensorFuture {
+    pub fn forward_with(
+        &self,
+        x: &TensorFuture,
+        options: impl Into<AttentionOptions>,
+    ) -> TensorFuture {
         let (batch, places) = match self.sizes(x) {
             Ok(sizes) => sizes,
             Err(failed) => return failed,
@@ -174,8 +180,9 @@ impl MultiheadAttention {
         if all.error().is_some() {
             return all;
         }
-        let heads =
-            all.reshape([batch, places, 3, self.heads, self.width / self.heads]).permute([2, 0, 3, 1, 4]);
+        let heads = all
+            .reshape([batch, places, 3, self.heads, self.width / self.heads])
+            .permute([2, 0, 3, 1, 4]);
         self.mixed([&heads.i(0), &heads.i(1), &heads.i(2)], x, options.into())
     }
 
@@ -198,7 +205,8 @@ impl MultiheadAttention {
         value: &TensorFuture,
         options: impl Into<AttentionOptions>,
     ) -> TensorFuture {
-        let (weight, bias) = (self.in_proj_weight.value(), self.in_proj_bias.as_ref().map(Parameter::value));
+        let (weight, bias) =
+            (self.in_proj_weight.value(), self.in_proj_bias.as_ref().map(Parameter::value));
         let mut heads = Vec::with_capacity(3);
         for (part, x) in [query, key, value].into_iter().enumerate() {
             let (batch, places) = match self.sizes(x) {
@@ -226,7 +234,13 @@ impl MultiheadAttention {
             [batch @ .., places, width] if *width == self.width => Ok((product_of(batch), *places)),
             _ => {
                 let message = format!("needs [..., places, {}], not {}", self.width, x.shape());
-                Err(x.device().refused("MultiheadAttention", ErrorKind::Shape, message, x.dtype(), at))
+                Err(x.device().refused(
+                    "MultiheadAttention",
+                    ErrorKind::Shape,
+                    message,
+                    x.dtype(),
+                    at,
+                ))
             }
         }
     }

@@ -26,8 +26,8 @@ macro_rules! convolutions {
             /// of. `kernel` is one number, or one for each spatial dimension.
             ///
             /// # Errors
-            /// Where `kernel` is neither, or is not positive, and where channels do not divide into groups, the
-            /// weights are failed values, and so is what the layer makes of them.
+            /// Where `kernel` is neither, or is not positive, and where channels do not divide into
+            /// groups, the weights are failed values, and so is what the layer makes of them.
             $(#[$new])*
             #[track_caller]
             pub fn new(

@@ -44,7 +44,10 @@ impl Linear {
     /// ```
     #[track_caller]
     pub fn without_bias(inputs: usize, outputs: usize, device: &Device) -> Linear {
-        Linear { weight: Parameter::new(uniform(device, [outputs, inputs], bound(inputs))), bias: None }
+        Linear {
+            weight: Parameter::new(uniform(device, [outputs, inputs], bound(inputs))),
+            bias: None,
+        }
     }
 
     /// A layer with these weights; cells that others may share.
@@ -159,7 +162,8 @@ impl LazyLinear {
             return None;
         }
         let inputs = x.dims().last().copied().unwrap_or(1);
-        let made = Linear::new(inputs, self.outputs, &weight.device().unwrap_or_else(|| x.device()));
+        let made =
+            Linear::new(inputs, self.outputs, &weight.device().unwrap_or_else(|| x.device()));
         for (lazy, made) in self.linear.cells().zip(made.cells()) {
             made.to_dtype(lazy.lazy_dtype());
             made.train(lazy.is_trained());

@@ -42,7 +42,8 @@ mod sequential;
 mod transformer;
 
 pub use activation::{
-    Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh, from_fn,
+    Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
+    from_fn,
 };
 pub use attention::MultiheadAttention;
 pub use conv::{Conv1d, Conv2d, Conv3d};

@@ -212,7 +212,10 @@ pub trait Module: Send + Sync {
     /// Where a name is missing, is not known, or has another shape; nothing is changed then.
     #[doc(alias = "load_state_dict")]
     #[track_caller]
-    fn load_state(&self, state: impl IntoIterator<Item = (String, TensorFuture)>) -> Result<(), Error>
+    fn load_state(
+        &self,
+        state: impl IntoIterator<Item = (String, TensorFuture)>,
+    ) -> Result<(), Error>
     where
         Self: Sized,
     {
@@ -273,7 +276,8 @@ fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> Result<(), 
             return error(ErrorKind::Shape, text);
         }
         let device = parameter.device().unwrap_or_else(|| value.device());
-        let dtype = if parameter.is_lazy() { parameter.lazy_dtype() } else { parameter.value().dtype() };
+        let dtype =
+            if parameter.is_lazy() { parameter.lazy_dtype() } else { parameter.value().dtype() };
         found.push((parameter, value.to_device(&device).to_dtype(dtype)));
     }
     let mut names: Vec<String> = given.into_keys().collect();

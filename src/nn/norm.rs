@@ -137,8 +137,8 @@ impl Module for RmsNorm {
 
 /// Batch norm over all dimensions but the channels (dimension 1), whatever their number: PyTorch's
 /// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance
-/// and keeps running averages of them; in use ([`Module::eval`]) with the averages. Tasks that run it
-/// at the same time all count.
+/// and keeps running averages of them; in use ([`Module::eval`]) with the averages. Tasks that run
+/// it at the same time all count.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -242,7 +242,12 @@ impl Module for BatchNorm {
                 let new = build::gate_or(0, &new, &[&whole], at).to_dtype(DType::F32);
                 running.update(|old| {
                     let old = old.to_dtype(DType::F32);
-                    build::choose(&whole, &old * (1.0 - self.momentum) + &new * self.momentum, old, at)
+                    build::choose(
+                        &whole,
+                        &old * (1.0 - self.momentum) + &new * self.momentum,
+                        old,
+                        at,
+                    )
                 });
             };
             blend(&self.running_mean, batch_mean);

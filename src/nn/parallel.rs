@@ -36,8 +36,8 @@ pub struct ColumnLinear {
     group: Group,
 }
 
-/// A [`Linear`] of which each rank has a part of the inputs: from this rank's `[..., inputs / ranks]`
-/// to `[..., outputs]`, the same on all ranks. [`ColumnLinear`] shows one.
+/// A [`Linear`] of which each rank has a part of the inputs: from this rank's `[..., inputs /
+/// ranks]` to `[..., outputs]`, the same on all ranks. [`ColumnLinear`] shows one.
 #[derive(Debug)]
 pub struct RowLinear {
     weight: Parameter,
@@ -83,17 +83,18 @@ impl Module for ColumnLinear {
 }
 
 impl RowLinear {
-    /// This rank's part of a layer: of rank 0's, which all ranks are given. All have to call it. The
-    /// bias is on all ranks.
+    /// This rank's part of a layer: of rank 0's, which all ranks are given. All have to call it.
+    /// The bias is on all ranks.
     ///
     /// # Errors
-    /// A shape error, in the parameters and whatever is made with them, where the inputs do not divide
-    /// by the ranks.
+    /// A shape error, in the parameters and whatever is made with them, where the inputs do not
+    /// divide by the ranks.
     #[track_caller]
     pub fn of(linear: &Linear, group: &Group) -> RowLinear {
         let at = Location::caller();
         let weight = Parameter::new(part(&linear.weight(), 1, group, at));
-        let bias = linear.bias().map(|bias| Parameter::new(bias.stop_gradient().broadcast(group, 0)));
+        let bias =
+            linear.bias().map(|bias| Parameter::new(bias.stop_gradient().broadcast(group, 0)));
         RowLinear { weight, bias, group: group.clone() }
     }
 }

@@ -14,9 +14,9 @@ use std::panic::Location;
 use std::sync::Arc;
 
 /// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values
-/// themselves never change; [`set`](Self::set) puts another one in, and [`update`](Self::update) one
-/// that is made from it. Clones share the cell, so that
-/// an optimizer sees the module's own, and two modules can tie their weights.
+/// themselves never change; [`set`](Self::set) puts another one in, and [`update`](Self::update)
+/// one that is made from it. Clones share the cell, so that an optimizer sees the module's own, and
+/// two modules can tie their weights.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -57,7 +57,8 @@ struct Lazy {
 impl Lazy {
     /// Sizes as a shape shows them; `?` is open.
     fn shape(&self) -> String {
-        let sizes: Vec<String> = self.sizes.iter().map(|n| n.map_or("?".into(), |n| n.to_string())).collect();
+        let sizes: Vec<String> =
+            self.sizes.iter().map(|n| n.map_or("?".into(), |n| n.to_string())).collect();
         format!("[{}]", sizes.join(", "))
     }
 }
@@ -159,7 +160,10 @@ impl Parameter {
 
     fn stand_in(&self) -> Option<TensorFuture> {
         STAND_INS.with_borrow(|all| {
-            all.iter().rev().find(|(cell, _)| *cell == self.address()).map(|(_, value)| value.clone())
+            all.iter()
+                .rev()
+                .find(|(cell, _)| *cell == self.address())
+                .map(|(_, value)| value.clone())
         })
     }
 
@@ -196,9 +200,10 @@ impl Parameter {
         drop(old);
     }
 
-    /// Puts in what `f` makes of the value, which it is given off the tape. No change is lost, though
-    /// several threads make theirs at once: where another value came in meanwhile, `f` is called again,
-    /// with that one. So it may only queue work. A [`lazy`](Self::lazy) weight without a value stays so.
+    /// Puts in what `f` makes of the value, which it is given off the tape. No change is lost,
+    /// though several threads make theirs at once: where another value came in meanwhile, `f` is
+    /// called again, with that one. So it may only queue work. A [`lazy`](Self::lazy) weight
+    /// without a value stays so.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -215,7 +220,9 @@ impl Parameter {
     #[track_caller]
     pub fn update(&self, mut f: impl FnMut(TensorFuture) -> TensorFuture) {
         while self.stand_in().is_none() {
-            let Some(old) = lock(&self.0).value.as_ref().map(TensorFuture::stop_gradient) else { break };
+            let Some(old) = lock(&self.0).value.as_ref().map(TensorFuture::stop_gradient) else {
+                break;
+            };
             // `f` is somebody else's: no lock is held around it.
             let new = f(old.clone());
             if Parameter::exchange(&[(self, old, new)]) {
@@ -225,11 +232,12 @@ impl Parameter {
         drop(f(self.value().stop_gradient()));
     }
 
-    /// Puts all of these in at once, each in the place of the value before it. Where one of those is
-    /// no longer there, nothing is changed, and this is false. Locks are held while handles change
-    /// places, and in one order by everybody.
+    /// Puts all of these in at once, each in the place of the value before it. Where one of those
+    /// is no longer there, nothing is changed, and this is false. Locks are held while handles
+    /// change places, and in one order by everybody.
     pub(crate) fn exchange(all: &[(&Parameter, TensorFuture, TensorFuture)]) -> bool {
-        let mut all: SmallVec<[_; 8]> = all.iter().filter(|(cell, ..)| cell.stand_in().is_none()).collect();
+        let mut all: SmallVec<[_; 8]> =
+            all.iter().filter(|(cell, ..)| cell.stand_in().is_none()).collect();
         all.sort_by_key(|(cell, ..)| cell.address());
         // Who is named twice is exchanged once.
         all.dedup_by_key(|(cell, ..)| cell.address());
@@ -263,7 +271,8 @@ impl Parameter {
     pub fn train(&self, on: bool) {
         let mut slot = lock(&self.0);
         slot.trained = on;
-        let turned = |value: TensorFuture| if on { value.requires_grad() } else { value.stop_gradient() };
+        let turned =
+            |value: TensorFuture| if on { value.requires_grad() } else { value.stop_gradient() };
         slot.value = slot.value.take().map(turned);
     }
 

@@ -91,7 +91,9 @@ impl Index<usize> for Sequential {
 impl Module for Sequential {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
-        called_from(Location::caller(), || self.0.iter().fold(x.clone(), |x, module| module.forward(&x)))
+        called_from(Location::caller(), || {
+            self.0.iter().fold(x.clone(), |x, module| module.forward(&x))
+        })
     }
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         for (i, module) in self.0.iter().enumerate() {

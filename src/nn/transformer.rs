@@ -42,7 +42,12 @@ impl TransformerEncoderLayer {
     /// # Errors
     /// As [`MultiheadAttention::new`].
     #[track_caller]
-    pub fn new(width: usize, heads: usize, middle: usize, device: &Device) -> TransformerEncoderLayer {
+    pub fn new(
+        width: usize,
+        heads: usize,
+        middle: usize,
+        device: &Device,
+    ) -> TransformerEncoderLayer {
         TransformerEncoderLayer {
             self_attn: MultiheadAttention::new(width, heads, device),
             linear1: Linear::new(width, middle, device),
@@ -118,7 +123,11 @@ impl TransformerEncoderLayer {
     /// assert_eq!(y.dims(), [3, 5, 8]);
     /// ```
     #[track_caller]
-    pub fn forward_with(&self, x: &TensorFuture, options: impl Into<AttentionOptions>) -> TensorFuture {
+    pub fn forward_with(
+        &self,
+        x: &TensorFuture,
+        options: impl Into<AttentionOptions>,
+    ) -> TensorFuture {
         let [inner, after_attention, after] = &self.dropouts;
         let options = options.into();
         if self.norm_first {

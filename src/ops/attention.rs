@@ -6,8 +6,8 @@ use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::{self, Sight};
 use crate::{Backward, TensorFuture, own};
 
-/// `(q, k, v)`, then a mask, then lengths, if they are there; all of one batch, on a host in float32
-/// or float64.
+/// `(q, k, v)`, then a mask, then lengths, if they are there; all of one batch, on a host in
+/// float32 or float64.
 #[derive(Clone, Copy)]
 pub(crate) struct Attention {
     pub scale: f64,
@@ -43,7 +43,9 @@ impl Operation for Attention {
                 shape.dims_mut()[lead + 1] = v.shape[lead + 1];
                 Ok(Meta { shape, dtype: q.dtype })
             }
-            (_, _, false) => Err(Refusal::dtype(format!("{}, {} and {}", q.dtype, k.dtype, v.dtype))),
+            (_, _, false) => {
+                Err(Refusal::dtype(format!("{}, {} and {}", q.dtype, k.dtype, v.dtype)))
+            }
             _ => Err(Refusal::shape(format!("{}, {} and {}", q.shape, k.shape, v.shape))),
         }
     }
@@ -84,7 +86,8 @@ impl Operation for Attention {
             return Ok(());
         }
         let (q, k, v, up) = (q.wide(), k.wide(), v.wide(), call.upstream().wide());
-        let weights = weights(&q, &k, mask.map(|mask| mask.wide()).as_ref(), self.scale, self.causal);
+        let weights =
+            weights(&q, &k, mask.map(|mask| mask.wide()).as_ref(), self.scale, self.causal);
         let from = weights.clone();
         call.give(2, |_| from.transpose(-2, -1).matmul(&up));
         let of_weights = up.matmul(v.transpose(-2, -1));
@@ -193,7 +196,11 @@ pub(crate) fn takes_mask(dtype: DType, mask: DType) -> bool {
 
 /// A mask that hides what lies beyond lengths, of which there is one for each of the batch.
 #[track_caller]
-pub(crate) fn within_lengths(mask: Option<&TensorFuture>, lengths: &TensorFuture, keys: usize) -> TensorFuture {
+pub(crate) fn within_lengths(
+    mask: Option<&TensorFuture>,
+    lengths: &TensorFuture,
+    keys: usize,
+) -> TensorFuture {
     let seen = lengths.device().arange(0, keys as i64, 1).lt(lengths.unsqueeze(-1)).unsqueeze(-2);
     match mask {
         None => seen,

@@ -18,8 +18,12 @@ impl Operation for Cat {
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let first = inputs[0];
-        let out_of_range =
-            || Refusal::index(format!("dimension {} is out of range for shape {}", self.dim, first.shape));
+        let out_of_range = || {
+            Refusal::index(format!(
+                "dimension {} is out of range for shape {}",
+                self.dim, first.shape
+            ))
+        };
         let dim = first.shape.dim(self.dim).ok_or_else(out_of_range)?;
         let mut out = first.clone();
         for meta in &inputs[1..] {
@@ -71,8 +75,13 @@ impl Operation for Cat {
         let mut at = 0;
         for input in run.inputs {
             // wrapping: an empty part may begin at the very end.
-            let ptr = run.output.ptr.wrapping_add(at * strides[dim] as usize * run.output.dtype.size());
-            copy::copy_into(*input, &copy::Window { ptr, strides: &strides, life: PhantomData }, run.parallel);
+            let ptr =
+                run.output.ptr.wrapping_add(at * strides[dim] as usize * run.output.dtype.size());
+            copy::copy_into(
+                *input,
+                &copy::Window { ptr, strides: &strides, life: PhantomData },
+                run.parallel,
+            );
             at += input.shape[dim];
         }
         Ok(())

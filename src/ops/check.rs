@@ -8,7 +8,9 @@ use crate::shape::Shape;
 
 /// The dimension that a number names, from the end where it is negative.
 pub(super) fn dim_of(shape: &Shape, dim: isize) -> Result<usize, Refusal> {
-    shape.dim(dim).ok_or_else(|| Refusal::index(format!("dimension {dim} is out of range for shape {shape}")))
+    shape
+        .dim(dim)
+        .ok_or_else(|| Refusal::index(format!("dimension {dim} is out of range for shape {shape}")))
 }
 
 /// A dimension of the view that a kernel is given: it was checked when the op was called.
@@ -52,8 +54,13 @@ pub(super) fn put_ns(whole: &Meta, put: &Meta) -> u64 {
 
 /// PyTorch's rule: as many dimensions, and none larger, but for the one that is indexed.
 pub(super) fn within(index: &Shape, of: &Shape, but: usize) -> Result<(), Refusal> {
-    let fits = index.rank() == of.rank() && (0..index.rank()).all(|d| d == but || index[d] <= of[d]);
-    if fits { Ok(()) } else { Err(Refusal::shape(format!("indices of shape {index} for shape {of}"))) }
+    let fits =
+        index.rank() == of.rank() && (0..index.rank()).all(|d| d == but || index[d] <= of[d]);
+    if fits {
+        Ok(())
+    } else {
+        Err(Refusal::shape(format!("indices of shape {index} for shape {of}")))
+    }
 }
 
 /// What flows to a source from its part that was read: nothing beyond the indices.

@@ -68,7 +68,10 @@ impl Walk {
         }
         // Without channels a kernel may have any size, and is walked over all the same.
         if kernel.iter().any(|&n| n == 0 || n > i32::MAX as usize) {
-            return Err(Refusal::shape(format!("a kernel of {:?} has no elements, or too many", &w[2..])));
+            return Err(Refusal::shape(format!(
+                "a kernel of {:?} has no elements, or too many",
+                &w[2..]
+            )));
         }
         let mut output = [1; 3];
         for a in 0..3 {
@@ -93,10 +96,13 @@ impl Conv {
     pub fn sizes(&self, a: &[usize], b: &[usize]) -> Result<(Geometry, [Shape; 3]), Refusal> {
         let (walk, rank) = (&self.walk, self.walk.spatial + 2);
         if let Some(other) = [a, b].into_iter().find(|s| s.len() != rank) {
-            return Err(Refusal::shape(format!("a shape of {rank} dimensions is needed, not {other:?}")));
+            return Err(Refusal::shape(format!(
+                "a shape of {rank} dimensions is needed, not {other:?}"
+            )));
         }
         let groups = walk.groups;
-        let channels = || b[1].checked_mul(groups).ok_or_else(|| Refusal::shape(format!("{groups} groups")));
+        let channels =
+            || b[1].checked_mul(groups).ok_or_else(|| Refusal::shape(format!("{groups} groups")));
         let (x, w) = match &self.role {
             Role::Output => (Shape::from(a), Shape::from(b)),
             Role::Input(size) => (walk.shape([a[0], channels()?], size), Shape::from(b)),
@@ -187,26 +193,37 @@ impl Operation for Conv {
 
     /// Each factor's gradient is made of the other.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
-        let of = |i: usize, other: usize| if wanted[i] { Needs::inputs(&[other]) } else { Needs::NOTHING };
+        let of = |i: usize, other: usize| {
+            if wanted[i] { Needs::inputs(&[other]) } else { Needs::NOTHING }
+        };
         of(0, 1).and(of(1, 0)).as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let walk = self.walk;
-        let asked = |role: Role, a: &TensorFuture, b: &TensorFuture| own(Conv { walk, role }, &[a, b]);
+        let asked =
+            |role: Role, a: &TensorFuture, b: &TensorFuture| own(Conv { walk, role }, &[a, b]);
         let size = |call: &Backward<'_>, i: usize| triple(&call.meta(i).shape[2..], 1);
         match self.role {
             Role::Output => {
-                call.give(0, |call| asked(Role::Input(size(call, 0)), call.upstream(), call.input(1)));
-                call.give(1, |call| asked(Role::Weight(size(call, 1)), call.upstream(), call.input(0)));
+                call.give(0, |call| {
+                    asked(Role::Input(size(call, 0)), call.upstream(), call.input(1))
+                });
+                call.give(1, |call| {
+                    asked(Role::Weight(size(call, 1)), call.upstream(), call.input(0))
+                });
             }
             Role::Input(_) => {
                 call.give(0, |call| asked(Role::Output, call.upstream(), call.input(1)));
-                call.give(1, |call| asked(Role::Weight(size(call, 1)), call.input(0), call.upstream()));
+                call.give(1, |call| {
+                    asked(Role::Weight(size(call, 1)), call.input(0), call.upstream())
+                });
             }
             Role::Weight(_) => {
                 call.give(0, |call| asked(Role::Output, call.input(1), call.upstream()));
-                call.give(1, |call| asked(Role::Input(size(call, 1)), call.input(0), call.upstream()));
+                call.give(1, |call| {
+                    asked(Role::Input(size(call, 1)), call.input(0), call.upstream())
+                });
             }
         }
         if call.operands() > 2 {

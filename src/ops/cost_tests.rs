@@ -129,7 +129,12 @@ fn every_op_of_the_table_costs_at_least_its_elements() {
         let condition = Meta::new([4, n], DType::Bool);
         assert_covers("where_cond", Op::Where, &[condition, x.clone(), row.clone()], &x);
         assert_covers("to_dtype", Op::Cast, std::slice::from_ref(&x), &i64s(&[4, n]));
-        assert_covers("reshape", Op::View(ViewOp::Reshape), std::slice::from_ref(&x), &f32s(&[n, 4]));
+        assert_covers(
+            "reshape",
+            Op::View(ViewOp::Reshape),
+            std::slice::from_ref(&x),
+            &f32s(&[n, 4]),
+        );
         let (start, step) = (Scalar::Int(0), Scalar::Int(1));
         assert_covers("arange", Op::Arange { start, step }, &[], &i64s(&[n]));
         for normal in [false, true] {
@@ -174,7 +179,10 @@ fn every_other_op_costs_at_least_its_elements() {
             assert_custom_covers(Cat { dim }, &[x.clone(), x.clone()]);
         }
         assert_custom_covers(Triangle { diagonal: 0, upper: true }, alone);
-        assert_custom_covers(Rope { interleaved: true }, &[f32s(&[4, 2 * n]), x.clone(), x.clone()]);
+        assert_custom_covers(
+            Rope { interleaved: true },
+            &[f32s(&[4, 2 * n]), x.clone(), x.clone()],
+        );
         assert_custom_covers(TopP, &[x.clone(), Meta::new([4, 1], DType::F64)]);
         assert_custom_covers(Roll { shifts: vec![(0, 1)] }, alone);
         // A histogram: few places for many numbers.
@@ -213,7 +221,9 @@ fn every_other_op_costs_at_least_its_elements() {
         assert_custom_covers(nll(Some(n)), &[f32s(&[]), i64s(&[4])]);
 
         let part = |start: usize, len: usize| {
-            SliceAssign::new(&[4, n], &[(start, len)], |(start, len), _| Some((start, len, 1, true)))
+            SliceAssign::new(&[4, n], &[(start, len)], |(start, len), _| {
+                Some((start, len, 1, true))
+            })
         };
         assert_custom_covers(part(0, 1), &[f32s(&[4, n]), f32s(&[])]);
         assert_custom_covers(part(0, 4), &[f32s(&[4, n]), f32s(&[4, n])]);
@@ -246,7 +256,10 @@ fn windows_cost_at_least_what_they_walk_over() {
         let walk = Walk { spatial: 2, stride, padding, dilation, groups: 1 };
         let weight = f32s(&[1, 1, 1, 1]);
         assert_custom_covers(Conv { walk, role: Role::Output }, &[image.clone(), weight.clone()]);
-        assert_custom_covers(Conv { walk, role: Role::Input([1, 1, wide]) }, &[few.clone(), weight]);
+        assert_custom_covers(
+            Conv { walk, role: Role::Input([1, 1, wide]) },
+            &[few.clone(), weight],
+        );
         assert_custom_covers(Conv { walk, role: Role::Weight([1; 3]) }, &[few, image]);
     }
 }

@@ -76,8 +76,9 @@ impl<O: Operation> Foreign<O> {
             Ok(meta)
         });
         this.op = Some(op);
-        let meta =
-            answers.unwrap_or_else(|words| Err(Refusal::kernel(format!("{} panicked: {words}", asked.get()))));
+        let meta = answers.unwrap_or_else(|words| {
+            Err(Refusal::kernel(format!("{} panicked: {words}", asked.get())))
+        });
         let meta = meta.and_then(|meta| this.can_reuse(inputs, &meta).map(|()| meta));
         (this, meta)
     }
@@ -173,7 +174,8 @@ impl<O: Operation> Operation for Foreign<O> {
 
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let needs = caught(|| self.op().gradient_needs(wanted)).unwrap_or_else(|words| {
-            let _ = self.no_gradient.set(Refusal::kernel(format!("gradient_needs panicked: {words}")));
+            let _ =
+                self.no_gradient.set(Refusal::kernel(format!("gradient_needs panicked: {words}")));
             Needs::NOTHING
         });
         needs.as_they_are()
@@ -184,6 +186,8 @@ impl<O: Operation> Operation for Foreign<O> {
             return Err(refusal.clone());
         }
         let ruled = caught(|| self.op().gradient(call));
-        ruled.unwrap_or_else(|words| Err(Refusal::kernel(format!("the gradient rule panicked: {words}"))))
+        ruled.unwrap_or_else(|words| {
+            Err(Refusal::kernel(format!("the gradient rule panicked: {words}")))
+        })
     }
 }

@@ -35,6 +35,7 @@ impl Operation for Embedding {
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        index::embedding(run.inputs[0], run.inputs[1], &run.output, run.parallel).map_err(out_of_range)
+        index::embedding(run.inputs[0], run.inputs[1], &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }

@@ -24,7 +24,10 @@ impl Operation for IndexCopy {
         let mut part = x.shape.clone();
         part.dims_mut()[dim_of(&x.shape, self.dim)?] = index.shape.numel();
         if index.shape.rank() != 1 || source.shape != part {
-            let text = format!("slices of shape {} at {} for shape {}", source.shape, index.shape, x.shape);
+            let text = format!(
+                "slices of shape {} at {} for shape {}",
+                source.shape, index.shape, x.shape
+            );
             return Err(Refusal::shape(text));
         }
         if x.dtype != source.dtype {

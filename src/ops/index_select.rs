@@ -46,6 +46,7 @@ impl Operation for IndexSelect {
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
-        index::index_select(x, dim, run.inputs[1], true, &run.output, run.parallel).map_err(out_of_range)
+        index::index_select(x, dim, run.inputs[1], true, &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }

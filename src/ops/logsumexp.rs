@@ -21,7 +21,8 @@ impl Operation for LogSumExp {
             return Ok(inputs[0].clone());
         }
         let dim = dim_of(&inputs[0].shape, self.dim)?;
-        let keep = |(d, &n): (usize, &usize)| if d != dim { Some(n) } else { self.keepdim.then_some(1) };
+        let keep =
+            |(d, &n): (usize, &usize)| if d != dim { Some(n) } else { self.keepdim.then_some(1) };
         let shape = inputs[0].shape.iter().enumerate().filter_map(keep).collect();
         Ok(Meta { shape, dtype: inputs[0].dtype })
     }

@@ -28,7 +28,8 @@ pub(crate) fn product(a: &Shape, b: &Shape) -> Option<(Shape, Shape)> {
     if a_rank == 0 || b_rank == 0 {
         return None;
     }
-    // What most are; the way through batches takes several times as long as an op's call does otherwise.
+    // What most are; the way through batches takes several times as long as an op's call does
+    // otherwise.
     if let ([m, k], [k2, n]) = (a.dims(), b.dims()) {
         let out = Shape::from([*m, *n]);
         return (k == k2).then(|| (out.clone(), out));
@@ -86,7 +87,8 @@ fn packed(b: &View<'_>, buffer: Option<&dyn Buffer>) -> Option<Arc<Weight>> {
             return None;
         }
         keep.get_or_make(buffer, || {
-            let panels = matmul::pack(*b, buffer.beside(matmul::Packed::bytes(b.dtype, k, n)?)?).ok()?;
+            let panels =
+                matmul::pack(*b, buffer.beside(matmul::Packed::bytes(b.dtype, k, n)?)?).ok()?;
             Some(Arc::new(Weight { ptr, shape: [k, n], strides, panels }))
         })
     })?;
@@ -109,7 +111,9 @@ impl Operation for MatMul {
             return Err(Refusal::dtype("not defined on bool"));
         }
         match product(&a.shape, &b.shape) {
-            Some((shape, _)) => Ok(Meta { shape, dtype: if self.wide { a.dtype.wide() } else { a.dtype } }),
+            Some((shape, _)) => {
+                Ok(Meta { shape, dtype: if self.wide { a.dtype.wide() } else { a.dtype } })
+            }
             None => Err(Refusal::shape(format!("cannot multiply {} with {}", a.shape, b.shape))),
         }
     }
@@ -166,19 +170,21 @@ impl Operation for MatMul {
         }
         // The gradient of a view `w^T` is made as that of `w`, so that the update of `w` runs row
         // by row.
-        let product = |view: bool, a: (&crate::TensorFuture, bool), b: (&crate::TensorFuture, bool)| match view
-        {
+        let product = |view: bool,
+                       a: (&crate::TensorFuture, bool),
+                       b: (&crate::TensorFuture, bool)| match view {
             true => b.0.matmul_turned(!b.1, a.0, !a.1).transpose(-1, -2),
             false => a.0.matmul_turned(a.1, b.0, b.1),
         };
         let batch = |meta: &Meta| Shape::from(&meta.shape[..meta.shape.rank() - 2]);
         // In what type the products for an operand are made.
-        let seen = |call: &Backward<'_>, i: usize, x: &crate::TensorFuture| match batch(call.meta(i))
-            == batch(call.output_meta())
-        {
-            true => x.clone(),
-            false => x.wide(),
-        };
+        let seen =
+            |call: &Backward<'_>, i: usize, x: &crate::TensorFuture| match batch(call.meta(i))
+                == batch(call.output_meta())
+            {
+                true => x.clone(),
+                false => x.wide(),
+            };
         call.give(0, |call| {
             let [g, b] = [&up, call.input(1)].map(|x| seen(call, 0, x));
             product(call.is_turned(0), (&g, false), (&b, true))
@@ -219,7 +225,8 @@ impl Operation for MatMul {
         };
         // A vector is a row on the left and a column on the right.
         let lift = |view: View<'_>, at: usize| -> (Shape, Strides) {
-            let (mut shape, mut strides) = (Shape::from(view.shape), Strides::from_slice(view.strides));
+            let (mut shape, mut strides) =
+                (Shape::from(view.shape), Strides::from_slice(view.strides));
             if view.shape.len() == 1 {
                 shape.dims_mut().insert(at, 1);
                 strides.insert(at, 0);
@@ -229,7 +236,12 @@ impl Operation for MatMul {
         let (a_lifted, b_lifted) = (lift(a, 0), lift(b, 1));
         let a = View { shape: &a_lifted.0, strides: &a_lifted.1, ..a };
         let b = View { shape: &b_lifted.0, strides: &b_lifted.1, ..b };
-        let out = ViewMut { ptr: run.output.ptr, dtype: run.output.dtype, shape: &full, life: PhantomData };
+        let out = ViewMut {
+            ptr: run.output.ptr,
+            dtype: run.output.dtype,
+            shape: &full,
+            life: PhantomData,
+        };
         matmul::matmul(a, b, &out, as_packed, run.parallel).map_err(Refusal::dtype)
     }
 }

@@ -17,7 +17,12 @@ fn weight(memory: &Arc<Memory>) -> Arc<Block> {
 }
 
 /// A view of a block, from an element on.
-fn of<'a>(block: &Arc<Block>, from: usize, shape: &'a [usize; 2], strides: &'a [isize; 2]) -> View<'a> {
+fn of<'a>(
+    block: &Arc<Block>,
+    from: usize,
+    shape: &'a [usize; 2],
+    strides: &'a [isize; 2],
+) -> View<'a> {
     let ptr = block.host().expect("host memory").wrapping_add(4 * from);
     View { ptr, dtype: DType::F32, shape, strides }
 }

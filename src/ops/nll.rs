@@ -59,7 +59,11 @@ impl Nll {
         };
         let sum: f64 = rows.map(|(i, t)| logs[i * classes + t].to_f64()).sum();
         // Of nothing the sum is 0, and the mean 0 / 0.
-        let result = if target.iter().all(|&t| t == self.ignore) && self.mean { f64::NAN } else { sum * scale };
+        let result = if target.iter().all(|&t| t == self.ignore) && self.mean {
+            f64::NAN
+        } else {
+            sum * scale
+        };
         run.output.fill_from([T::from_f64(result)]);
         Ok(())
     }
@@ -80,7 +84,10 @@ impl Operation for Nll {
                 Some(_) => x.shape.rank() == 0,
             };
         if !fits {
-            return Err(Refusal::shape(format!("class numbers of {} for {}", target.shape, x.shape)));
+            return Err(Refusal::shape(format!(
+                "class numbers of {} for {}",
+                target.shape, x.shape
+            )));
         }
         Ok(match self.back {
             None => Meta::new((), x.dtype),

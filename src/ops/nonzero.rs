@@ -10,7 +10,10 @@ use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 
 /// How many elements are not zero, and their indices one after the other in row-major order.
-pub(crate) fn nonzero(view: View<'_>, parallel: &dyn Parallel) -> Result<(usize, Vec<i64>), Refusal> {
+pub(crate) fn nonzero(
+    view: View<'_>,
+    parallel: &dyn Parallel,
+) -> Result<(usize, Vec<i64>), Refusal> {
     let none = || Refusal {
         kind: ErrorKind::OutOfMemory,
         message: format!("out of memory on the host: the places of {}", Shape::from(view.shape)),
@@ -19,7 +22,12 @@ pub(crate) fn nonzero(view: View<'_>, parallel: &dyn Parallel) -> Result<(usize,
     let (rows, rank) = (counts.iter().sum(), view.shape.len());
     let shape = [rows, rank];
     let mut found = memory::zeros::<i64>(numel(&shape)).ok_or_else(none)?;
-    let out = ViewMut { ptr: found.as_mut_ptr().cast(), dtype: DType::I64, shape: &shape, life: PhantomData };
+    let out = ViewMut {
+        ptr: found.as_mut_ptr().cast(),
+        dtype: DType::I64,
+        shape: &shape,
+        life: PhantomData,
+    };
     index::nonzero(view, &counts, &out, parallel);
     Ok((rows, found))
 }

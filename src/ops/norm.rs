@@ -33,7 +33,8 @@ impl Operation for Norm {
         for parameter in &inputs[1..] {
             float(parameter)?;
             if parameter.shape[..] != *row {
-                let text = format!("weight or bias of shape {} for rows of {row:?}", parameter.shape);
+                let text =
+                    format!("weight or bias of shape {} for rows of {row:?}", parameter.shape);
                 return Err(Refusal::shape(text));
             }
         }
@@ -75,7 +76,9 @@ impl Operation for Norm {
             }
         });
         if self.weight {
-            call.give(1, |call| n.as_ref().map_or_else(|| call.zeros(1), |n| n.mul(call.upstream())));
+            call.give(1, |call| {
+                n.as_ref().map_or_else(|| call.zeros(1), |n| n.mul(call.upstream()))
+            });
         }
         if self.bias {
             call.give(1 + self.weight as usize, |call| call.upstream().clone());

@@ -17,7 +17,10 @@ impl Operation for OneHot {
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let x = inputs[0];
         indices(x)?;
-        Ok(Meta { shape: x.shape.iter().copied().chain([self.classes]).collect(), dtype: DType::I64 })
+        Ok(Meta {
+            shape: x.shape.iter().copied().chain([self.classes]).collect(),
+            dtype: DType::I64,
+        })
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         200u64.saturating_add(output.shape.numel() as u64)

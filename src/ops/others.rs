@@ -23,7 +23,8 @@ pub(crate) fn through_cumprod(g: &TensorFuture, x: &TensorFuture, dim: isize) ->
     loop {
         let with_later = n - terms;
         let later = &factor * sum.narrow(dim, terms, with_later);
-        sum = cat(&[sum.narrow(dim, 0, with_later) + later, sum.narrow(dim, with_later, terms)], dim);
+        sum =
+            cat(&[sum.narrow(dim, 0, with_later) + later, sum.narrow(dim, with_later, terms)], dim);
         if 2 * terms >= n {
             return x.cumprod_with(dim, true, false) * sum;
         }
@@ -34,7 +35,11 @@ pub(crate) fn through_cumprod(g: &TensorFuture, x: &TensorFuture, dim: isize) ->
 }
 
 /// For each element of `source` the product of the others that go to its place along `dim`.
-pub(crate) fn others_of_place(source: &TensorFuture, places: &TensorFuture, dim: isize) -> TensorFuture {
+pub(crate) fn others_of_place(
+    source: &TensorFuture,
+    places: &TensorFuture,
+    dim: isize,
+) -> TensorFuture {
     // Those of one place beside each other.
     let order = places.argsort(dim, false);
     let (sorted, places) = (source.gather(dim, &order), places.gather(dim, &order));

@@ -25,12 +25,25 @@ impl Operation for PagedAttention {
         let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| inputs[i]);
         indices(table)?;
         indices(lengths)?;
-        let typed = k.dtype == q.dtype || q.dtype == DType::F32 && k.dtype.is_float() && k.dtype.size() == 2;
+        let typed = k.dtype == q.dtype
+            || q.dtype == DType::F32 && k.dtype.is_float() && k.dtype.size() == 2;
         if !matches!(q.dtype, DType::F32 | DType::F64) || !typed || v.dtype != k.dtype {
             return Err(Refusal::dtype(format!("{}, {} and {}", q.dtype, k.dtype, v.dtype)));
         }
-        let fits = match (&q.shape[..], &k.shape[..], &v.shape[..], &table.shape[..], &lengths.shape[..]) {
-            (&[batch, _, heads, width], &[pages, page, shared, same], &[p, n, s, _], &[b, _], &[rows]) => {
+        let fits = match (
+            &q.shape[..],
+            &k.shape[..],
+            &v.shape[..],
+            &table.shape[..],
+            &lengths.shape[..],
+        ) {
+            (
+                &[batch, _, heads, width],
+                &[pages, page, shared, same],
+                &[p, n, s, _],
+                &[b, _],
+                &[rows],
+            ) => {
                 let paged = [p, n, s] == [pages, page, shared] && page > 0;
                 let grouped = if shared == 0 { heads == 0 } else { heads.is_multiple_of(shared) };
                 paged && grouped && width == same && [b, rows] == [batch; 2]
@@ -69,8 +82,11 @@ impl Operation for PagedAttention {
     /// With the pages of each row one after the other, and the matrix of scores.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| call.input(i).clone());
-        let (device, shapes) = (q.device(), [q.dims().to_vec(), k.dims().to_vec(), v.dims().to_vec()]);
-        let &[batch, queries, heads, _] = &shapes[0][..] else { unreachable!("the shape rule saw it") };
+        let (device, shapes) =
+            (q.device(), [q.dims().to_vec(), k.dims().to_vec(), v.dims().to_vec()]);
+        let &[batch, queries, heads, _] = &shapes[0][..] else {
+            unreachable!("the shape rule saw it")
+        };
         let (page, shared, most) = (shapes[1][1], shapes[1][2], table.dims()[1]);
         // No result, or no keys that it comes from: zeros, whatever the other sizes are.
         if call.output_meta().shape.numel() == 0 || v.numel() == 0 {
@@ -83,17 +99,20 @@ impl Operation for PagedAttention {
         };
         let group = heads.checked_div(shared).unwrap_or(0);
         let lengths = lengths.to_dtype(DType::I64).reshape([batch, 1]);
-        // Pages beyond a row's length may name anything: there it is the first one, which nobody sees.
+        // Pages beyond a row's length may name anything: there it is the first one, which nobody
+        // sees.
         let used = (device.arange(0, most as i64, 1) * page as i64).lt(&lengths);
         let starts = used.where_cond(table.to_dtype(DType::I64), 0) * page as i64;
         let places = (starts.unsqueeze(2) + device.arange(0, page as i64, 1)).reshape(-1);
         let wide = |x: &TensorFuture| {
-            let slots = x.reshape([x.dims()[0] * page, shared, x.dims()[3]]).index_select(0, &places);
+            let slots =
+                x.reshape([x.dims()[0] * page, shared, x.dims()[3]]).index_select(0, &places);
             let rows = slots.reshape([batch, keys, shared, x.dims()[3]]).to_dtype(q.dtype());
             rows.permute([0, 2, 1, 3]).unsqueeze(2)
         };
-        let grouped =
-            |x: &TensorFuture| x.reshape([batch, queries, shared, group, x.dims()[3]]).permute([0, 2, 3, 1, 4]);
+        let grouped = |x: &TensorFuture| {
+            x.reshape([batch, queries, shared, group, x.dims()[3]]).permute([0, 2, 3, 1, 4])
+        };
         let (of_q, of_k, of_v, up) = (grouped(&q), wide(&k), wide(&v), grouped(call.upstream()));
         let key = device.arange(0, keys as i64, 1);
         let limits = match self.causal {

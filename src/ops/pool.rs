@@ -31,7 +31,9 @@ impl Operation for Pool {
     fn name(&self) -> &str {
         let [one, two, three] = match self.what {
             Pooled::Max => ["max_pool1d", "max_pool2d", "max_pool3d"],
-            Pooled::MaxPosition => ["max_pool1d_positions", "max_pool2d_positions", "max_pool3d_positions"],
+            Pooled::MaxPosition => {
+                ["max_pool1d_positions", "max_pool2d_positions", "max_pool3d_positions"]
+            }
             Pooled::Mean(_) => ["avg_pool1d", "avg_pool2d", "avg_pool3d"],
             Pooled::Spread(_) => ["avg_pool1d_spread", "avg_pool2d_spread", "avg_pool3d_spread"],
         };
@@ -100,8 +102,12 @@ impl Operation for Pool {
                 sums.reshape(call.meta(0).shape.dims())
             }),
             Pooled::MaxPosition => {}
-            Pooled::Mean(divisor) => call.give(0, |call| pool(Pooled::Spread(divisor), call.upstream())),
-            Pooled::Spread(divisor) => call.give(0, |call| pool(Pooled::Mean(divisor), call.upstream())),
+            Pooled::Mean(divisor) => {
+                call.give(0, |call| pool(Pooled::Spread(divisor), call.upstream()))
+            }
+            Pooled::Spread(divisor) => {
+                call.give(0, |call| pool(Pooled::Mean(divisor), call.upstream()))
+            }
         }
         Ok(())
     }

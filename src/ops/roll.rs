@@ -37,7 +37,9 @@ impl Operation for Roll {
         call.give(0, |call| {
             let shape = &call.meta(0).shape;
             // Less than once around, there is a way back for each.
-            let back = |&(d, by): &(isize, i64)| (d, -(by % shape[checked(d, shape.rank())].max(1) as i64));
+            let back = |&(d, by): &(isize, i64)| {
+                (d, -(by % shape[checked(d, shape.rank())].max(1) as i64))
+            };
             let (dims, by): (Vec<isize>, Vec<i64>) = self.shifts.iter().map(back).unzip();
             call.upstream().roll(by, dims)
         });

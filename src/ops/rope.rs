@@ -35,11 +35,16 @@ impl Operation for Rope {
         let x = inputs[0];
         float(x)?;
         let fits = |table: &Meta| match (x.shape.split_last(), table.shape.split_last()) {
-            (Some((width, rows)), Some((half, of))) => rows == of && half.checked_mul(2) == Some(*width),
+            (Some((width, rows)), Some((half, of))) => {
+                rows == of && half.checked_mul(2) == Some(*width)
+            }
             _ => false,
         };
         if !inputs[1..].iter().all(|table| fits(table)) {
-            return Err(Refusal::shape(format!("{} by {} and {}", x.shape, inputs[1].shape, inputs[2].shape)));
+            return Err(Refusal::shape(format!(
+                "{} by {} and {}",
+                x.shape, inputs[1].shape, inputs[2].shape
+            )));
         }
         Ok(x.clone())
     }

@@ -45,7 +45,9 @@ impl Operation for Scatter {
         match self.mode {
             ScatterMode::Assign | ScatterMode::Sum => Needs::inputs(&[1]).as_they_are(),
             ScatterMode::Prod => Needs::inputs(&[0, 1, 2]),
-            ScatterMode::Max | ScatterMode::Min => Needs::inputs(&[0, 1, 2]).and_output().as_they_are(),
+            ScatterMode::Max | ScatterMode::Min => {
+                Needs::inputs(&[0, 1, 2]).and_output().as_they_are()
+            }
         }
     }
 
@@ -58,7 +60,8 @@ impl Operation for Scatter {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.output.shape.len());
         let [index, source] = [1, 2].map(|i| run.inputs[i]);
-        index::scatter(dim, self.mode, index, source, &run.output, run.parallel).map_err(out_of_range)
+        index::scatter(dim, self.mode, index, source, &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }
 
@@ -95,7 +98,8 @@ impl Scatter {
                 (there.where_cond(&share, &rest), came.where_cond(picked(&share), picked(&rest)))
             }
             ScatterMode::Prod if call.keeps_graph() => {
-                let (x, s, n) = (call.input(0), read(), call.meta(0).shape[checked(dim, index.rank())]);
+                let (x, s, n) =
+                    (call.input(0), read(), call.meta(0).shape[checked(dim, index.rank())]);
                 let ones = g.device().full_dtype(g.dims(), 1, g.dtype());
                 let index = index.to_dtype(DType::I64);
                 let places = index.lt(0).where_cond(&index + n as i64, &index);

@@ -21,7 +21,10 @@ impl Operation for ScatterAdd {
         within(&inputs[1].shape, &x.shape, dim)?;
         within(&inputs[1].shape, &inputs[2].shape, usize::MAX)?;
         if x.dtype != inputs[2].dtype {
-            return Err(Refusal::dtype(format!("types differ: {} and {}", x.dtype, inputs[2].dtype)));
+            return Err(Refusal::dtype(format!(
+                "types differ: {} and {}",
+                x.dtype, inputs[2].dtype
+            )));
         }
         Ok(x.clone())
     }
@@ -45,6 +48,7 @@ impl Operation for ScatterAdd {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.output.shape.len());
         let [at, source] = [1, 2].map(|i| run.inputs[i]);
-        index::scatter(dim, ScatterMode::Sum, at, source, &run.output, run.parallel).map_err(out_of_range)
+        index::scatter(dim, ScatterMode::Sum, at, source, &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }

@@ -25,7 +25,8 @@ impl SliceAssign {
         resolve: impl Fn(I, usize) -> Option<(usize, usize, isize, bool)>,
     ) -> SliceAssign {
         if indices.len() > dims.len() {
-            let text = format!("{} for shape {dims:?}", number_of(indices.len(), "index", "indices"));
+            let text =
+                format!("{} for shape {dims:?}", number_of(indices.len(), "index", "indices"));
             return SliceAssign { part: Err(Refusal::index(text)), spans: Vec::new() };
         }
         let mut spans: Vec<_> = dims.iter().map(|&n| (0, n, 1, true)).collect();
@@ -58,10 +59,16 @@ impl Operation for SliceAssign {
         let part = self.part.as_ref().map_err(Clone::clone)?;
         let (whole, source) = (inputs[0], inputs[1]);
         if whole.dtype != source.dtype {
-            return Err(Refusal::dtype(format!("types differ: {} and {}", whole.dtype, source.dtype)));
+            return Err(Refusal::dtype(format!(
+                "types differ: {} and {}",
+                whole.dtype, source.dtype
+            )));
         }
         if source.shape.broadcast(&part.shape).as_ref() != Some(&part.shape) {
-            return Err(Refusal::shape(format!("cannot broadcast {} to {}", source.shape, part.shape)));
+            return Err(Refusal::shape(format!(
+                "cannot broadcast {} to {}",
+                source.shape, part.shape
+            )));
         }
         Ok(whole.clone())
     }
@@ -82,7 +89,10 @@ impl Operation for SliceAssign {
         call.give(0, |call| {
             let g = call.upstream();
             let zero = g.device().full_dtype((), Scalar::Int(0), g.dtype());
-            crate::own(SliceAssign { part: self.part.clone(), spans: self.spans.clone() }, &[g, &zero])
+            crate::own(
+                SliceAssign { part: self.part.clone(), spans: self.spans.clone() },
+                &[g, &zero],
+            )
         });
         call.give(1, |call| {
             let mut part = call.upstream().clone();
@@ -100,8 +110,10 @@ impl Operation for SliceAssign {
         let part = self.part.as_ref().map_err(Clone::clone)?;
         let source = run.inputs[1];
         let lead = part.shape.rank() - source.shape.len();
-        let own = |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
-        let strides: crate::shape::Strides = (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();
+        let own =
+            |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
+        let strides: crate::shape::Strides =
+            (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();
         let source = View { shape: &part.shape, strides: &strides, ..source };
         let ptr = run.output.ptr.wrapping_add(part.offset * run.output.dtype.size());
         let window = copy::Window { ptr, strides: &part.strides, life: PhantomData };

@@ -42,7 +42,14 @@ impl Operation for Sort {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, out) = (run.inputs[0], &run.output);
         let (values, places) = if self.positions { (None, Some(out)) } else { (Some(out), None) };
-        index::sort(x, checked(self.dim, x.shape.len()), self.descending, values, places, run.parallel);
+        index::sort(
+            x,
+            checked(self.dim, x.shape.len()),
+            self.descending,
+            values,
+            places,
+            run.parallel,
+        );
         Ok(())
     }
 }

@@ -29,8 +29,14 @@ impl Operation for TopP {
         let (x, share) = (inputs[0], inputs[1]);
         weights(x)?;
         let lead = x.shape.rank() - 1;
-        if share.shape.rank() != lead + 1 || share.shape[..lead] != x.shape[..lead] || share.shape[lead] != 1 {
-            return Err(Refusal::shape(format!("shares of shape {} for weights {}", share.shape, x.shape)));
+        if share.shape.rank() != lead + 1
+            || share.shape[..lead] != x.shape[..lead]
+            || share.shape[lead] != 1
+        {
+            return Err(Refusal::shape(format!(
+                "shares of shape {} for weights {}",
+                share.shape, x.shape
+            )));
         }
         match share.dtype {
             DType::F64 => Ok(x.clone()),

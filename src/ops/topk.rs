@@ -34,7 +34,14 @@ impl Operation for TopK {
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let x = run.inputs[0];
-        index::topk(x, checked(self.dim, x.shape.len()), self.k, self.largest, &run.output, run.parallel);
+        index::topk(
+            x,
+            checked(self.dim, x.shape.len()),
+            self.k,
+            self.largest,
+            &run.output,
+            run.parallel,
+        );
         Ok(())
     }
 }

@@ -1,7 +1,9 @@
 //! Adam and AdamW.
 
 use super::state::{State, Taken};
-use super::{AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update};
+use super::{
+    AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update,
+};
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
@@ -18,17 +20,18 @@ struct Moments {
     square: TensorFuture,
 }
 
-/// The betas to the power of the steps that each parameter took, float64, an element a parameter: what
-/// corrects the moments. Values of a device and no counts here, since it is not known at the call whether
-/// a step will be taken; together, since that takes a few small ops however many parameters there are.
+/// The betas to the power of the steps that each parameter took, float64, an element a parameter:
+/// what corrects the moments. Values of a device and no counts here, since it is not known at the
+/// call whether a step will be taken; together, since that takes a few small ops however many
+/// parameters there are.
 #[derive(Debug)]
 struct Powers {
     mean: TensorFuture,
     square: TensorFuture,
 }
 
-/// What the moments of a step are corrected by, of one type and on one device: the rate, and the root that
-/// deviations are divided by.
+/// What the moments of a step are corrected by, of one type and on one device: the rate, and the
+/// root that deviations are divided by.
 struct Correction {
     dtype: DType,
     device: Device,
@@ -55,8 +58,8 @@ struct Core {
     weight_decay: f64,
     moments: Vec<Option<Moments>>,
     powers: Option<Powers>,
-    /// For each parameter the first one that had a gradient whenever it had one: their powers are equal,
-    /// and looked up once a step.
+    /// For each parameter the first one that had a gradient whenever it had one: their powers are
+    /// equal, and looked up once a step.
     alike: Vec<usize>,
     at: At,
 }
@@ -85,7 +88,10 @@ impl Core {
     fn count(&mut self, update: &Update, gradients: &[Option<TensorFuture>]) -> [TensorFuture; 2] {
         let n = gradients.len();
         let ones = update.home().ones_dtype([n], DType::F64);
-        let before = self.powers.take().unwrap_or_else(|| Powers { mean: ones.clone(), square: ones.clone() });
+        let before = self
+            .powers
+            .take()
+            .unwrap_or_else(|| Powers { mean: ones.clone(), square: ones.clone() });
         let all = gradients.iter().all(Option::is_some);
         if !all {
             let mut firsts = HashMap::new();
@@ -104,18 +110,22 @@ impl Core {
         let [mean, square] = [next(&old[0], self.betas.0), next(&old[1], self.betas.1)];
         let counted = [self.lr / (1.0 - &mean), (1.0 - &square).sqrt()];
         let [old_mean, old_square] = old;
-        self.powers =
-            Some(Powers { mean: update.keep(mean, old_mean), square: update.keep(square, old_square) });
+        self.powers = Some(Powers {
+            mean: update.keep(mean, old_mean),
+            square: update.keep(square, old_square),
+        });
         counted
     }
 
     fn state(&self) -> State {
-        let kept = self.moments.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
-        let moments = kept
-            .flat_map(|(i, kept)| [(format!("{i}.mean"), &kept.mean), (format!("{i}.square"), &kept.square)]);
+        let kept =
+            self.moments.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
+        let moments = kept.flat_map(|(i, kept)| {
+            [(format!("{i}.mean"), &kept.mean), (format!("{i}.square"), &kept.square)]
+        });
         let powers = self.powers.iter();
-        let powers =
-            powers.flat_map(|p| [("mean_powers".into(), &p.mean), ("square_powers".into(), &p.square)]);
+        let powers = powers
+            .flat_map(|p| [("mean_powers".into(), &p.mean), ("square_powers".into(), &p.square)]);
         moments.chain(powers).map(|(name, value)| (name, value.clone())).collect()
     }
 
@@ -134,18 +144,24 @@ impl Core {
             let stepped: Vec<bool> = moments.iter().map(Option::is_some).collect();
             let each = |power: TensorFuture| {
                 let stepped = power.device().from_vec(stepped.clone(), [n]);
-                stepped.where_cond(power.reshape([1]), power.device().ones_dtype([1], power.dtype()))
+                stepped
+                    .where_cond(power.reshape([1]), power.device().ones_dtype([1], power.dtype()))
             };
             powers = Some((each(mean), each(square)));
         }
         state.end()?;
-        let error = |kind, text: String| Err(Error::new(kind, name, text, build::seen(Location::caller())));
+        let error =
+            |kind, text: String| Err(Error::new(kind, name, text, build::seen(Location::caller())));
         match &powers {
             None if moments.iter().any(Option::is_some) => {
-                return error(ErrorKind::Argument, "mean_powers is missing: how many steps were taken".into());
+                return error(
+                    ErrorKind::Argument,
+                    "mean_powers is missing: how many steps were taken".into(),
+                );
             }
             Some((mean, square)) if [mean, square].iter().any(|power| power.dims() != [n]) => {
-                let text = format!("mean_powers is of {}, and there are {n} parameters", mean.shape());
+                let text =
+                    format!("mean_powers is of {}, and there are {n} parameters", mean.shape());
                 return error(ErrorKind::Shape, text);
             }
             _ => {}
@@ -182,7 +198,12 @@ impl Core {
                 let is_ours = |c: &Correction| c.dtype == dtype && c.device == device;
                 let at = corrections.iter().position(is_ours).unwrap_or_else(|| {
                     let all = counted.each_ref().map(|x| x.to_device(&device).to_dtype(dtype));
-                    corrections.push(Correction { dtype, device: device.clone(), all, each: HashMap::new() });
+                    corrections.push(Correction {
+                        dtype,
+                        device: device.clone(),
+                        all,
+                        each: HashMap::new(),
+                    });
                     corrections.len() - 1
                 });
                 let [rate, root] = corrections[at].of(self.alike[k]);
@@ -193,7 +214,9 @@ impl Core {
                     }
                 }
                 let [old_mean, old_square] = match &before {
-                    Some(before) => [&before.mean, &before.square].map(|kept| update.kept(kept, &g)),
+                    Some(before) => {
+                        [&before.mean, &before.square].map(|kept| update.kept(kept, &g))
+                    }
                     None => [(); 2].map(|()| update.old(device.zeros_dtype(g.shape(), dtype))),
                 };
                 let mean = &old_mean * b1 + &g * (1.0 - b1);
@@ -220,7 +243,8 @@ macro_rules! adams {
             /// 0.999, eps 1e-8.
             ///
             /// # Errors
-            /// Of a rate that is negative or not finite, no step is taken: [`error`](Optimizer::error).
+            /// Of a rate that is negative or not finite, no step is taken:
+            /// [`error`](Optimizer::error).
             #[track_caller]
             pub fn new(parameters: Vec<Parameter>, lr: f64) -> $Name {
                 $Name(Core::new(parameters, lr, $decay, Location::caller()))
@@ -234,8 +258,8 @@ macro_rules! adams {
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0).weight_decay(0.0);")]
-            /// forgetful.step(&[device.full([1], 7.0)]).detach();                       // each step is lr, by sign
-            /// forgetful.step(&[device.full([1], 0.1)]).detach();
+            /// forgetful.step(&[device.full([1], 7.0)]).detach();                       // each
+            /// step is lr, by sign forgetful.step(&[device.full([1], 0.1)]).detach();
             /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
@@ -252,8 +276,8 @@ macro_rules! adams {
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0).eps(3.0);")]
-            /// adam.step(&[device.ones([1])]).detach();                                 // 1 / (1 + 3)
-            /// assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
+            /// adam.step(&[device.ones([1])]).detach();                                 // 1 / (1 +
+            /// 3) assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
             pub fn eps(mut self, eps: f64) -> $Name {

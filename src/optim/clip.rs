@@ -27,7 +27,10 @@ use std::panic::Location;
 /// # Errors
 /// A limit that is negative or NaN makes failed values.
 #[track_caller]
-pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorFuture>, TensorFuture) {
+pub fn clip_grad_norm(
+    gradients: &[TensorFuture],
+    norm_max: f64,
+) -> (Vec<TensorFuture>, TensorFuture) {
     if norm_max.is_nan() || norm_max < 0.0 {
         let refused = refused("clip_grad_norm", gradients, norm_max);
         let norm = refused.first().cloned().unwrap_or_else(|| Device::cpu().zeros(()));
@@ -44,7 +47,9 @@ pub fn clip_grad_norm(gradients: &[TensorFuture], norm_max: f64) -> (Vec<TensorF
             None => square,
         });
     }
-    let (Some(sum), Some(dtype)) = (sum, dtype) else { return (Vec::new(), Device::cpu().zeros(())) };
+    let (Some(sum), Some(dtype)) = (sum, dtype) else {
+        return (Vec::new(), Device::cpu().zeros(()));
+    };
     let norm = sum.sqrt();
     // As PyTorch: never up, and a norm of 0 is no division by it.
     let scale = (norm_max / (&norm + 1e-6)).minimum(1.0);

@@ -9,8 +9,8 @@
 //! -1.0)`): it takes no step until it is given another.
 //!
 //! A step of halves is computed in float32 and rounded once, and what an optimizer keeps of them is
-//! float32. Steps are counted for each parameter, as in PyTorch: those in which it had a gradient. Several
-//! optimizers may step one parameter, from several threads: none of their steps is lost.
+//! float32. Steps are counted for each parameter, as in PyTorch: those in which it had a gradient.
+//! Several optimizers may step one parameter, from several threads: none of their steps is lost.
 
 mod adam;
 mod clip;
@@ -69,8 +69,8 @@ pub trait Optimizer {
     /// fails.
     ///
     /// # Errors
-    /// They stay with the step that is returned: that of the first gradient that fails; where there are not as many
-    /// gradients as parameters, or one has another shape; [`error`](Self::error).
+    /// They stay with the step that is returned: that of the first gradient that fails; where there
+    /// are not as many gradients as parameters, or one has another shape; [`error`](Self::error).
     #[track_caller]
     fn step(&mut self, gradients: &[TensorFuture]) -> Step {
         let gradients: Vec<Option<TensorFuture>> = gradients.iter().cloned().map(Some).collect();
@@ -91,8 +91,9 @@ pub trait Optimizer {
         None
     }
 
-    /// What it keeps beside the parameters, by name: to be saved with them, and to go on from. Names are those
-    /// of this library's optimizers, and of a parameter's elements there is as much as the parameter has.
+    /// What it keeps beside the parameters, by name: to be saved with them, and to go on from.
+    /// Names are those of this library's optimizers, and of a parameter's elements there is as much
+    /// as the parameter has.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -189,7 +190,12 @@ type Checks<'a> = &'a [(&'a str, f64, bool, &'a str)];
 /// The first number that makes no sense.
 fn checked(name: &str, checks: Checks<'_>, at: build::At) -> Option<Error> {
     let (what, number, _, rule) = checks.iter().find(|(.., fine, _)| !fine)?;
-    Some(Error::new(ErrorKind::Argument, name, format!("the {what} is {number}: it has to be {rule}"), at))
+    Some(Error::new(
+        ErrorKind::Argument,
+        name,
+        format!("the {what} is {number}: it has to be {rule}"),
+        at,
+    ))
 }
 
 /// Finite, and not negative.

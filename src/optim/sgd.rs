@@ -156,7 +156,8 @@ impl Optimizer for Sgd {
             Ok(update) => update,
             Err(refused) => return refused,
         };
-        for ((parameter, gradient), velocity) in self.parameters.iter().zip(gradients).zip(&mut self.velocities)
+        for ((parameter, gradient), velocity) in
+            self.parameters.iter().zip(gradients).zip(&mut self.velocities)
         {
             let Some(gradient) = gradient else { continue };
             let before = velocity.take();
@@ -203,7 +204,8 @@ impl Optimizer for Sgd {
     }
 
     fn state(&self) -> State {
-        let kept = self.velocities.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
+        let kept =
+            self.velocities.iter().enumerate().filter_map(|(i, kept)| Some((i, kept.as_ref()?)));
         let all = kept.flat_map(|(i, Velocity { value, share })| {
             let share = share.iter().map(move |share| (format!("share.{i}"), share.clone()));
             share.chain([(format!("{i}.velocity"), value.clone())])

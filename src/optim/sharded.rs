@@ -2,8 +2,8 @@
 //! arXiv:1910.02054).
 //!
 //! Each parameter lies flat in as many equal parts as there are ranks, padded with zeros. A rank's
-//! optimizer knows its own parts alone. Gradients are summed by a `reduce_scatter` a bucket, which gives
-//! each rank its parts of them; the new parts are brought together by an `all_gather`.
+//! optimizer knows its own parts alone. Gradients are summed by a `reduce_scatter` a bucket, which
+//! gives each rank its parts of them; the new parts are brought together by an `all_gather`.
 
 use super::state::{beside, fits};
 use super::{Optimizer, State, Step, trained, update};
@@ -37,8 +37,8 @@ use std::panic::Location;
 /// ```
 ///
 /// # Errors
-/// Where a rank is lost, a step leaves the parameters as they were. The moments of the lost rank's share
-/// are lost with it, but for the last [state](Optimizer::state) that was saved.
+/// Where a rank is lost, a step leaves the parameters as they were. The moments of the lost rank's
+/// share are lost with it, but for the last [state](Optimizer::state) that was saved.
 #[doc(alias("ZeRO", "ZeroRedundancyOptimizer", "FSDP"))]
 #[derive(Debug)]
 pub struct Sharded<O> {
@@ -49,8 +49,8 @@ pub struct Sharded<O> {
 }
 
 impl<O: Optimizer> Sharded<O> {
-    /// Of these parameters, as far as they are trained, which have the same values on all ranks; `optimizer`
-    /// makes what steps this rank's parts.
+    /// Of these parameters, as far as they are trained, which have the same values on all ranks;
+    /// `optimizer` makes what steps this rank's parts.
     #[track_caller]
     pub fn new(
         parameters: Vec<Parameter>,
@@ -140,8 +140,9 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
             let stepped = self.optimizer.step_some(&own);
             let mut new: Vec<Option<TensorFuture>> = vec![None; gradients.len()];
             for bucket in &buckets {
-                let row =
-                    |&i: &usize| self.own[i].value().stop_gradient().reshape([1, self.own[i].value().numel()]);
+                let row = |&i: &usize| {
+                    self.own[i].value().stop_gradient().reshape([1, self.own[i].value().numel()])
+                };
                 let whole = together(
                     &bucket.iter().map(row).collect::<Vec<_>>(),
                     |row| row.all_gather(group),

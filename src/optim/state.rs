@@ -1,7 +1,8 @@
 //! What an optimizer keeps, by name, to be saved beside the weights.
 //!
-//! What it keeps of a parameter's elements has the parameter's shape, and a name that begins with its number:
-//! so it means the same to an optimizer whose state is [shared out](super::Sharded) over any number of ranks.
+//! What it keeps of a parameter's elements has the parameter's shape, and a name that begins with
+//! its number: so it means the same to an optimizer whose state is [shared out](super::Sharded)
+//! over any number of ranks.
 
 use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
@@ -28,8 +29,14 @@ pub(super) fn fits(optimizer: &str, parameters: &[Parameter], state: &State) -> 
         let Some(parameter) = beside(parameters, name) else { continue };
         let own = parameter.value();
         if own.shape() != value.shape() {
-            let text = format!("{name} is of {}, and its parameter of {}", value.shape(), own.shape());
-            return Err(Error::new(ErrorKind::Shape, optimizer, text, build::seen(Location::caller())));
+            let text =
+                format!("{name} is of {}, and its parameter of {}", value.shape(), own.shape());
+            return Err(Error::new(
+                ErrorKind::Shape,
+                optimizer,
+                text,
+                build::seen(Location::caller()),
+            ));
         }
     }
     Ok(())
@@ -45,7 +52,11 @@ impl Taken<'_> {
     /// # Errors
     /// What is of another shape than its parameter.
     #[track_caller]
-    pub fn new<'a>(optimizer: &'a str, parameters: &[Parameter], state: State) -> Result<Taken<'a>, Error> {
+    pub fn new<'a>(
+        optimizer: &'a str,
+        parameters: &[Parameter],
+        state: State,
+    ) -> Result<Taken<'a>, Error> {
         fits(optimizer, parameters, &state)?;
         Ok(Taken { optimizer, left: state.into_iter().collect() })
     }
@@ -59,7 +70,11 @@ impl Taken<'_> {
     /// # Errors
     /// One is there without the other.
     #[track_caller]
-    pub fn take_both(&mut self, a: &str, b: &str) -> Result<Option<(TensorFuture, TensorFuture)>, Error> {
+    pub fn take_both(
+        &mut self,
+        a: &str,
+        b: &str,
+    ) -> Result<Option<(TensorFuture, TensorFuture)>, Error> {
         let missing = match (self.take(a), self.take(b)) {
             (Some(a), Some(b)) => return Ok(Some((a, b))),
             (None, None) => return Ok(None),

@@ -39,7 +39,8 @@ use std::panic::Location;
 /// ```
 ///
 /// # Cancel safety
-/// Dropping it, or the future that awaits it, gives up the error and nothing else: the step is taken.
+/// Dropping it, or the future that awaits it, gives up the error and nothing else: the step is
+/// taken.
 #[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its `error`, or `detach` it \
               and `waitall` returns it"]
 #[derive(Clone, Debug)]
@@ -63,10 +64,12 @@ impl Step {
             }
         }
         let home = devices[0].0.clone();
-        let there =
-            |(device, all): &(Device, Vec<TensorFuture>)| build::all_there(all, device, at).to_device(&home);
+        let there = |(device, all): &(Device, Vec<TensorFuture>)| {
+            build::all_there(all, device, at).to_device(&home)
+        };
         let each: Vec<TensorFuture> = devices.iter().map(there).collect();
-        let all = if let [one] = &each[..] { one.clone() } else { build::all_there(&each, &home, at) };
+        let all =
+            if let [one] = &each[..] { one.clone() } else { build::all_there(&each, &home, at) };
         (Step(all), devices.into_iter().map(|(device, _)| device).collect())
     }
 
@@ -171,8 +174,9 @@ impl Update {
     /// it is. `name` is who asks, for the error.
     ///
     /// # Errors
-    /// The step that is not taken, and says why: where a gradient is known to have failed, is of another shape or type, or on
-    /// another device than its parameter; where there is none at all, or not one for each parameter.
+    /// The step that is not taken, and says why: where a gradient is known to have failed, is of
+    /// another shape or type, or on another device than its parameter; where there is none at all,
+    /// or not one for each parameter.
     #[track_caller]
     pub fn new(
         name: &str,
@@ -192,7 +196,8 @@ impl Update {
         let there = self.whole.iter().find(|whole| std::ptr::eq(whole.port(), beside.port()));
         there.cloned().unwrap_or_else(|| {
             let (own, other) = (self.home(), beside.device());
-            let text = format!("a value on {other} has no part in a step whose gradients are on {own}");
+            let text =
+                format!("a value on {other} has no part in a step whose gradients are on {own}");
             let error = Error::new(ErrorKind::Device, "Update", text, self.at);
             build::failed(beside.port(), Meta::new((), DType::Bool), error, self.at)
         })
@@ -224,7 +229,8 @@ impl Update {
     /// `new` where all gradients were there, else `old`.
     ///
     /// # Errors
-    /// The value fails where they are of two shapes or types, or on a device on which the step has no gradient.
+    /// The value fails where they are of two shapes or types, or on a device on which the step has
+    /// no gradient.
     pub fn keep(&self, new: TensorFuture, old: TensorFuture) -> TensorFuture {
         build::choose(&self.whole(&old), new, old, self.at)
     }
@@ -236,11 +242,11 @@ impl Update {
 }
 
 /// A step that needs of each parameter its value and its gradient alone: `new` of them takes the
-/// value's place. `new` computes in the [wide](DType::wide) type, and is rounded here. It is computed
-/// at once, fused with the gradient and in its memory, and chosen
-/// when all are there, which touches no element; so a step is not taken either where `new` fails.
-/// Another step of one of the parameters that came in between is found out, and this one made anew.
-/// An optimizer that keeps more would need second copies of it all: for those there is [`Update`].
+/// value's place. `new` computes in the [wide](DType::wide) type, and is rounded here. It is
+/// computed at once, fused with the gradient and in its memory, and chosen when all are there,
+/// which touches no element; so a step is not taken either where `new` fails. Another step of one
+/// of the parameters that came in between is found out, and this one made anew. An optimizer that
+/// keeps more would need second copies of it all: for those there is [`Update`].
 pub(super) fn replaced(
     name: &str,
     parameters: &[Parameter],
@@ -253,7 +259,8 @@ pub(super) fn replaced(
     }
     loop {
         let stepped = parameters.iter().zip(gradients).filter_map(|(parameter, gradient)| {
-            let (old, gradient) = (parameter.value().stop_gradient(), gradient.as_ref()?.stop_gradient());
+            let (old, gradient) =
+                (parameter.value().stop_gradient(), gradient.as_ref()?.stop_gradient());
             let new = new(&old.wide(), gradient.wide()).to_dtype(old.dtype());
             Some((parameter, old, new))
         });
@@ -268,10 +275,15 @@ pub(super) fn replaced(
     }
 }
 
-/// A step whose new values are there already, or on their way: taken by all of them, or by none where one of them
-/// fails or another step is not taken.
+/// A step whose new values are there already, or on their way: taken by all of them, or by none
+/// where one of them fails or another step is not taken.
 #[cfg(all(feature = "ranks", unix))]
-pub(super) fn taken(parameters: &[Parameter], new: &[Option<TensorFuture>], after: &Step, at: At) -> Step {
+pub(super) fn taken(
+    parameters: &[Parameter],
+    new: &[Option<TensorFuture>],
+    after: &Step,
+    at: At,
+) -> Step {
     let (step, _) = Step::of(new.iter().flatten().chain([&after.0]), at);
     for (parameter, new) in parameters.iter().zip(new) {
         let Some(new) = new else { continue };
@@ -300,8 +312,11 @@ pub(super) fn fits<'a>(
         let Some(kept) = kept else { continue };
         let value = parameter.value();
         if value.shape() != kept.shape() {
-            let text =
-                format!("parameter {k} has shape {}, and had {} in the last step", value.shape(), kept.shape());
+            let text = format!(
+                "parameter {k} has shape {}, and had {} in the last step",
+                value.shape(),
+                kept.shape()
+            );
             return Err(refused(parameters, Error::new(ErrorKind::Shape, name, text, at), at));
         }
     }
@@ -323,7 +338,10 @@ fn check(
         return Err(failed);
     }
     if gradients.iter().all(Option::is_none) {
-        return error(ErrorKind::Argument, "there is nothing to step along: no gradient at all".into());
+        return error(
+            ErrorKind::Argument,
+            "there is nothing to step along: no gradient at all".into(),
+        );
     }
     for (k, (parameter, gradient)) in parameters.iter().zip(gradients).enumerate() {
         let Some(gradient) = gradient else { continue };

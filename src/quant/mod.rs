@@ -3,8 +3,8 @@
 //! A [`Quantized`] is a matrix `[outputs, inputs]` in one of the block formats of ggml, as GGUF
 //! files have them; [`gguf`](crate::gguf) loads them. A product quantises its activations to 8 bits
 //! a block of 32, and adds integer products: the weights are never unpacked in memory. Weights of
-//! halves ([`Format::F16`], [`Format::BF16`]) are widened in registers beside activations of float32,
-//! whose products are added in float32. A [`Weight`] is either that or a dense tensor.
+//! halves ([`Format::F16`], [`Format::BF16`]) are widened in registers beside activations of
+//! float32, whose products are added in float32. A [`Weight`] is either that or a dense tensor.
 //!
 //! A row of a product has the same bits whatever stands beside it, on any number of threads and
 //! with any instruction set.

@@ -12,7 +12,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A matrix of quantised weights, or of halves, on a device, `[outputs, inputs]` as a layer's or a table's.
+/// A matrix of quantised weights, or of halves, on a device, `[outputs, inputs]` as a layer's or a
+/// table's.
 ///
 /// It is packed for the kernels when it is made, once and for all: sixteen rows side by side, in
 /// [`bytes`](Self::bytes) of the device's memory and nowhere else. A clone is another handle on it.
@@ -34,8 +35,8 @@ fn refused(op: &str, text: String, at: At) -> Error {
 }
 
 impl Quantized {
-    /// Quantises a matrix of float32, to the byte as gguf-py does; one of halves may be of its format's
-    /// own type. Nothing waits.
+    /// Quantises a matrix of float32, to the byte as gguf-py does; one of halves may be of its
+    /// format's own type. Nothing waits.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -60,7 +61,8 @@ impl Quantized {
             let text = format!("{} of {given}: not a matrix of float32 for {format}", x.shape());
             return Err(refused("quantize", text, at));
         };
-        let packing = Packing::new(format, rows, columns).map_err(|text| refused("quantize", text, at))?;
+        let packing =
+            Packing::new(format, rows, columns).map_err(|text| refused("quantize", text, at))?;
         if !format.can_quantize() {
             return Err(refused("quantize", format!("{format} is read, not made"), at));
         }
@@ -74,17 +76,27 @@ impl Quantized {
     /// # Errors
     /// Rows that are no whole blocks, and bytes that are not as many as the blocks have.
     #[track_caller]
-    pub fn from_blocks(device: &Device, blocks: &[u8], format: Format, dims: [usize; 2]) -> Result<Quantized> {
+    pub fn from_blocks(
+        device: &Device,
+        blocks: &[u8],
+        format: Format,
+        dims: [usize; 2],
+    ) -> Result<Quantized> {
         let at = Location::caller();
         let refuse = |text| refused("from_blocks", text, at);
         let packing = Packing::new(format, dims[0], dims[1]).map_err(refuse)?;
         if blocks.len() != packing.file_bytes() {
-            let text =
-                format!("{} bytes for {dims:?} in {format}, which has {}", blocks.len(), packing.file_bytes());
+            let text = format!(
+                "{} bytes for {dims:?} in {format}, which has {}",
+                blocks.len(),
+                packing.file_bytes()
+            );
             return Err(refuse(text));
         }
         let mut panels = Vec::with_capacity(packing.bytes());
-        blocks.chunks(packing.panel_bytes().max(1)).for_each(|rows| packing.pack(rows, &mut panels));
+        blocks
+            .chunks(packing.panel_bytes().max(1))
+            .for_each(|rows| packing.pack(rows, &mut panels));
         Ok(Quantized::of(device, panels, packing, at))
     }
 
@@ -94,8 +106,8 @@ impl Quantized {
         Quantized { packed: device.handed("from_blocks", panels, [bytes].into(), at), packing }
     }
 
-    /// One weight of all rows of several, in this order: of a product with all of them at once, say.
-    /// A copy; nothing waits.
+    /// One weight of all rows of several, in this order: of a product with all of them at once,
+    /// say. A copy; nothing waits.
     ///
     /// ```
     /// use futensor::{Device, quant::{Format, Quantized}};

@@ -49,8 +49,8 @@ impl From<&Quantized> for Weight {
 }
 
 impl Weight {
-    /// `x w^T`, of the type of `x`: see [`TensorFuture::linear`] and [`Quantized::linear`]. Beside a
-    /// dense weight of another type, `x` is converted to that.
+    /// `x w^T`, of the type of `x`: see [`TensorFuture::linear`] and [`Quantized::linear`]. Beside
+    /// a dense weight of another type, `x` is converted to that.
     #[track_caller]
     pub fn linear(&self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         let x = x.as_ref();

@@ -1,8 +1,8 @@
 //! Many gradients reduced in few calls, each as soon as it is there.
 //!
-//! Values are gathered into buckets of a few MiB from the last to the first, since that is the order
-//! in which a backward pass computes the gradients of parameters. A bucket's call waits for its own
-//! members alone: the first are reduced while the others are still computed.
+//! Values are gathered into buckets of a few MiB from the last to the first, since that is the
+//! order in which a backward pass computes the gradients of parameters. A bucket's call waits for
+//! its own members alone: the first are reduced while the others are still computed.
 
 use super::group::Group;
 use crate::engine::exchange::Combine;
@@ -33,7 +33,8 @@ pub(crate) fn buckets(values: &[Option<TensorFuture>]) -> Vec<Vec<usize>> {
         _ => false,
     };
     for i in (0..values.len()).rev().filter(|&i| values[i].is_some()) {
-        let full = bucket.iter().map(|&j| bytes(j)).fold(bytes(i), usize::saturating_add) > BUCKET_BYTES;
+        let full =
+            bucket.iter().map(|&j| bytes(j)).fold(bytes(i), usize::saturating_add) > BUCKET_BYTES;
         if bucket.first().is_some_and(|&first| full || !alike(first, i)) {
             all.push(std::mem::take(&mut bucket));
         }
@@ -70,7 +71,8 @@ mod tests {
     /// Which types and devices meet in a bucket, and how many bytes.
     #[test]
     fn a_bucket_has_values_of_one_type_on_one_device_and_no_more_than_its_bytes() {
-        let (one, other) = (Device::cpu(), Device::cpu_with(crate::CpuOptions::default().threads(1)));
+        let (one, other) =
+            (Device::cpu(), Device::cpu_with(crate::CpuOptions::default().threads(1)));
         let of = |device: &Device, dtype, n: usize| Some(device.zeros_dtype([n], dtype));
         let mib = 1 << 20;
         let values = [
@@ -87,11 +89,18 @@ mod tests {
             of(&one, DType::F64, 1),
         ];
         let found = buckets(&values);
-        // From the last on: a value larger than a bucket has one of its own, and each call's values are alike.
-        assert_eq!(found, [vec![10], vec![9], vec![8, 7], vec![6], vec![5], vec![4], vec![2, 1], vec![0]]);
+        // From the last on: a value larger than a bucket has one of its own, and each call's values
+        // are alike.
+        assert_eq!(
+            found,
+            [vec![10], vec![9], vec![8, 7], vec![6], vec![5], vec![4], vec![2, 1], vec![0]]
+        );
         for bucket in found {
-            let all: Vec<_> = bucket.iter().map(|&i| values[i].as_ref().expect("a value")).collect();
-            assert!(all.iter().all(|x| x.dtype() == all[0].dtype() && x.device() == all[0].device()));
+            let all: Vec<_> =
+                bucket.iter().map(|&i| values[i].as_ref().expect("a value")).collect();
+            assert!(
+                all.iter().all(|x| x.dtype() == all[0].dtype() && x.device() == all[0].device())
+            );
             let bytes: usize = all.iter().map(|x| x.node.meta.bytes()).sum();
             assert!(bytes <= BUCKET_BYTES || all.len() == 1);
         }

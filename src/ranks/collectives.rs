@@ -25,13 +25,13 @@ use std::sync::Arc;
 
 /// # Between ranks
 ///
-/// What the members of a [`Group`] do together. Each is to be called by all of them, in
-/// the same order, on values of the same shape and type. Half types are combined in float32 by MPI, and as
+/// What the members of a [`Group`] do together. Each is to be called by all of them, in the same
+/// order, on values of the same shape and type. Half types are combined in float32 by MPI, and as
 /// they are by NCCL.
 ///
-/// A region has none: its plan runs once its operands are there and asks nobody, while a call needs the
-/// others' and a place in the group's order, and may end by a loss that no plan has an end for. Call
-/// regions on both sides of it.
+/// A region has none: its plan runs once its operands are there and asks nobody, while a call needs
+/// the others' and a place in the group's order, and may end by a loss that no plan has an end for.
+/// Call regions on both sides of it.
 impl TensorFuture {
     /// The values of all ranks combined, on all ranks.
     ///
@@ -46,8 +46,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// [`is_peer_lost`](Error::is_peer_lost) with the rank that is gone; an argument error where the
-    /// ranks' calls differ; what another rank's operand failed with; a type error for sums and
+    /// [`is_peer_lost`](Error::is_peer_lost) with the rank that is gone; an argument error where
+    /// the ranks' calls differ; what another rank's operand failed with; a type error for sums and
     /// products of bool. Only a sum has a gradient (which is the sum of the gradients).
     #[track_caller]
     pub fn all_reduce(&self, group: &Group, combine: Combine) -> TensorFuture {
@@ -66,7 +66,8 @@ impl TensorFuture {
         let at = Location::caller();
         combined("reduce", self, group, combine, at, |x| {
             has_rank(group, root)?;
-            let gives = if group.rank() == root { Gives::Result } else { Gives::Known(zeros(x.shape())) };
+            let gives =
+                if group.rank() == root { Gives::Result } else { Gives::Known(zeros(x.shape())) };
             Ok((What::Reduce(combine, root), x.shape().clone(), gives, Rule::Reduce(root)))
         })
     }
@@ -74,8 +75,8 @@ impl TensorFuture {
     /// The values of all ranks combined, of which each rank gets its part of the first dimension.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); a shape error where the first dimension does not divide by
-    /// the ranks.
+    /// As [`all_reduce`](Self::all_reduce); a shape error where the first dimension does not divide
+    /// by the ranks.
     #[track_caller]
     pub fn reduce_scatter(&self, group: &Group, combine: Combine) -> TensorFuture {
         let at = Location::caller();
@@ -167,10 +168,16 @@ impl Group {
     /// The value that a rank [sends](TensorFuture::send) here, on a device.
     ///
     /// # Errors
-    /// As [`all_reduce`](TensorFuture::all_reduce); an argument error where there is no such rank, or
-    /// it is this one.
+    /// As [`all_reduce`](TensorFuture::all_reduce); an argument error where there is no such rank,
+    /// or it is this one.
     #[track_caller]
-    pub fn recv(&self, from: usize, shape: impl Into<Shape>, dtype: DType, device: &Device) -> TensorFuture {
+    pub fn recv(
+        &self,
+        from: usize,
+        shape: impl Into<Shape>,
+        dtype: DType,
+        device: &Device,
+    ) -> TensorFuture {
         let (at, shape) = (Location::caller(), shape.into());
         let meta = Meta { shape: shape.clone(), dtype };
         if let Err(refusal) = is_other(self, from).and_then(|()| build::fits(&shape, dtype)) {
@@ -197,7 +204,11 @@ impl Group {
 #[track_caller]
 pub(crate) fn shared(x: &TensorFuture, group: &Group) -> TensorFuture {
     let own = x.stop_gradient();
-    if group.size() == 1 { x.clone() } else { on_tape("shared", Some(Rule::AllReduce), &[x], group, own) }
+    if group.size() == 1 {
+        x.clone()
+    } else {
+        on_tape("shared", Some(Rule::AllReduce), &[x], group, own)
+    }
 }
 
 /// The sum over ranks of what goes into one loss, which all of them compute: its gradient is each
@@ -226,7 +237,10 @@ fn combined(
     }
     collective(op, x, group, at, |x| {
         if x.dtype() == DType::Bool && matches!(combine, Combine::Sum | Combine::Product) {
-            return Err(Refusal::dtype(format!("bool has no {}: min and max are and, or", combine.name())));
+            return Err(Refusal::dtype(format!(
+                "bool has no {}: min and max are and, or",
+                combine.name()
+            )));
         }
         let (what, shape, gives, gradient) = rule(x)?;
         Ok((what, shape, gives, Some(gradient).filter(|_| combine == Combine::Sum)))
@@ -257,8 +271,17 @@ fn collective(
     }
     let text = format!("{what:?} of {} {}", x.dtype(), x.shape());
     let result = matches!(gives, Gives::Result).then(|| (shape.numel(), group.memory(&x.device())));
-    let asked =
-        Asked { op, lane: Lane::All, what, text, dtype: x.dtype(), operand: Some(x), result, gives, at };
+    let asked = Asked {
+        op,
+        lane: Lane::All,
+        what,
+        text,
+        dtype: x.dtype(),
+        operand: Some(x),
+        result,
+        gives,
+        at,
+    };
     let value = value_of(group, asked, &x.device(), Meta { shape, dtype: x.dtype() });
     on_tape(op, gradient, &[x], group, value)
 }
@@ -337,12 +360,18 @@ fn part_of(x: &TensorFuture, group: &Group) -> Result<Shape, Refusal> {
             *first /= n;
             Ok(dims[..].into())
         }
-        _ => Err(Refusal::shape(format!("the first dimension of {} does not divide by {n} ranks", x.shape()))),
+        _ => Err(Refusal::shape(format!(
+            "the first dimension of {} does not divide by {n} ranks",
+            x.shape()
+        ))),
     }
 }
 
 /// Zeros, in no memory.
 fn zeros(shape: &Shape) -> Value {
     let strides = SmallVec::from_elem(0, shape.rank());
-    Value::placed(Storage::Inline([0; INLINE_BYTES / 8]), &Layout { shape: shape.clone(), strides, offset: 0 })
+    Value::placed(
+        Storage::Inline([0; INLINE_BYTES / 8]),
+        &Layout { shape: shape.clone(), strides, offset: 0 },
+    )
 }

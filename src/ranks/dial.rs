@@ -1,8 +1,8 @@
 //! Connections that are made in time, or not at all.
 //!
-//! A network that drops what is sent, or a host that takes no more callers, lets `connect` hang for minutes, and a
-//! look-up of a name may hang as well: both get what is left of the time. A look-up cannot be given up, so its
-//! thread stays behind until the system answers it.
+//! A network that drops what is sent, or a host that takes no more callers, lets `connect` hang for
+//! minutes, and a look-up of a name may hang as well: both get what is left of the time. A look-up
+//! cannot be given up, so its thread stays behind until the system answers it.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -82,7 +82,9 @@ fn look_up(
         Err(RecvTimeoutError::Timeout) => {
             Err(io::Error::new(ErrorKind::TimedOut, "the look-up of the name does not end"))
         }
-        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the look-up of the name panicked")),
+        Err(RecvTimeoutError::Disconnected) => {
+            Err(io::Error::other("the look-up of the name panicked"))
+        }
     }
 }
 
@@ -90,7 +92,8 @@ fn look_up(
 pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let of = host.trim_start_matches('[').trim_end_matches(']');
-    of.eq_ignore_ascii_case("localhost") || of.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
+    of.eq_ignore_ascii_case("localhost")
+        || of.parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback())
 }
 
 #[cfg(all(test, not(futensor_loom)))]
@@ -150,10 +153,12 @@ pub(super) mod tests {
         let late = Instant::now() + Duration::from_secs(60);
         let error = look_up("a.name:1", late, |_| panic!("a resolver of somebody's")).unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");
-        let error = look_up("a.name:1", late, |name| Err(io::Error::other(name.to_owned()))).unwrap_err();
+        let error =
+            look_up("a.name:1", late, |name| Err(io::Error::other(name.to_owned()))).unwrap_err();
         assert_eq!(error.to_string(), "a.name:1");
-        let there =
-            look_up("127.0.0.1:7", Instant::now(), |_| panic!("nobody is asked for what is an address"));
+        let there = look_up("127.0.0.1:7", Instant::now(), |_| {
+            panic!("nobody is asked for what is an address")
+        });
         assert_eq!(there.unwrap(), ["127.0.0.1:7".parse().unwrap()]);
     }
 

@@ -45,7 +45,8 @@ impl Operation for OfCollective {
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let group = &self.group;
-        let rule = self.rule.ok_or_else(|| Refusal::argument("only a sum over ranks has a gradient"))?;
+        let rule =
+            self.rule.ok_or_else(|| Refusal::argument("only a sum over ranks has a gradient"))?;
         call.give(0, |call| {
             let upstream = call.upstream();
             match rule {

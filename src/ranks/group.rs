@@ -29,9 +29,9 @@ use std::task::{Context, Poll};
 /// A collective is an op like any other: [`all_reduce`](crate::TensorFuture::all_reduce) and its
 /// siblings are queued at once and give a [`TensorFuture`](crate::TensorFuture). Calls on one group
 /// keep their order, which must be the same on all its members. Each **ends**: with the value, or,
-/// once a member is gone, with an error that [names it](Error::lost_rank). Then nothing comes of that
-/// group any more, other groups go on, and [`shrink`](Group::shrink) makes a new one of those who are
-/// left.
+/// once a member is gone, with an error that [names it](Error::lost_rank). Then nothing comes of
+/// that group any more, other groups go on, and [`shrink`](Group::shrink) makes a new one of those
+/// who are left.
 ///
 /// A collective runs whether or not anybody holds its result: the others wait for it.
 ///
@@ -76,8 +76,8 @@ impl Drop for Membership {
     }
 }
 
-/// An await of a new group. Whoever gives it up does not keep the others waiting for it: they are told that it
-/// makes no calls in what it would have been given.
+/// An await of a new group. Whoever gives it up does not keep the others waiting for it: they are
+/// told that it makes no calls in what it would have been given.
 struct Given(Arc<Slot>, Arc<Membership>);
 
 impl Drop for Given {
@@ -88,8 +88,8 @@ impl Drop for Given {
     }
 }
 
-/// Which groups this process is joining, as whom: two that are joined at once as the same member of the same group
-/// could not be told apart by the others.
+/// Which groups this process is joining, as whom: two that are joined at once as the same member of
+/// the same group could not be told apart by the others.
 static JOINING: Mutex<Vec<(usize, String)>> = Mutex::new(Vec::new());
 
 struct Joining((usize, String));
@@ -116,8 +116,8 @@ impl Drop for Joining {
     }
 }
 
-/// What a group was asked for, to be awaited. It is under way already; dropping it gives up the wait
-/// and nothing else.
+/// What a group was asked for, to be awaited. It is under way already; dropping it gives up the
+/// wait and nothing else.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Waiting<T>(Pin<Box<dyn Future<Output = Result<T>> + Send>>);
 
@@ -165,7 +165,17 @@ impl Asked<'_> {
     /// A call of all, without elements.
     fn plain(op: &'static str, what: What, at: At) -> Asked<'static> {
         let (dtype, gives) = (DType::Bool, Gives::Result);
-        Asked { op, lane: Lane::All, what, text: op.into(), dtype, operand: None, result: None, gives, at }
+        Asked {
+            op,
+            lane: Lane::All,
+            what,
+            text: op.into(),
+            dtype,
+            operand: None,
+            result: None,
+            gives,
+            at,
+        }
     }
 }
 
@@ -176,14 +186,16 @@ impl Group {
     }
 
     /// Joins the others that a launcher has started, or that the options speak of; alone where
-    /// neither says anything. Joining begins with this call, and is given up where what it gives is dropped: the
-    /// others' joins fail then as well, with this rank's number, and all may try again.
+    /// neither says anything. Joining begins with this call, and is given up where what it gives is
+    /// dropped: the others' joins fail then as well, with this rank's number, and all may try
+    /// again.
     ///
     /// # Errors
     /// An argument error that says what is missing or differs: options, secret, version, size, a
-    /// rank that two processes claim, a join of the same group that this process has not ended. A device error where no MPI library is found: where it was
-    /// looked for, and how to have one. [`is_peer_lost`](Error::is_peer_lost) with the rank that
-    /// went away meanwhile or did not come in time.
+    /// rank that two processes claim, a join of the same group that this process has not ended. A
+    /// device error where no MPI library is found: where it was looked for, and how to have one.
+    /// [`is_peer_lost`](Error::is_peer_lost) with the rank that went away meanwhile or did not come
+    /// in time.
     #[track_caller]
     pub fn join(options: Options) -> Waiting<Group> {
         let at = Location::caller();
@@ -191,17 +203,24 @@ impl Group {
         let plan = match options.plan(|name| std::env::var(name).ok()) {
             Ok(Some(plan)) => plan,
             Ok(None) => return Waiting::on(std::future::ready(Ok(Group::alone()))),
-            Err(text) => return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text)))),
+            Err(text) => {
+                return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text))));
+            }
         };
         let driver = driver(plan.home.as_ref());
         Group::join_by(plan, driver, at)
     }
 
     /// Joins as planned, with values that go by this driver.
-    pub(super) fn join_by(plan: Plan, driver: Result<&'static Driver, String>, at: At) -> Waiting<Group> {
+    pub(super) fn join_by(
+        plan: Plan,
+        driver: Result<&'static Driver, String>,
+        at: At,
+    ) -> Waiting<Group> {
         let wrong = move |kind, text: String| Error::new(kind, "join", text, at);
         let Some(joining) = Joining::of(&plan) else {
-            let text = "this process is joining that group already: wait for that, or drop it".into();
+            let text =
+                "this process is joining that group already: wait for that, or drop it".into();
             return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text))));
         };
         let begun = driver.and_then(|driver| Group::begin(plan, driver));
@@ -259,19 +278,21 @@ impl Group {
         self.0.members.len()
     }
 
-    /// Those who say the same color come into a group of their own, in the order of their ranks. All
-    /// members have to call it, and to await it; it keeps this group as it is.
+    /// Those who say the same color come into a group of their own, in the order of their ranks.
+    /// All members have to call it, and to await it; it keeps this group as it is.
     ///
-    /// The members agree on who they are from this call on. The library opens the new group when this is polled:
-    /// who drops it takes no part, and a thread that waits for all members inside the library, which some
-    /// can only be given up in, is not begun for a group that nobody wants.
+    /// The members agree on who they are from this call on. The library opens the new group when
+    /// this is polled: who drops it takes no part, and a thread that waits for all members inside
+    /// the library, which some can only be given up in, is not begun for a group that nobody wants.
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost), where a member is gone or does not come.
     #[track_caller]
     pub fn split(&self, color: u64) -> Waiting<Group> {
         let (at, group) = (Location::caller(), self.clone());
-        let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
+        let Some(membership) = self.0.world.clone() else {
+            return Waiting::on(async move { Ok(group) });
+        };
         let asked = membership.0.ask(|machine, now| machine.split(group.0.id, color, now));
         let asked = asked.map(|slot| Given(slot, membership.clone()));
         Waiting::on(async move {
@@ -297,7 +318,9 @@ impl Group {
     #[track_caller]
     pub fn shrink(&self) -> Waiting<Group> {
         let (at, mut group) = (Location::caller(), self.clone());
-        let Some(membership) = self.0.world.clone() else { return Waiting::on(async move { Ok(group) }) };
+        let Some(membership) = self.0.world.clone() else {
+            return Waiting::on(async move { Ok(group) });
+        };
         let shrink = |group: &Group, membership: &Arc<Membership>| {
             let asked = membership.0.ask(|machine, now| Ok(machine.shrink(group.0.id, now)));
             asked.map(|slot| Given(slot, membership.clone()))
@@ -305,9 +328,14 @@ impl Group {
         let mut asked = shrink(&group, &membership);
         Waiting::on(async move {
             loop {
-                let given = asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
-                let ended = End(given.0.clone()).await.map_err(|trouble| group.error(trouble, "shrink", at))?;
-                let (Ended::Group(id, members), _) = ended else { unreachable!("a shrink ends with a group") };
+                let given =
+                    asked.map_err(|fault| group.error(Trouble::Fault(fault), "shrink", at))?;
+                let ended = End(given.0.clone())
+                    .await
+                    .map_err(|trouble| group.error(trouble, "shrink", at))?;
+                let (Ended::Group(id, members), _) = ended else {
+                    unreachable!("a shrink ends with a group")
+                };
                 group = Group::made(membership.clone(), id, members);
                 match group.clone().opened("shrink", at).await {
                     // Another is lost, of those who were left.
@@ -334,7 +362,9 @@ impl Group {
         }
         let (group, op, at) = (self.clone(), asked.op, asked.at);
         let slot = self.call(asked);
-        Waiting::on(async move { End(slot?).await.map(|_| ()).map_err(|trouble| group.error(trouble, op, at)) })
+        Waiting::on(async move {
+            End(slot?).await.map(|_| ()).map_err(|trouble| group.error(trouble, op, at))
+        })
     }
 
     /// Whose memory the engine reads and writes for a value of this device's.
@@ -364,7 +394,8 @@ impl Group {
     /// Nothing comes of the group any more.
     pub(super) fn call(&self, asked: Asked<'_>) -> Result<Arc<Slot>, Error> {
         let Asked { op, lane, what, text, dtype, operand, result, gives, at } = asked;
-        let world = &self.0.world.as_ref().unwrap_or_else(|| unreachable!("who is alone asks nobody")).0;
+        let world =
+            &self.0.world.as_ref().unwrap_or_else(|| unreachable!("who is alone asks nobody")).0;
         let group = self.0.id;
         let reads = operand.map_or(0, |x| x.numel());
         let operand = operand.map(|x| Arrival::new(x, self.memory(&x.device()), true, at));
@@ -412,16 +443,19 @@ fn error_of(trouble: Trouble, members: &[usize], me: usize, op: &str, at: At) ->
     let here = |r: usize| members.iter().position(|&m| m == r).unwrap_or(r);
     let named = rank.map(|r| format!("rank {}", here(r)));
     let (kind, text) = match (kind, rank, named) {
-        (FaultKind::Lost, Some(rank), _) if rank == me => {
-            (ErrorKind::PeerLost(here(rank) as u32), format!("this rank is lost to the others: {text}"))
-        }
+        (FaultKind::Lost, Some(rank), _) if rank == me => (
+            ErrorKind::PeerLost(here(rank) as u32),
+            format!("this rank is lost to the others: {text}"),
+        ),
         (FaultKind::Lost, Some(rank), Some(name)) => {
             (ErrorKind::PeerLost(here(rank) as u32), format!("{name} is lost: {text}"))
         }
         (FaultKind::Operand, _, Some(name)) => {
             (ErrorKind::Kernel, format!("what {name} was to bring has failed: {text}"))
         }
-        (FaultKind::Engine, _, Some(name)) => (ErrorKind::Kernel, format!("it failed on {name}: {text}")),
+        (FaultKind::Engine, _, Some(name)) => {
+            (ErrorKind::Kernel, format!("it failed on {name}: {text}"))
+        }
         (FaultKind::Calls, ..) => (ErrorKind::Argument, text),
         _ => (ErrorKind::Kernel, text),
     };

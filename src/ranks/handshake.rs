@@ -41,8 +41,9 @@ impl Who {
     }
 
     fn of(bytes: &[u8; 16]) -> Who {
-        let word =
-            |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize
+        };
         let port = u16::from_le_bytes([bytes[8], bytes[9]]);
         let (compares, by_device) = (bytes[10] != 0, bytes[11] != 0);
         Who { rank: word(0), size: word(4), compares, by_device, port }
@@ -128,17 +129,21 @@ pub(crate) fn answer(
     read_by(stream, &mut hello, until)?;
     let (theirs, rest) = hello.split_at(GREETING);
     let (about, proof) = rest.split_at(16);
-    let Some(version) = version(theirs) else { return Err(refused(false, "it speaks something else")) };
-    let (Ok(about), Ok(proof)) = (<&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof)) else {
+    let Some(version) = version(theirs) else {
+        return Err(refused(false, "it speaks something else"));
+    };
+    let (Ok(about), Ok(proof)) = (<&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof))
+    else {
         return Err(refused(false, "it speaks something else"));
     };
     let who = Who::of(about);
     let proved = secret.check(&[b"call", &own, theirs, about], proof);
     let (verdict, text) = match who {
         _ if !proved => (Verdict::Secret, "it does not know the secret".into()),
-        _ if version != VERSION => {
-            (Verdict::Version, format!("rank {} speaks version {version}, this rank {VERSION}", who.rank))
-        }
+        _ if version != VERSION => (
+            Verdict::Version,
+            format!("rank {} speaks version {version}, this rank {VERSION}", who.rank),
+        ),
         Who { rank, size, .. } if size != me.size || rank >= size => (
             Verdict::Size,
             format!("rank {rank} was started as one of {size}, this rank as one of {}", me.size),
@@ -153,9 +158,10 @@ pub(crate) fn answer(
         Who { rank, by_device, .. } if by_device != me.by_device => {
             (Verdict::Way, way(if by_device { rank } else { me.rank }))
         }
-        Who { rank, .. } if !takes(rank) => {
-            (Verdict::Taken, format!("another process has come as rank {rank}, which is here already"))
-        }
+        Who { rank, .. } if !takes(rank) => (
+            Verdict::Taken,
+            format!("another process has come as rank {rank}, which is here already"),
+        ),
         _ => (Verdict::Welcome, String::new()),
     };
     let proof = secret.prove(&[b"answer", &own, theirs, about, &me.bytes(), &[verdict as u8]]);
@@ -189,7 +195,9 @@ pub(crate) fn call(
     stream.set_nodelay(true)?;
     let mut theirs = [0; GREETING];
     read_by(stream, &mut theirs, until)?;
-    let Some(version) = version(&theirs) else { return Err(refused(false, "what answers is no futensor")) };
+    let Some(version) = version(&theirs) else {
+        return Err(refused(false, "what answers is no futensor"));
+    };
     let own = greeting(&random()?, VERSION);
     let about = me.bytes();
     (&mut &*stream).write_all(&own)?;
@@ -197,7 +205,8 @@ pub(crate) fn call(
     (&mut &*stream).write_all(&secret.prove(&[b"call", &theirs, &own, &about]))?;
     let mut reply = [0; 1 + 16 + BYTES];
     read_by(stream, &mut reply, until)?;
-    let (Ok(other), Ok(proof)) = (<&[u8; 16]>::try_from(&reply[1..17]), <&[u8; BYTES]>::try_from(&reply[17..]))
+    let (Ok(other), Ok(proof)) =
+        (<&[u8; 16]>::try_from(&reply[1..17]), <&[u8; BYTES]>::try_from(&reply[17..]))
     else {
         return Err(refused(false, "what answers is no futensor"));
     };
@@ -211,7 +220,10 @@ pub(crate) fn call(
             0 if who.rank == rank => return Ok(()),
             0 => format!("rank {} answers where rank {rank} should", who.rank),
             2 => format!("rank {rank} speaks version {version}, this rank {VERSION}"),
-            3 => format!("this rank was started as one of {}, rank {rank} as one of {}", me.size, who.size),
+            3 => format!(
+                "this rank was started as one of {}, rank {rank} as one of {}",
+                me.size, who.size
+            ),
             4 => format!("another process has come as rank {} before this one", me.rank),
             5 => format!(
                 "calls are to be compared on rank {}, and not on the other",
@@ -233,14 +245,25 @@ mod tests {
     }
 
     /// What the two ends say of each other.
-    fn meet(a: (&str, Who), b: (&str, Who), takes: bool) -> (Result<Who, Refused>, Result<(), Refused>) {
+    fn meet(
+        a: (&str, Who),
+        b: (&str, Who),
+        takes: bool,
+    ) -> (Result<Who, Refused>, Result<(), Refused>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (secret, caller) = (Secret::of(b.0.as_bytes()), b.1);
         let calls = std::thread::spawn(move || {
-            call(&TcpStream::connect(address).unwrap(), &secret, caller, 0, Instant::now() + PATIENCE)
+            call(
+                &TcpStream::connect(address).unwrap(),
+                &secret,
+                caller,
+                0,
+                Instant::now() + PATIENCE,
+            )
         });
-        let answered = answer(&listener.accept().unwrap().0, &Secret::of(a.0.as_bytes()), a.1, |_| takes);
+        let answered =
+            answer(&listener.accept().unwrap().0, &Secret::of(a.0.as_bytes()), a.1, |_| takes);
         (answered, calls.join().unwrap())
     }
 
@@ -251,8 +274,14 @@ mod tests {
         assert_eq!(here, Err(refused(false, "it does not know the secret")));
         assert_eq!(there, Err(refused(true, "the secret of rank 0 is another")));
         let (here, there) = meet(("s", who(0)), ("s", Who { size: 3, ..who(1) }), true);
-        assert_eq!(here, Err(refused(true, "rank 1 was started as one of 3, this rank as one of 2")));
-        assert_eq!(there, Err(refused(true, "this rank was started as one of 3, rank 0 as one of 2")));
+        assert_eq!(
+            here,
+            Err(refused(true, "rank 1 was started as one of 3, this rank as one of 2"))
+        );
+        assert_eq!(
+            there,
+            Err(refused(true, "this rank was started as one of 3, rank 0 as one of 2"))
+        );
         let (here, there) = meet(("s", who(0)), ("s", who(1)), false);
         assert!(here.unwrap_err().text.contains("rank 1, which is here already"));
         assert!(there.unwrap_err().text.contains("another process has come as rank 1"));
@@ -275,7 +304,8 @@ mod tests {
             read_by(&stream, &mut reply, Instant::now() + PATIENCE).unwrap();
             reply[0]
         });
-        let refusal = answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
+        let refusal =
+            answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
         let text = format!("rank 1 speaks version {}, this rank {VERSION}", VERSION + 1);
         assert_eq!(refusal, refused(true, text));
         assert_eq!(later.join().unwrap(), Verdict::Version as u8);
@@ -289,7 +319,8 @@ mod tests {
             stream.write_all(words).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
             let refusal =
-                answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
+                answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true)
+                    .unwrap_err();
             assert!(!refusal.proved, "{refusal:?}");
         }
     }
@@ -328,7 +359,8 @@ mod tests {
                     2 => bytes[at..].fill((how >> 8) as u8),
                     _ => bytes.insert(at, (how >> 8) as u8),
                 }
-                // The bytes may have been these before: numbers of a handshake are drawn anew each time.
+                // The bytes may have been these before: numbers of a handshake are drawn anew each
+                // time.
                 if bytes.starts_with(&whole) {
                     bytes[at] ^= 1;
                 }
@@ -354,7 +386,8 @@ mod tests {
 
     #[test]
     fn whatever_is_changed_on_the_way_nobody_comes_in_and_nobody_panics_or_waits() {
-        let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
+        let seed =
+            std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
         println!("seed {seed}");
         let (mut state, since) = (seed, Instant::now());
         for round in 0..300 {
@@ -366,7 +399,10 @@ mod tests {
                 "seed {seed}, round {round}"
             );
             if let Err(refused) = here {
-                assert!(!refused.proved, "seed {seed}, round {round}: a stranger has it given up: {refused:?}");
+                assert!(
+                    !refused.proved,
+                    "seed {seed}, round {round}: a stranger has it given up: {refused:?}"
+                );
             }
         }
         assert!(since.elapsed() < 2 * PATIENCE, "it took {:?}", since.elapsed());
@@ -378,7 +414,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let calls = std::thread::spawn(move || {
             let (stream, since) = (TcpStream::connect(address).unwrap(), Instant::now());
-            let refused = call(&stream, &Secret::of(b"s"), who(1), 0, since + Duration::from_millis(200));
+            let refused =
+                call(&stream, &Secret::of(b"s"), who(1), 0, since + Duration::from_millis(200));
             (refused.unwrap_err(), since.elapsed())
         });
         let mut stream = listener.accept().unwrap().0;

@@ -28,7 +28,8 @@ const GREETED: usize = 32;
 const AGAIN: Duration = Duration::from_millis(10);
 /// Bytes that are read of a member before the others have their turn.
 const READ: usize = 1 << 20;
-/// How long a member is waited for at the end, which has left as well: its own end is what is read last.
+/// How long a member is waited for at the end, which has left as well: its own end is what is read
+/// last.
 const LAST: Duration = Duration::from_secs(1);
 
 /// What a thread that greets or calls comes back with.
@@ -66,7 +67,8 @@ pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
     let (compares, by_device) = (plan.rules.compares, plan.home.is_some());
     let me = Who { rank: plan.rank, size: plan.size, compares, by_device, port: 0 };
     let until = Instant::now() + plan.rules.arrival;
-    let begun = if plan.rank == 0 { open(&plan, until) } else { call_first(&world, &plan, me, until) };
+    let begun =
+        if plan.rank == 0 { open(&plan, until) } else { call_first(&world, &plan, me, until) };
     let (listener, secret, note, first) = match begun {
         Ok(begun) => begun,
         Err(text) => {
@@ -103,8 +105,9 @@ type Begun = (TcpListener, Secret, Option<Note>, Option<TcpStream>);
 
 /// Rank 0 listens.
 fn open(plan: &Plan, until: Instant) -> Result<Begun, String> {
-    let listen =
-        |address: &str| listen(address, until).map_err(|error| format!("cannot listen at {address}: {error}"));
+    let listen = |address: &str| {
+        listen(address, until).map_err(|error| format!("cannot listen at {address}: {error}"))
+    };
     match &plan.meeting {
         Meeting::Address(address, secret) => Ok((listen(address)?, secret.clone(), None, None)),
         Meeting::File(job) => {
@@ -181,8 +184,8 @@ impl Keeper {
         }
     }
 
-    /// All have left, or are lost. What was said last is sent, and the links are closed as this thread ends: whoever
-    /// has left before waits for that word, and for nothing else.
+    /// All have left, or are lost. What was said last is sent, and the links are closed as this
+    /// thread ends: whoever has left before waits for that word, and for nothing else.
     fn end(&mut self) {
         (self.listener, self.note) = (None, None);
         let until = Instant::now() + LAST;
@@ -192,7 +195,8 @@ impl Keeper {
             // In turn with nobody: what comes now is not listened to, but for its end.
             self.readings.retain_mut(|reading| {
                 let read = reading.stream.read(&mut chunk);
-                matches!(read, Ok(1..)) || read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+                matches!(read, Ok(1..))
+                    || read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             });
             self.wait(AGAIN);
         }
@@ -210,12 +214,14 @@ impl Keeper {
     fn wait(&mut self, most: Duration) {
         let entry = |fd: i32, events: i16| libc::pollfd { fd, events, revents: 0 };
         let mut fds = vec![entry(self.heard.as_raw_fd(), libc::POLLIN)];
-        fds.extend(self.listener.as_ref().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)));
+        fds.extend(
+            self.listener.as_ref().map(|listener| entry(listener.as_raw_fd(), libc::POLLIN)),
+        );
         fds.extend(self.readings.iter().map(|r| entry(r.stream.as_raw_fd(), libc::POLLIN)));
         fds.extend(self.world.links.full().into_iter().map(|fd| entry(fd, libc::POLLOUT)));
         let ms = most.as_micros().div_ceil(1000).min(60_000) as i32;
-        // SAFETY: as many entries as are said, and they live through the call. A socket that another
-        // thread closes meanwhile is a wake too many at worst.
+        // SAFETY: as many entries as are said, and they live through the call. A socket that
+        // another thread closes meanwhile is a wake too many at worst.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
     }
 
@@ -234,22 +240,24 @@ impl Keeper {
             let (me, secret, greeted) = (self.me, self.secret.clone(), self.greeted.clone());
             let (world, met) = (self.world.clone(), self.met.0.clone());
             let linked: Vec<usize> = self.readings.iter().map(|r| r.rank).collect();
-            let thread = std::thread::Builder::new().name("futensor-greets".into()).spawn(move || {
-                let takes = |rank: usize| rank > me.rank && !linked.contains(&rank);
-                let came = stream.set_nonblocking(false).map_err(Refused::from);
-                let came = came.and_then(|()| greets(|| answer(&stream, &secret, me, takes)));
-                lock(&greeted).retain(|(other, _)| *other != from);
-                let _ = met.send(match came {
-                    Ok(who) => {
-                        let listens = SocketAddr::new(from.ip(), who.port);
-                        Met::Link(who.rank, stream, listens.to_string())
-                    }
-                    Err(refused) => {
-                        Met::Refused(Refused { text: format!("{from}: {}", refused.text), ..refused })
-                    }
+            let thread =
+                std::thread::Builder::new().name("futensor-greets".into()).spawn(move || {
+                    let takes = |rank: usize| rank > me.rank && !linked.contains(&rank);
+                    let came = stream.set_nonblocking(false).map_err(Refused::from);
+                    let came = came.and_then(|()| greets(|| answer(&stream, &secret, me, takes)));
+                    lock(&greeted).retain(|(other, _)| *other != from);
+                    let _ = met.send(match came {
+                        Ok(who) => {
+                            let listens = SocketAddr::new(from.ip(), who.port);
+                            Met::Link(who.rank, stream, listens.to_string())
+                        }
+                        Err(refused) => Met::Refused(Refused {
+                            text: format!("{from}: {}", refused.text),
+                            ..refused
+                        }),
+                    });
+                    world.links.ring();
                 });
-                world.links.ring();
-            });
             if thread.is_err() {
                 lock(&self.greeted).retain(|(other, _)| *other != from);
             }
@@ -263,9 +271,12 @@ impl Keeper {
         let calls = move || {
             let came = loop {
                 let came = dial(&address, until).map_err(Refused::from);
-                let came = came.and_then(|stream| call(&stream, &secret, me, rank, until).map(|()| stream));
+                let came = came
+                    .and_then(|stream| call(&stream, &secret, me, rank, until).map(|()| stream));
                 match came {
-                    Err(Refused { proved: false, .. }) if Instant::now() < until && !world.is_over().0 => {
+                    Err(Refused { proved: false, .. })
+                        if Instant::now() < until && !world.is_over().0 =>
+                    {
                         std::thread::sleep(AGAIN);
                     }
                     came => break came,
@@ -274,7 +285,9 @@ impl Keeper {
             match came {
                 Ok(stream) => Met::Link(rank, stream, String::new()),
                 Err(refused) if refused.proved => Met::Refused(refused),
-                Err(refused) => Met::Missed(rank, format!("it does not answer at {address}: {}", refused.text)),
+                Err(refused) => {
+                    Met::Missed(rank, format!("it does not answer at {address}: {}", refused.text))
+                }
             }
         };
         let (links, met) = (self.world.clone(), self.met.0.clone());
@@ -299,8 +312,12 @@ impl Keeper {
                 self.world.act_aside(|machine, _| machine.fail_join(fault));
             }
             Met::Refused(Refused { text, .. }) => self.world.note(text),
-            Met::Panicked(words) => self.world.fails(format!("its thread for calls panicked: {words}")),
-            Met::Missed(rank, text) => self.world.act_aside(|machine, _| machine.closed(rank, &text)),
+            Met::Panicked(words) => {
+                self.world.fails(format!("its thread for calls panicked: {words}"))
+            }
+            Met::Missed(rank, text) => {
+                self.world.act_aside(|machine, _| machine.closed(rank, &text))
+            }
         }
     }
 
@@ -312,7 +329,9 @@ impl Keeper {
                 self.readings.push(Reading { rank, stream, bytes: Vec::new() });
                 self.world.act_aside(|machine, now| machine.linked(rank, address, now));
             }
-            Err(error) => self.world.act_aside(|machine, _| machine.closed(rank, &error.to_string())),
+            Err(error) => {
+                self.world.act_aside(|machine, _| machine.closed(rank, &error.to_string()))
+            }
         }
     }
 
@@ -346,7 +365,8 @@ impl Keeper {
 
 /// A stranger that is greeted comes in or not, and can have nobody else turned away.
 fn greets<T>(greet: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
-    let panicked = |words| Err(Refused { proved: false, text: format!("greeting it panicked: {words}") });
+    let panicked =
+        |words| Err(Refused { proved: false, text: format!("greeting it panicked: {words}") });
     caught(greet).unwrap_or_else(panicked)
 }
 

@@ -16,7 +16,12 @@ pub(crate) struct Launched {
 
 /// Variables of a launcher: rank, size, how many are on this machine, what names the run.
 const LAUNCHERS: &[[&str; 4]] = &[
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "PMIX_NAMESPACE",
+    ],
     ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "FUTENSOR_JOB"],
     ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "FUTENSOR_JOB"],
     ["SLURM_PROCID", "SLURM_NTASKS", "FUTENSOR_LOCAL_SIZE", "FUTENSOR_JOB"],
@@ -50,7 +55,12 @@ pub(crate) fn launched(get: impl Fn(&str) -> Option<String>) -> Result<Option<La
             (Some(rank), Some(size)) => (rank, size),
         };
         let is_local = number(local)? == Some(size);
-        return Ok(Some(Launched { rank, size, address, local_job: get(job).filter(|_| is_local) }));
+        return Ok(Some(Launched {
+            rank,
+            size,
+            address,
+            local_job: get(job).filter(|_| is_local),
+        }));
     }
     Ok(None)
 }
@@ -66,7 +76,8 @@ mod tests {
     #[test]
     fn each_launcher_is_understood_and_none_is_alone() {
         assert_eq!(of(&[("PATH", "/bin")]), Ok(None));
-        let torch = [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "1234")];
+        let torch =
+            [("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "node0"), ("MASTER_PORT", "1234")];
         let found = of(&torch).unwrap().unwrap();
         assert_eq!((found.rank, found.size, found.address.as_deref()), (1, 4, Some("node0:1234")));
         let agent = [&torch[..], &[("TORCHELASTIC_USE_AGENT_STORE", "True")]].concat();

@@ -55,8 +55,8 @@ options! { Options;
     deadline: Duration;
     /// How long is waited for all to join; a minute by default.
     arrival: Duration;
-    /// Whether calls are compared before they start, so that those that differ (in op, shape, type or
-    /// order) are an error on every rank. By default in builds with debug assertions; it costs a
+    /// Whether calls are compared before they start, so that those that differ (in op, shape, type
+    /// or order) are an error on every rank. By default in builds with debug assertions; it costs a
     /// message between each two members a call. The same on every rank.
     compares: bool;
 }
@@ -74,10 +74,10 @@ impl Options {
         self
     }
 
-    /// Whose library values go by, where the device has one of its own: NCCL on a GPU, which needs no
-    /// MPI and no launcher of one's. Values of other devices are copied there and back. Without it, and
-    /// with a CPU, all go by MPI through host memory. The same kind of device on every rank, and
-    /// on a machine a GPU each.
+    /// Whose library values go by, where the device has one of its own: NCCL on a GPU, which needs
+    /// no MPI and no launcher of one's. Values of other devices are copied there and back. Without
+    /// it, and with a CPU, all go by MPI through host memory. The same kind of device on every
+    /// rank, and on a machine a GPU each.
     pub fn device(mut self, device: &Device) -> Options {
         self.device = Some(device.clone());
         self
@@ -120,7 +120,10 @@ impl Options {
     ///
     /// # Errors
     /// What is missing, or makes no sense.
-    pub(crate) fn plan(&self, get: impl Fn(&str) -> Option<String>) -> Result<Option<Plan>, String> {
+    pub(crate) fn plan(
+        &self,
+        get: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Plan>, String> {
         let found = launched(&get)?;
         let (rank, size) = match (self.member, &found) {
             (Some(member), _) => member,
@@ -143,7 +146,10 @@ impl Options {
             Some(Launched { address, local_job, .. }) => (address, local_job),
             None => (None, None),
         };
-        let secret = self.secret.clone().or_else(|| get("FUTENSOR_SECRET").map(|s| Secret::of(s.as_bytes())));
+        let secret = self
+            .secret
+            .clone()
+            .or_else(|| get("FUTENSOR_SECRET").map(|s| Secret::of(s.as_bytes())));
         let meeting = match (self.address.clone().or(address), job) {
             (Some(address), _) => match secret {
                 Some(secret) => Meeting::Address(address, secret),
@@ -161,7 +167,8 @@ impl Options {
             (None, Some(job)) => Meeting::File(job),
             (None, None) => {
                 return Err(
-                    "nobody says where rank 0 is: set MASTER_ADDR, MASTER_PORT and FUTENSOR_SECRET".into()
+                    "nobody says where rank 0 is: set MASTER_ADDR, MASTER_PORT and FUTENSOR_SECRET"
+                        .into(),
                 );
             }
         };
@@ -199,8 +206,11 @@ mod tests {
         };
         let plan = Options::default().plan(vars).unwrap().unwrap();
         assert_eq!((plan.rank, plan.size), (1, 3));
-        assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:29500"));
-        let plan = Options::default().member(0, 2).address("127.0.0.1:7").plan(vars).unwrap().unwrap();
+        assert!(
+            matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:29500")
+        );
+        let plan =
+            Options::default().member(0, 2).address("127.0.0.1:7").plan(vars).unwrap().unwrap();
         assert!(matches!(plan.meeting, Meeting::Address(address, _) if address == "127.0.0.1:7"));
     }
 
@@ -208,7 +218,13 @@ mod tests {
     fn a_time_without_end_can_be_added_to_any_other() {
         let vars = |name: &str| (name == "FUTENSOR_SECRET").then(|| "s".to_string());
         let options = Options::default().member(0, 2).address("127.0.0.1:7").arrival(Duration::MAX);
-        let rules = options.silence(Duration::MAX).deadline(Duration::MAX).plan(vars).unwrap().unwrap().rules;
+        let rules = options
+            .silence(Duration::MAX)
+            .deadline(Duration::MAX)
+            .plan(vars)
+            .unwrap()
+            .unwrap()
+            .rules;
         for time in [rules.silence, rules.deadline, rules.arrival] {
             assert!(std::time::Instant::now().checked_add(time).is_some());
             assert!(NEVER.checked_add(time).is_some());

@@ -68,7 +68,8 @@ pub(crate) struct Note {
 
 impl Note {
     fn path(job: &str) -> PathBuf {
-        let name: String = Hash::hash(job.as_bytes())[..8].iter().map(|b| format!("{b:02x}")).collect();
+        let name: String =
+            Hash::hash(job.as_bytes())[..8].iter().map(|b| format!("{b:02x}")).collect();
         std::env::temp_dir().join(format!("futensor-ranks-{}-{name}", user()))
     }
 
@@ -78,7 +79,8 @@ impl Note {
     /// The file cannot be written.
     pub fn write(job: &str, address: &str) -> io::Result<(Note, Secret)> {
         let path = Note::path(job);
-        // One that an earlier run left behind; another user's cannot be removed, and the next line fails.
+        // One that an earlier run left behind; another user's cannot be removed, and the next line
+        // fails.
         let _ = fs::remove_file(&path);
         let words: String = random()?.iter().map(|b| format!("{b:02x}")).collect();
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -89,8 +91,11 @@ impl Note {
 
     /// What rank 0 has said, once it has.
     pub fn read(job: &str) -> Option<(String, Secret)> {
-        let mut file =
-            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(Note::path(job)).ok()?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(Note::path(job))
+            .ok()?;
         let about = file.metadata().ok()?;
         if about.uid() != user() || about.mode() & 0o077 != 0 || about.len() > 1024 {
             return None;
@@ -156,8 +161,9 @@ mod tests {
                 text.trim_end().split_once(' ').unwrap().1.to_owned()
             })
             .collect();
-        let challenges: Vec<String> =
-            (0..64).map(|_| random().unwrap().iter().map(|b| format!("{b:02x}")).collect()).collect();
+        let challenges: Vec<String> = (0..64)
+            .map(|_| random().unwrap().iter().map(|b| format!("{b:02x}")).collect())
+            .collect();
         for drawn in [words, challenges] {
             assert!(drawn.iter().all(|word| word.len() == 2 * BYTES), "{drawn:?}");
             for at in 0..2 * BYTES {

@@ -12,7 +12,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// How an await ended: by the protocol, with what the engine brought; or with this rank's own error.
+/// How an await ended: by the protocol, with what the engine brought; or with this rank's own
+/// error.
 pub(crate) type Outcome = Result<(Ended, Option<Value>), Trouble>;
 
 #[derive(Clone, Debug)]
@@ -56,7 +57,8 @@ impl Slot {
         drop(late);
     }
 
-    /// It has ended. Whoever waits is woken, outside of every lock. A group that nobody waits for is given back.
+    /// It has ended. Whoever waits is woken, outside of every lock. A group that nobody waits for
+    /// is given back.
     #[must_use]
     pub fn end(&self, outcome: Result<Ended, Fault>) -> Option<GroupId> {
         let (node, waker, unwanted) = {

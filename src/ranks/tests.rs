@@ -1,5 +1,5 @@
-//! Ranks of one process: groups over real sockets and threads, whose engine is a meeting place in memory. So all but
-//! the libraries is tried where there is neither an MPI nor a GPU.
+//! Ranks of one process: groups over real sockets and threads, whose engine is a meeting place in
+//! memory. So all but the libraries is tried where there is neither an MPI nor a GPU.
 
 mod coming;
 mod held;
@@ -97,7 +97,8 @@ impl Engine for Wire {
     }
     fn poll(&mut self, ended: &mut Vec<(Call, Through)>) {
         let came = lock(&self.place.came);
-        let through = self.under_way.extract_if(.., |(_, meeting, needed)| came[meeting] == *needed);
+        let through =
+            self.under_way.extract_if(.., |(_, meeting, needed)| came[meeting] == *needed);
         ended.extend(through.map(|(call, ..)| (call, Ok(()))));
         self.told.under_way.store(self.under_way.len(), SeqCst);
     }
@@ -106,7 +107,10 @@ impl Engine for Wire {
         self.under_way.retain(|(call, ..)| call.group != group);
     }
     fn free(&mut self, group: Key) {
-        assert!(!self.under_way.iter().any(|(call, ..)| call.group == group), "it is at work still");
+        assert!(
+            !self.under_way.iter().any(|(call, ..)| call.group == group),
+            "it is at work still"
+        );
         self.told.frees.fetch_add(1, SeqCst);
     }
     fn in_flight(&self) -> usize {
@@ -177,7 +181,8 @@ impl Wake for Unpark {
 
 /// What each ends with, soon. They are polled side by side: to open a group takes all its members.
 fn all<T>(of: impl IntoIterator<Item = Waiting<T>>) -> Vec<Result<T>> {
-    let (mut of, since): (Vec<_>, _) = (of.into_iter().map(|wait| (wait, None)).collect(), Instant::now());
+    let (mut of, since): (Vec<_>, _) =
+        (of.into_iter().map(|wait| (wait, None)).collect(), Instant::now());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     loop {
         for (wait, out) in of.iter_mut().filter(|(_, out)| out.is_none()) {

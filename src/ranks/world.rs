@@ -75,8 +75,8 @@ impl World {
         told
     }
 
-    /// The same for the thread of the links: its silence would end this rank, so whatever wakers do is done
-    /// elsewhere.
+    /// The same for the thread of the links: its silence would end this rank, so whatever wakers do
+    /// is done elsewhere.
     pub fn act_aside(self: &Arc<World>, tell: impl FnOnce(&mut Machine, Duration)) {
         let ((), ended) = self.perform(tell);
         if ended.is_empty() {
@@ -158,7 +158,8 @@ impl World {
         self.act(|machine, _| {
             let ticket = ask(machine)?;
             let slot = self.await_of(ticket);
-            // Under the lock: the engine's thread hears of calls in their order, and before they go.
+            // Under the lock: the engine's thread hears of calls in their order, and before they
+            // go.
             self.driver.add(Key(self.serial, ticket), job(slot.clone()));
             Ok(slot)
         })

@@ -20,9 +20,9 @@ type At = &'static Location<'static>;
 /// of its own, and goes on as far ahead of what has been received as 64 MiB.
 ///
 /// # Errors
-/// They come out of the stream, which then ends: a file that cannot be read, is truncated, is longer than its
-/// header says, has tensors that overlap or leave gaps, shapes that do not fit their bytes, or a type that
-/// futensor has not. `is_source()` is true of all of them.
+/// They come out of the stream, which then ends: a file that cannot be read, is truncated, is
+/// longer than its header says, has tensors that overlap or leave gaps, shapes that do not fit
+/// their bytes, or a type that futensor has not. `is_source()` is true of all of them.
 ///
 /// # Cancel safety
 /// Dropping the stream ends it; what it has given stays.
@@ -101,7 +101,12 @@ impl Header<'_> {
     }
 
     /// Reads the header and checks all that it says against the file's length.
-    fn read(&self, file: &mut impl Read, length: u64, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Part>> {
+    fn read(
+        &self,
+        file: &mut impl Read,
+        length: u64,
+        wanted: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<Part>> {
         let io = |e: std::io::Error| self.error(e);
         let mut word = [0u8; 8];
         if length < 8 {
@@ -110,7 +115,9 @@ impl Header<'_> {
         file.read_exact(&mut word).map_err(io)?;
         let size = u64::from_le_bytes(word);
         if size > HEADER_MAX {
-            return Err(self.error(format!("a header of {size} bytes: this is no safetensors file")));
+            return Err(
+                self.error(format!("a header of {size} bytes: this is no safetensors file"))
+            );
         }
         if size > length - 8 {
             return Err(self.error(format!("truncated: {length} bytes, and a header of {size}")));
@@ -124,7 +131,9 @@ impl Header<'_> {
             return Err(self.error(format!("truncated: {length} bytes of {end}")));
         }
         if end < length {
-            return Err(self.error(format!("{} bytes more than the header speaks of", length - end)));
+            return Err(
+                self.error(format!("{} bytes more than the header speaks of", length - end))
+            );
         }
         let mut parts = Vec::new();
         for name in metadata.offset_keys() {
@@ -144,8 +153,14 @@ impl Header<'_> {
     fn refused(&self, error: &serde_json::Error) -> Error {
         let text = error.to_string();
         let known = [
-            (SafeTensorError::TensorInvalidInfo.to_string(), "a tensor's shape and type do not fit its bytes"),
-            (SafeTensorError::ValidationOverflow.to_string(), "a tensor's shape is larger than any memory"),
+            (
+                SafeTensorError::TensorInvalidInfo.to_string(),
+                "a tensor's shape and type do not fit its bytes",
+            ),
+            (
+                SafeTensorError::ValidationOverflow.to_string(),
+                "a tensor's shape is larger than any memory",
+            ),
             (SafeTensorError::MisalignedSlice.to_string(), "a tensor ends in the middle of a byte"),
         ];
         let offset = SafeTensorError::InvalidOffset(String::new()).to_string();

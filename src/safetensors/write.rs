@@ -25,7 +25,8 @@ pub fn save<N: Into<String>, T: AsRef<TensorFuture>>(
 ) -> Save {
     let mut tensors: Vec<(String, TensorFuture)> =
         tensors.into_iter().map(|(name, x)| (name.into(), x.as_ref().clone())).collect();
-    tensors.sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then_with(|| a.cmp(b)));
+    tensors
+        .sort_by(|(a, x), (b, y)| y.dtype().size().cmp(&x.dtype().size()).then_with(|| a.cmp(b)));
     files::save(path.as_ref().to_path_buf(), pieces(tensors), Location::caller())
 }
 
@@ -48,9 +49,14 @@ fn header(tensors: &[(String, TensorFuture)]) -> Result<Vec<u8>, String> {
     }
     let mut start = 0usize;
     for (name, x) in tensors {
-        let end = start.checked_add(x.node.meta.bytes()).ok_or("the tensors are more than any file holds")?;
-        let info =
-            TensorInfo { dtype: name_of(x.dtype()), shape: x.dims().to_vec(), data_offsets: (start, end) };
+        let end = start
+            .checked_add(x.node.meta.bytes())
+            .ok_or("the tensors are more than any file holds")?;
+        let info = TensorInfo {
+            dtype: name_of(x.dtype()),
+            shape: x.dims().to_vec(),
+            data_offsets: (start, end),
+        };
         infos.push((name.clone(), info));
         start = end;
     }

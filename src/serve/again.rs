@@ -49,7 +49,8 @@ pub(super) fn groups<R>(group: Group<R>) -> Vec<Group<R>> {
         let mut groups = Vec::new();
         while let Some((_, root)) = failed.first() {
             let root = root.clone();
-            let (together, others) = failed.into_iter().partition(|(_, error)| error.same_root(&root));
+            let (together, others) =
+                failed.into_iter().partition(|(_, error)| error.same_root(&root));
             failed = others;
             split(together, &mut groups);
         }

@@ -52,8 +52,9 @@ enum Stage {
 /// The future of one request: see [`Batcher`](super::Batcher).
 ///
 /// # Cancel safety
-/// Dropping it withdraws the request: from the queue, where it leaves no trace in any batch; or from its
-/// batch, where its own row, and what nobody else's row needs, is skipped unless it runs already.
+/// Dropping it withdraws the request: from the queue, where it leaves no trace in any batch; or
+/// from its batch, where its own row, and what nobody else's row needs, is skipped unless it runs
+/// already.
 #[must_use = "a request whose answer is dropped is withdrawn"]
 pub struct Answer {
     stage: Stage,
@@ -85,7 +86,9 @@ impl Answer {
 
     /// The end of a request that was taken in.
     fn end(&mut self, result: Result<Tensor>) -> Poll<Result<Tensor>> {
-        if let Stage::Waiting(taken) | Stage::Row(taken, _) = std::mem::replace(&mut self.stage, Stage::Over) {
+        if let Stage::Waiting(taken) | Stage::Row(taken, _) =
+            std::mem::replace(&mut self.stage, Stage::Over)
+        {
             taken.seat.leave(result.is_ok());
         }
         self.desk.ended(if result.is_ok() { End::Answered } else { End::Failed }, self.came);
@@ -102,7 +105,9 @@ impl Future for Answer {
                 Stage::Waiting(taken) => match ready!(taken.seat.poll(cx, taken.seen)) {
                     Given::Failed(error) => return self.end(Err(error)),
                     Given::Row(row, run) => {
-                        if let Stage::Waiting(taken) = std::mem::replace(&mut self.stage, Stage::Over) {
+                        if let Stage::Waiting(taken) =
+                            std::mem::replace(&mut self.stage, Stage::Over)
+                        {
                             self.stage = Stage::Row(Taken { seen: run, ..taken }, row);
                         }
                     }
@@ -112,7 +117,8 @@ impl Future for Answer {
                         return self.end(Err(denied));
                     }
                     let result = row.outcome();
-                    if !matches!(&result, Err(error) if may_be_a_requests(error) && !taken.seat.stands()) {
+                    if !matches!(&result, Err(error) if may_be_a_requests(error) && !taken.seat.stands())
+                    {
                         return self.end(result);
                     }
                     // It failed, perhaps for another's sake: the batcher has the last word.

@@ -126,15 +126,15 @@ impl<R: Send + 'static> Batcher<R> {
     /// Takes a request in, or says in its answer that the queue is full or closed.
     ///
     /// # Errors
-    /// Those of the answer: [`is_refused`](Error::is_refused) where it was not taken in, else what its batch
-    /// or its row failed with.
+    /// Those of the answer: [`is_refused`](Error::is_refused) where it was not taken in, else what
+    /// its batch or its row failed with.
     #[track_caller]
     pub fn submit(&self, request: R) -> Answer {
         self.queue.submit(request, self.queue.places.try_admit(), Location::caller())
     }
 
-    /// Takes a request in, or gives it back at once where the queue is full or closed: a server answers
-    /// 503.
+    /// Takes a request in, or gives it back at once where the queue is full or closed: a server
+    /// answers 503.
     ///
     /// # Errors
     /// The request.

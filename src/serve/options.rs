@@ -176,7 +176,10 @@ impl std::fmt::Debug for BatchOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let BatchOptions { batch_max, delay, eager, isolate, in_flight, queue, timer: _ } = self;
         let mut s = f.debug_struct("BatchOptions");
-        s.field("batch_max", batch_max).field("delay", delay).field("eager", eager).field("isolate", isolate);
+        s.field("batch_max", batch_max)
+            .field("delay", delay)
+            .field("eager", eager)
+            .field("isolate", isolate);
         s.field("in_flight", in_flight).field("queue", queue).finish_non_exhaustive()
     }
 }

@@ -70,7 +70,8 @@ pub struct Queue<R> {
 
 const FULL: &str = "the queue is full";
 const CLOSED: &str = "the batcher is closed";
-const UNTIMED: &str = "no thread can be started that tells the time: bring a timer with the options";
+const UNTIMED: &str =
+    "no thread can be started that tells the time: bring a timer with the options";
 
 impl<R> Queue<R> {
     /// How many wait for a batch.
@@ -87,7 +88,8 @@ impl<R: Send + 'static> Queue<R> {
         forward: Box<dyn Fn(&[R]) -> Vec<TensorFuture> + Send + Sync>,
         at: &'static Location<'static>,
     ) -> Arc<Queue<R>> {
-        let limits = QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
+        let limits =
+            QueueLimits { ops_max: usize::MAX, bytes_max: usize::MAX, permits_max: options.queue };
         let timer = options.timer.clone().or_else(|| Some(ThreadTimer::of_the_process()?));
         let closed = if timer.is_none() { Some(UNTIMED) } else { None };
         Arc::new_cyclic(|own| Queue {
@@ -113,7 +115,12 @@ impl<R: Send + 'static> Queue<R> {
     }
 
     /// Takes a request in whose place in the queue is granted here, or says why not.
-    pub fn submit(self: &Arc<Self>, request: R, place: bool, at: &'static Location<'static>) -> Answer {
+    pub fn submit(
+        self: &Arc<Self>,
+        request: R,
+        place: bool,
+        at: &'static Location<'static>,
+    ) -> Answer {
         match self.enter(request, place, at) {
             Ok(answer) => answer,
             Err((_, reason)) => Answer::refused(reason, self.clone(), self.now(), at),
@@ -203,7 +210,11 @@ impl<R: Send + 'static> Queue<R> {
             let failed = std::mem::take(&mut *lock(&self.failed));
             failed.into_iter().for_each(|group| self.judge(group));
             if let Some(group) = self.take_again() {
-                let batch = group.slots.into_iter().filter_map(|slot| slot.take().map(|r| (r, slot))).unzip();
+                let batch = group
+                    .slots
+                    .into_iter()
+                    .filter_map(|slot| slot.take().map(|r| (r, slot)))
+                    .unzip();
                 self.run(batch, group.trial);
             } else if let Some(batch) = self.take_due() {
                 for _ in 0..batch.len() {
@@ -281,8 +292,8 @@ impl<R: Send + 'static> Queue<R> {
         self.count(&mut state);
         self.begin(&mut state, batch.len());
         let waited = batch.iter().map(|item| now.saturating_sub(item.came));
-        let (total, worst) =
-            waited.fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t.saturating_add(d), w.max(d)));
+        let (total, worst) = waited
+            .fold((Duration::ZERO, Duration::ZERO), |(t, w), d| (t.saturating_add(d), w.max(d)));
         let stats = &mut state.stats;
         stats.running += batch.len();
         stats.queued_total = stats.queued_total.saturating_add(total);
@@ -291,7 +302,11 @@ impl<R: Send + 'static> Queue<R> {
     }
 
     /// Runs the function and gives each request what is its own. The batch is counted as under way.
-    fn run(self: &Arc<Self>, (requests, slots): (Vec<R>, Vec<Arc<Slot<R>>>), trial: Option<Trial<R>>) {
+    fn run(
+        self: &Arc<Self>,
+        (requests, slots): (Vec<R>, Vec<Arc<Slot<R>>>),
+        trial: Option<Trial<R>>,
+    ) {
         // Alone, a request has nobody else to blame.
         let stands = !self.options.isolate || slots.len() < 2;
         let group = Group { slots: slots.clone(), trial };
@@ -332,8 +347,8 @@ impl<R: Send + 'static> Queue<R> {
     }
 }
 
-/// The timer's alarm, or the end of a batch. It keeps nothing: a timer that is never moved on would keep the queue,
-/// which keeps the timer.
+/// The timer's alarm, or the end of a batch. It keeps nothing: a timer that is never moved on would
+/// keep the queue, which keeps the timer.
 struct Bell<R>(Weak<Queue<R>>);
 
 impl<R: Send + 'static> Wake for Bell<R> {

@@ -6,8 +6,8 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
 /// The rows of a batch's result: one value for each index of the first dimension, without it.
-/// Nothing for a value without dimensions. One failed value where the batch is known to have failed,
-/// whatever its sizes, and where there is no memory for so many values.
+/// Nothing for a value without dimensions. One failed value where the batch is known to have
+/// failed, whatever its sizes, and where there is no memory for so many values.
 ///
 /// ```
 /// let batch = futensor::Device::cpu().ones([3, 5]);
@@ -23,7 +23,8 @@ pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
     let mut rows = Vec::new();
     if rows.try_reserve_exact(n).is_err() {
         let at = build::seen(Location::caller());
-        let error = Error::new(ErrorKind::OutOfMemory, "rows", format!("no memory for {n} values"), at);
+        let error =
+            Error::new(ErrorKind::OutOfMemory, "rows", format!("no memory for {n} values"), at);
         return vec![build::failed(batch.port(), batch.node.meta.clone(), error, at)];
     }
     for i in 0..n {

@@ -101,7 +101,8 @@ impl<R> Slot<R> {
     /// Whether the last run gave it its value.
     pub fn has_value(&self) -> bool {
         let inside = lock(&self.0);
-        inside.answered || matches!(&inside.given, Some(Ok(row)) if row.is_ready() && row.error().is_none())
+        inside.answered
+            || matches!(&inside.given, Some(Ok(row)) if row.is_ready() && row.error().is_none())
     }
 
     /// The request, for another run; `None` where nobody waits for it any more.

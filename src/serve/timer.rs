@@ -118,7 +118,10 @@ struct Substitute {
 
 impl Substitute {
     fn now(&self) -> Duration {
-        let passed = self.timer.as_ref().map_or(Duration::ZERO, |timer| timer.now().saturating_sub(self.since));
+        let passed = self
+            .timer
+            .as_ref()
+            .map_or(Duration::ZERO, |timer| timer.now().saturating_sub(self.since));
         self.last.saturating_add(passed)
     }
 }

@@ -1,8 +1,8 @@
 //! `Waiting`: the requests that wait for a batch, in the order of their coming and by their key.
 //!
-//! Whatever is done to one of them costs the logarithm of how many there are: who has the oldest, which
-//! keys have enough for a whole batch, who leaves. Called by the queue, under its lock; knows nothing of
-//! time, and nothing in it is dropped here.
+//! Whatever is done to one of them costs the logarithm of how many there are: who has the oldest,
+//! which keys have enough for a whole batch, who leaves. Called by the queue, under its lock; knows
+//! nothing of time, and nothing in it is dropped here.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
@@ -168,11 +168,17 @@ mod tests {
                     }
                 }
                 let has = |key: u64| list.iter().filter(|(_, k)| *k == key).count();
-                assert_eq!(waiting.full(), list.iter().map(|(_, key)| *key).find(|key| has(*key) >= batch_max));
+                assert_eq!(
+                    waiting.full(),
+                    list.iter().map(|(_, key)| *key).find(|key| has(*key) >= batch_max)
+                );
                 let oldest = waiting.oldest().map(|(it, key)| (*it, key));
                 assert_eq!(oldest, list.first().map(|(_, key)| (key * 100, *key)));
                 assert_eq!(waiting.len(), list.len());
-                assert_eq!(waiting.keys.len(), list.iter().map(|(_, k)| k).collect::<BTreeSet<_>>().len());
+                assert_eq!(
+                    waiting.keys.len(),
+                    list.iter().map(|(_, k)| k).collect::<BTreeSet<_>>().len()
+                );
             }
         }
     }

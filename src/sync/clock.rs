@@ -1,7 +1,7 @@
 //! The one door to time: what it is, and how long to wait for something.
 //!
-//! Under `--cfg futensor_shuttle` time is what the scheduler makes of it: each look at the clock may find that
-//! little has passed since the last, or more than anybody waits for.
+//! Under `--cfg futensor_shuttle` time is what the scheduler makes of it: each look at the clock
+//! may find that little has passed since the last, or more than anybody waits for.
 
 use super::plain::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;

@@ -1,12 +1,14 @@
-//! The one door to atomics, locks and cells; [`threads`] and [`clock`] are those to threads and time.
+//! The one door to atomics, locks and cells; [`threads`] and [`clock`] are those to threads and
+//! time.
 //!
-//! Engine, graph, host, tensor and ground name these things through here and nowhere else, so that what explores
-//! orders runs the code that ships:
+//! Engine, graph, host, tensor and ground name these things through here and nowhere else, so that
+//! what explores orders runs the code that ships:
 //!
-//! - Under `--cfg futensor_loom` the types are loom's: small models see every order that memory allows. What no
-//!   model runs, or would only make it longer, takes its types from [`plain`], which loom does not follow.
-//! - Under `--cfg futensor_shuttle` all of them are shuttle's, `plain` ones too: programs over the whole engine see
-//!   orders of threads (`tests/schedules`).
+//! - Under `--cfg futensor_loom` the types are loom's: small models see every order that memory
+//!   allows. What no model runs, or would only make it longer, takes its types from [`plain`],
+//!   which loom does not follow.
+//! - Under `--cfg futensor_shuttle` all of them are shuttle's, `plain` ones too: programs over the
+//!   whole engine see orders of threads (`tests/schedules`).
 //! - Else all are `std`'s, and cost what those cost.
 
 pub(crate) mod clock;
@@ -28,8 +30,8 @@ pub(crate) use plain::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
 };
 
-/// What loom does not follow: counters and switches that are no part of a lock-free protocol, statics, and
-/// the locks of layers above the engine.
+/// What loom does not follow: counters and switches that are no part of a lock-free protocol,
+/// statics, and the locks of layers above the engine.
 #[allow(unused_imports)] // Under each `cfg` some.
 pub(crate) mod plain {
     #[cfg(futensor_shuttle)]
@@ -47,8 +49,8 @@ pub(crate) mod plain {
     };
 }
 
-/// Declares what a process has one of: `statics! { static COUNT: AtomicUsize = AtomicUsize::new(0); }`. Each
-/// schedule that is explored has its own.
+/// Declares what a process has one of: `statics! { static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// }`. Each schedule that is explored has its own.
 #[cfg(not(futensor_shuttle))]
 macro_rules! statics {
     ($($(#[$attribute:meta])* static $name:ident: $type:ty = $value:expr;)*) => {

@@ -1,8 +1,10 @@
-//! What `--cfg futensor_shuttle` puts behind the doors, where `shuttle` has nothing of the kind or another face.
+//! What `--cfg futensor_shuttle` puts behind the doors, where `shuttle` has nothing of the kind or
+//! another face.
 //!
-//! A schedule is one run of a program, whose threads take turns as the scheduler says. Nothing may outlive it, or
-//! the next would begin elsewhere and a schedule that fails would not replay: so what a process has one of is made
-//! anew for each, and [`end`] waits for all threads and frees what else lives as long as the process.
+//! A schedule is one run of a program, whose threads take turns as the scheduler says. Nothing may
+//! outlive it, or the next would begin elsewhere and a schedule that fails would not replay: so
+//! what a process has one of is made anew for each, and [`end`] waits for all threads and frees
+//! what else lives as long as the process.
 
 use super::plain::{Mutex, MutexGuard};
 use shuttle::current::{TaskId, me};
@@ -73,7 +75,8 @@ impl Life {
 pub struct Instant(u64);
 
 impl Instant {
-    /// Mostly a little later than at the last look. One time in sixteen whatever waits for time has run out.
+    /// Mostly a little later than at the last look. One time in sixteen whatever waits for time has
+    /// run out.
     pub fn now() -> Instant {
         let passed = if chance(16) { 1_000_000_000 } else { 50 };
         NOW.set(NOW.get() + passed);

@@ -1,7 +1,8 @@
-//! The one door to threads: to start one, park it and wake it, to give way, and to what each has for itself.
+//! The one door to threads: to start one, park it and wake it, to give way, and to what each has
+//! for itself.
 //!
-//! [`sync`](super) says whose they are. What is asked of the operating system beyond that (priorities, cores)
-//! stands in `host/threads`.
+//! [`sync`](super) says whose they are. What is asked of the operating system beyond that
+//! (priorities, cores) stands in `host/threads`.
 
 use std::io;
 

@@ -44,7 +44,9 @@ impl WaitAll {
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.marker {
             Some(marker) => marker.poll_await(cx, "waitall", self.at),
-            None if watch::is_on() => Poll::Ready(watch::at_once(self.port, "waitall", self.at, cx)),
+            None if watch::is_on() => {
+                Poll::Ready(watch::at_once(self.port, "waitall", self.at, cx))
+            }
             None => Poll::Ready(Ok(())),
         }
     }
@@ -81,7 +83,10 @@ pub struct WaitEverything {
 #[track_caller]
 pub fn waitall() -> WaitEverything {
     let at = std::panic::Location::caller();
-    WaitEverything { devices: port::all().into_iter().map(|port| WaitAll::on(port, at)).collect(), ended: 0 }
+    WaitEverything {
+        devices: port::all().into_iter().map(|port| WaitAll::on(port, at)).collect(),
+        ended: 0,
+    }
 }
 
 impl Future for WaitEverything {
@@ -205,7 +210,8 @@ impl Future for Shutdown {
         let port = self.0.port;
         port.end(ErrorKind::Shutdown, "the device was shut down");
         port.pressure.open_gate();
-        // What came in beside this may wait in the books for what never comes: somebody has to look, to end it.
+        // What came in beside this may wait in the books for what never comes: somebody has to
+        // look, to end it.
         drop(port.enqueue_marker(std::panic::Location::caller()));
         port.runner.abandon();
         Poll::Ready(result)

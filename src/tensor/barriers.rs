@@ -82,7 +82,8 @@ fn time(d: Duration) -> String {
 
 impl fmt::Display for BarrierReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let head = ["site", "what", "device", "count", "waited", "total", "worst", "queued", "ran dry"];
+        let head =
+            ["site", "what", "device", "count", "waited", "total", "worst", "queued", "ran dry"];
         let rows = self.sites.iter().map(|s| {
             [
                 format!("{}:{}", s.site.file(), s.site.line()),

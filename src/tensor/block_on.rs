@@ -69,12 +69,13 @@ impl Drop for Inside {
 /// ```
 ///
 /// # Panics
-/// Inside a task that `block_on` runs; inside the kernel of an [op of one's own](crate::custom), whose value fails with
-/// that; and, with the feature `tokio` (a default one), where tokio's own `block_on` panics: in its tasks, but not in
-/// `spawn_blocking` and `block_in_place`. **Another executor's tasks are not recognised**: there it blocks, without a
-/// word. Another executor's `block_on` inside a kernel cannot be recognised either. An await of a value ends there, with
-/// an error ([`Error::is_barrier`](crate::Error::is_barrier)); what else is waited for, a channel or a lock, may wait
-/// for ever.
+/// Inside a task that `block_on` runs; inside the kernel of an [op of one's own](crate::custom),
+/// whose value fails with that; and, with the feature `tokio` (a default one), where tokio's own
+/// `block_on` panics: in its tasks, but not in `spawn_blocking` and `block_in_place`. **Another
+/// executor's tasks are not recognised**: there it blocks, without a word. Another executor's
+/// `block_on` inside a kernel cannot be recognised either. An await of a value ends there, with an
+/// error ([`Error::is_barrier`](crate::Error::is_barrier)); what else is waited for, a channel or a
+/// lock, may wait for ever.
 ///
 /// ```should_panic
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -127,7 +128,8 @@ mod tests {
         many.block_on(async {
             assert!(tokio::spawn(async { block_on(async {}) }).await.unwrap_err().is_panic());
             assert_eq!(tokio::task::spawn_blocking(|| block_on(async { 7 })).await.unwrap(), 7);
-            let inside = tokio::spawn(async { tokio::task::block_in_place(|| block_on(async { 8 })) });
+            let inside =
+                tokio::spawn(async { tokio::task::block_in_place(|| block_on(async { 8 })) });
             assert_eq!(inside.await.unwrap(), 8);
         });
         // A thread that merely knows a runtime may block as well.

@@ -70,9 +70,9 @@ fn in_layers(at: At) -> bool {
         .any(|part| file[root..].starts_with(part))
 }
 
-/// Calls modules and gradient rules through a trait object, which knows no caller: what they ask for
-/// in a file of this crate's own is said to be asked for at `at`. What a user's asks for keeps its
-/// own line.
+/// Calls modules and gradient rules through a trait object, which knows no caller: what they ask
+/// for in a file of this crate's own is said to be asked for at `at`. What a user's asks for keeps
+/// its own line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
     let _back = Within(before);
@@ -91,7 +91,13 @@ pub(crate) fn seen(at: At) -> At {
 }
 
 /// Queues an op without operands.
-pub(crate) fn create(port: &'static Port, op: Op, shape: Shape, dtype: DType, at: At) -> TensorFuture {
+pub(crate) fn create(
+    port: &'static Port,
+    op: Op,
+    shape: Shape,
+    dtype: DType,
+    at: At,
+) -> TensorFuture {
     create_named(None, port, op, shape, dtype, at)
 }
 
@@ -122,7 +128,10 @@ const RANK_MAX: usize = 64;
 /// elements as well.
 pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
     if shape.rank() > RANK_MAX {
-        return Err(Refusal::shape(format!("{} dimensions are more than {RANK_MAX}", shape.rank())));
+        return Err(Refusal::shape(format!(
+            "{} dimensions are more than {RANK_MAX}",
+            shape.rank()
+        )));
     }
     let sizes = shape.iter().all(|&n| n < isize::MAX as usize);
     if sizes && shape.numel().saturating_mul(dtype.size()) <= isize::MAX as usize {
@@ -142,7 +151,12 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
     let own = || Error::new(refusal.kind, named(op), refusal.message, at);
-    failed(first.port(), first.node.meta.clone(), first.node.error().cloned().unwrap_or_else(own), at)
+    failed(
+        first.port(),
+        first.node.meta.clone(),
+        first.node.error().cloned().unwrap_or_else(own),
+        at,
+    )
 }
 
 /// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go
@@ -204,7 +218,9 @@ pub(crate) fn ask(
     let at = seen(at);
     let port = operands[0].port();
     let is_plain = |x: &&TensorFuture| {
-        std::ptr::eq(x.port(), port) && x.tape.is_none() && x.node.completion.state().phase() != Phase::Failed
+        std::ptr::eq(x.port(), port)
+            && x.tape.is_none()
+            && x.node.completion.state().phase() != Phase::Failed
     };
     match rule() {
         Ok(Meta { shape, dtype }) => {
@@ -234,7 +250,8 @@ pub(crate) fn ask(
 fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, at: At) -> Asked {
     let first = operands[0];
     let port = first.port();
-    let failed = |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), queued: None };
+    let failed =
+        |meta: Meta, error: Error| Asked { value: failed(port, meta, error, at), queued: None };
     let fail = |error: Error| failed(first.node.meta.clone(), error);
     if let Some(error) = operands.iter().find_map(|x| x.node.error()) {
         return match ruled {
@@ -280,14 +297,26 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -
 
 pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> Asked {
     let rule = || {
-        let shape =
-            if a.shape().is(b.shape()) { a.shape().clone() } else { infer::broadcast(a.shape(), b.shape())? };
-        Ok(Meta { shape, dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out })
+        let shape = if a.shape().is(b.shape()) {
+            a.shape().clone()
+        } else {
+            infer::broadcast(a.shape(), b.shape())?
+        };
+        Ok(Meta {
+            shape,
+            dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out,
+        })
     };
     ask(|| Op::Binary(op), &[a, b], rule, at)
 }
 
-pub(crate) fn ask_with_scalar(op: BinaryOp, x: &TensorFuture, scalar: Scalar, left: bool, at: At) -> Asked {
+pub(crate) fn ask_with_scalar(
+    op: BinaryOp,
+    x: &TensorFuture,
+    scalar: Scalar,
+    left: bool,
+    at: At,
+) -> Asked {
     // A limit beyond the integer type is the type's own.
     let scalar = match op {
         BinaryOp::Maximum | BinaryOp::Minimum => scalar.limited_to(x.dtype()),
@@ -314,12 +343,18 @@ pub(crate) fn gate_or(
     after: &[&TensorFuture],
     at: At,
 ) -> TensorFuture {
-    let operands: SmallVec<[&TensorFuture; 4]> = std::iter::once(x).chain(after.iter().copied()).collect();
+    let operands: SmallVec<[&TensorFuture; 4]> =
+        std::iter::once(x).chain(after.iter().copied()).collect();
     gate_otherwise(Otherwise::Number(number.into()), &operands, at)
 }
 
 /// `new`, but `old`, of the same shape and type, where `after` has failed. No element is touched.
-pub(crate) fn gate_else(new: &TensorFuture, old: &TensorFuture, after: &TensorFuture, at: At) -> TensorFuture {
+pub(crate) fn gate_else(
+    new: &TensorFuture,
+    old: &TensorFuture,
+    after: &TensorFuture,
+    at: At,
+) -> TensorFuture {
     gate_otherwise(Otherwise::Second, &[new, old, after], at)
 }
 
@@ -341,7 +376,12 @@ pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> Ten
 
 /// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape
 /// and type.
-pub(crate) fn choose(condition: &TensorFuture, new: TensorFuture, old: TensorFuture, at: At) -> TensorFuture {
+pub(crate) fn choose(
+    condition: &TensorFuture,
+    new: TensorFuture,
+    old: TensorFuture,
+    at: At,
+) -> TensorFuture {
     let rule = || match (&new.node.meta, &old.node.meta) {
         (n, o) if n.shape != o.shape => {
             Err(Refusal::shape(format!("cannot put {} in the place of {}", n.shape, o.shape)))
@@ -398,7 +438,10 @@ pub(crate) fn of_nothing(op: &str, at: At) -> TensorFuture {
 
 /// These dimensions, each named once; of a 0-d value, which counts as a row of one, dimension 0 is
 /// none of its shape.
-pub(crate) fn named_dims(x: &TensorFuture, dims: &[isize]) -> Result<SmallVec<[usize; 8]>, Refusal> {
+pub(crate) fn named_dims(
+    x: &TensorFuture,
+    dims: &[isize],
+) -> Result<SmallVec<[usize; 8]>, Refusal> {
     let twice = |dim: isize| Refusal::argument(format!("dimension {dim} is named twice"));
     let mut out: SmallVec<[usize; 8]> = SmallVec::new();
     for &dim in dims {

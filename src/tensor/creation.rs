@@ -76,11 +76,23 @@ impl Device {
 
     /// One number everywhere, of a type.
     #[track_caller]
-    pub fn full_dtype(&self, shape: impl Into<Shape>, value: impl Into<Scalar>, dtype: DType) -> TensorFuture {
+    pub fn full_dtype(
+        &self,
+        shape: impl Into<Shape>,
+        value: impl Into<Scalar>,
+        dtype: DType,
+    ) -> TensorFuture {
         self.filled("full_dtype", shape.into(), value.into(), dtype, Location::caller())
     }
 
-    fn filled(&self, name: &'static str, shape: Shape, value: Scalar, dtype: DType, at: At) -> TensorFuture {
+    fn filled(
+        &self,
+        name: &'static str,
+        shape: Shape,
+        value: Scalar,
+        dtype: DType,
+        at: At,
+    ) -> TensorFuture {
         build::create_named(Some(name), self.port, Op::Fill(value), shape, dtype, at)
     }
 
@@ -141,7 +153,9 @@ impl Device {
         // As PyTorch does: the second half counts back from the end, so that both ends are exact.
         let (a, b) = (start as f32, end as f32);
         let step = if n > 1 { (b - a) / (n - 1) as f32 } else { 0.0 };
-        let value = move |i: usize| if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 };
+        let value = move |i: usize| {
+            if i < n / 2 { a + step * i as f32 } else { b - step * (n - 1 - i) as f32 }
+        };
         match n {
             0 | 1 => self.handed("linspace", vec![a; n], n.into(), at),
             // Host-sized work is the engine's: a kernel computes long ones.
@@ -198,11 +212,23 @@ impl Device {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn eye_diagonal(&self, shape: impl Into<Shape>, diagonal: i64, dtype: DType) -> TensorFuture {
+    pub fn eye_diagonal(
+        &self,
+        shape: impl Into<Shape>,
+        diagonal: i64,
+        dtype: DType,
+    ) -> TensorFuture {
         self.diagonal("eye_diagonal", shape.into(), diagonal, dtype, Location::caller())
     }
 
-    fn diagonal(&self, op: &'static str, shape: Shape, diagonal: i64, dtype: DType, at: At) -> TensorFuture {
+    fn diagonal(
+        &self,
+        op: &'static str,
+        shape: Shape,
+        diagonal: i64,
+        dtype: DType,
+        at: At,
+    ) -> TensorFuture {
         let _within = build::within(op, at);
         let (rows, columns) = match shape[..] {
             [n] => (n, n),
@@ -220,7 +246,8 @@ impl Device {
             build::create(self.port, numbers, n.into(), DType::I64, at)
         };
         let row = count(columns, 0);
-        let column = if rows == columns && diagonal == 0 { row.clone() } else { count(rows, diagonal) };
+        let column =
+            if rows == columns && diagonal == 0 { row.clone() } else { count(rows, diagonal) };
         build::binary(crate::op::BinaryOp::Eq, &column.unsqueeze(1), &row, at).to_dtype(dtype)
     }
 
@@ -228,7 +255,14 @@ impl Device {
     /// sequence are reserved now, so the numbers do not depend on when or where they are drawn.
     #[track_caller]
     pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
-        draw(self.port, &Dice::Device(self.port), shape.into(), DType::F32, false, Location::caller())
+        draw(
+            self.port,
+            &Dice::Device(self.port),
+            shape.into(),
+            DType::F32,
+            false,
+            Location::caller(),
+        )
     }
 
     /// Standard normal numbers, float32, from the device's generator.
@@ -244,7 +278,14 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn randn(&self, shape: impl Into<Shape>) -> TensorFuture {
-        draw(self.port, &Dice::Device(self.port), shape.into(), DType::F32, true, Location::caller())
+        draw(
+            self.port,
+            &Dice::Device(self.port),
+            shape.into(),
+            DType::F32,
+            true,
+            Location::caller(),
+        )
     }
 
     /// Starts the device's generator again, with this seed.
@@ -313,7 +354,9 @@ impl Device {
         let value = async move {
             match future.await {
                 Ok(data) => adopt(port, data, &wanted, "from_future", at),
-                Err(error) => Err(Error::new(ErrorKind::Source, "from_future", error.to_string(), at)),
+                Err(error) => {
+                    Err(Error::new(ErrorKind::Source, "from_future", error.to_string(), at))
+                }
             }
         };
         sourced(port, "from_future", false, shape, T::DTYPE, value, at)
@@ -357,7 +400,8 @@ fn adopt<T: Element>(
     match port.memory.adopt(data) {
         Some(buffer) => received(Storage::Shared(buffer)),
         None => {
-            let text = format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
+            let text =
+                format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
             Err(Error::new(ErrorKind::OutOfMemory, op, text, at))
         }
     }
@@ -368,7 +412,13 @@ fn small<T: Element>(data: &[T]) -> [u64; INLINE_BYTES / 8] {
     let mut words = [0u64; INLINE_BYTES / 8];
     let bytes = std::mem::size_of_val(data).min(INLINE_BYTES);
     // SAFETY: both are plain memory of at least `bytes` bytes, and elements are plain data.
-    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr() as *const u8, words.as_mut_ptr() as *mut u8, bytes) };
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            data.as_ptr() as *const u8,
+            words.as_mut_ptr() as *mut u8,
+            bytes,
+        )
+    };
     words
 }
 
@@ -525,7 +575,8 @@ impl Future for Arrival {
             return Poll::Ready(Ok(received(value)));
         }
         if std::mem::take(packs) && value.buffer().is_some() {
-            let copy = build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), at);
+            let copy =
+                build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), at);
             self.hang_up();
             self.from = copy;
             return self.poll(cx);
@@ -566,7 +617,8 @@ impl TensorFuture {
         }
         let (to, at) = (device.port, Location::caller());
         let value = Arrival::new(self, to, false, at);
-        let moved = sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
+        let moved =
+            sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
         if self.tape.is_some() && self.dtype().is_float() && is_taping() {
             return taped(Made::Moved, &[self], moved.node.clone());
         }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// Queues an op of your own on tensors of one device.
 ///
 /// # Errors
-/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with no inputs at
-/// all (on [`Device::cpu`](crate::Device::cpu)).
+/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with
+/// no inputs at all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
     foreign(op, inputs, Location::caller()).go()
@@ -64,9 +64,13 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
 /// # Errors
 /// As [`custom`].
 #[track_caller]
-pub fn custom_owned(op: impl Operation, inputs: impl IntoIterator<Item = TensorFuture>) -> TensorFuture {
+pub fn custom_owned(
+    op: impl Operation,
+    inputs: impl IntoIterator<Item = TensorFuture>,
+) -> TensorFuture {
     let inputs: SmallVec<[TensorFuture; 4]> = inputs.into_iter().collect();
-    let asked = foreign(op, &inputs.iter().collect::<SmallVec<[&TensorFuture; 4]>>(), Location::caller());
+    let asked =
+        foreign(op, &inputs.iter().collect::<SmallVec<[&TensorFuture; 4]>>(), Location::caller());
     asked.without(inputs)
 }
 
@@ -92,8 +96,8 @@ pub fn custom_owned(op: impl Operation, inputs: impl IntoIterator<Item = TensorF
 /// ```
 ///
 /// # Errors
-/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with no inputs at
-/// all (on [`Device::cpu`](crate::Device::cpu)).
+/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with
+/// no inputs at all (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom_fn(
     name: &str,

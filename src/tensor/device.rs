@@ -81,9 +81,9 @@ pub struct Stats {
     /// [`slice_assign`](crate::TensorFuture::slice_assign)), because somebody else may still read
     /// it. Where it stays what it was, everything was done in place.
     pub copied_bytes: u64,
-    /// Times that the system, or a GPU's driver, was asked for memory for a value (on a CPU, of 4 KiB
-    /// or more), because nothing that is kept fitted. Where it stays what it was, steps run in memory
-    /// that is there.
+    /// Times that the system, or a GPU's driver, was asked for memory for a value (on a CPU, of 4
+    /// KiB or more), because nothing that is kept fitted. Where it stays what it was, steps run in
+    /// memory that is there.
     pub allocations: u64,
     /// Awaits that have ended: values, reads, `waitall`.
     pub barriers: u64,
@@ -115,7 +115,9 @@ impl Device {
     /// A handle on a port's device.
     pub(crate) fn of(port: &'static Port) -> Device {
         let mut slot = lock(&port.token);
-        let held = slot.upgrade().and_then(|token: Arc<dyn Any + Send + Sync>| token.downcast::<Token>().ok());
+        let held = slot
+            .upgrade()
+            .and_then(|token: Arc<dyn Any + Send + Sync>| token.downcast::<Token>().ok());
         let token = held.unwrap_or_else(|| {
             let token = Arc::new(Token(port));
             *slot = Arc::downgrade(&token) as std::sync::Weak<dyn Any + Send + Sync>;

@@ -264,8 +264,14 @@ mod tests {
     #[test]
     fn an_index_is_shown_as_it_is_written() {
         let shown = |index: Index| format!("{index:?}");
-        assert_eq!([shown(5.into()), shown((1..3).into()), shown((..).into())], ["5", "1..3", ".."]);
-        assert_eq!([shown((-2..).into()), shown(Index::ALL.step(-2))], ["-2..", ".. in steps of -2"]);
+        assert_eq!(
+            [shown(5.into()), shown((1..3).into()), shown((..).into())],
+            ["5", "1..3", ".."]
+        );
+        assert_eq!(
+            [shown((-2..).into()), shown(Index::ALL.step(-2))],
+            ["-2..", ".. in steps of -2"]
+        );
     }
 
     #[test]
@@ -281,7 +287,10 @@ mod tests {
                     // end.
                     let counted = |i: isize| if i < 0 { i.saturating_add(n as isize) } else { i };
                     let (mut i, stop) = match step > 0 {
-                        true => (start.map_or(0, |i| counted(i).max(0)), end.map_or(n as isize, counted)),
+                        true => (
+                            start.map_or(0, |i| counted(i).max(0)),
+                            end.map_or(n as isize, counted),
+                        ),
                         false => {
                             let last = n as isize - 1;
                             (
@@ -291,12 +300,14 @@ mod tests {
                         }
                     };
                     let mut want = Vec::new();
-                    while (0..n as isize).contains(&i) && if step > 0 { i < stop } else { i > stop } {
+                    while (0..n as isize).contains(&i) && if step > 0 { i < stop } else { i > stop }
+                    {
                         want.push(positions[i as usize]);
                         i = i.saturating_add(step);
                     }
                     let (first, len, by) = resolve(Index::Span { start, end, step }, n).unwrap();
-                    let got: Vec<isize> = (0..len as isize).map(|k| first as isize + k * by).collect();
+                    let got: Vec<isize> =
+                        (0..len as isize).map(|k| first as isize + k * by).collect();
                     assert_eq!(got, want, "{start:?}:{end:?}:{step} of {n}");
                     assert!(first <= n && by == step);
                 }

@@ -42,7 +42,9 @@ pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
     let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
     // A dimension of no elements beside one that overflows: there is nothing to leave out.
     let summarised = numel > ELEMENTS_MAX && !shape.contains(&0);
-    let edges = |&n| if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] };
+    let edges = |&n| {
+        if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] }
+    };
     let mut window: SmallVec<[Shown; 4]> = shape.iter().map(edges).collect();
     let mut all = 1;
     for (shown, &n) in window.iter_mut().zip(shape).rev().filter(|_| summarised) {
@@ -59,7 +61,12 @@ pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
 
 /// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to
 /// be shown, that is, where it is not the CPU.
-pub(crate) fn format(shape: &[usize], dtype: DType, device: Option<&str>, values: &Values) -> String {
+pub(crate) fn format(
+    shape: &[usize],
+    dtype: DType,
+    device: Option<&str>,
+    values: &Values,
+) -> String {
     let mut text = String::from(PREFIX);
     let mut suffixes: SmallVec<[Cow<'_, str>; 3]> = SmallVec::new();
     suffixes.extend(device.map(|name| Cow::Owned(format!("device='{name}'"))));
@@ -147,7 +154,8 @@ impl Style {
             Style::Scientific => {
                 let text = format!("{x:.PRECISION$e}");
                 let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
-                let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+                let (sign, digits) =
+                    exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
                 format!("{mantissa}e{sign}{digits:0>2}")
             }
         }
@@ -170,14 +178,15 @@ impl Cells {
         match values {
             Values::Int(v) => Cells::filled(v.iter().map(i64::to_string).collect()),
             // Python's words.
-            Values::Bool(v) => {
-                Cells::filled(v.iter().map(|&x| if x { "True" } else { "False" }.to_string()).collect())
-            }
+            Values::Bool(v) => Cells::filled(
+                v.iter().map(|&x| if x { "True" } else { "False" }.to_string()).collect(),
+            ),
             Values::Float(v) => {
                 let style = Style::of(v);
                 let texts: Vec<String> = v.iter().map(|&x| style.write(x)).collect();
                 // Zeros and what is not finite do not widen the column (`nan` may stick out of it).
-                let width = texts.iter().zip(v).filter(|(_, x)| telling(x)).map(|(t, _)| t.len()).max();
+                let width =
+                    texts.iter().zip(v).filter(|(_, x)| telling(x)).map(|(t, _)| t.len()).max();
                 Cells { texts, width: width.unwrap_or(1) }
             }
         }
@@ -255,7 +264,8 @@ impl Writer<'_> {
     }
 
     fn cell(&mut self) {
-        let _ = write!(self.text, "{:>width$}", self.cells.texts[self.next], width = self.cells.width);
+        let _ =
+            write!(self.text, "{:>width$}", self.cells.texts[self.next], width = self.cells.width);
         self.next += 1;
     }
 }
@@ -291,12 +301,18 @@ mod tests {
         match dtype {
             Dtype::F32 => (DType::F32, floats(elements(bytes, |b| f32::from_le_bytes(b) as f64))),
             Dtype::F64 => (DType::F64, floats(elements(bytes, f64::from_le_bytes))),
-            Dtype::F16 => (DType::F16, floats(elements(bytes, |b| half::f16::from_le_bytes(b).to_f64()))),
-            Dtype::BF16 => (DType::BF16, floats(elements(bytes, |b| half::bf16::from_le_bytes(b).to_f64()))),
+            Dtype::F16 => {
+                (DType::F16, floats(elements(bytes, |b| half::f16::from_le_bytes(b).to_f64())))
+            }
+            Dtype::BF16 => {
+                (DType::BF16, floats(elements(bytes, |b| half::bf16::from_le_bytes(b).to_f64())))
+            }
             Dtype::I32 => (DType::I32, ints(elements(bytes, |b| i32::from_le_bytes(b) as i64))),
             Dtype::I64 => (DType::I64, ints(elements(bytes, i64::from_le_bytes))),
             Dtype::U8 => (DType::U8, ints(elements(bytes, |b: [u8; 1]| b[0] as i64))),
-            Dtype::BOOL => (DType::Bool, Values::Bool(pick(shape, &elements(bytes, |b: [u8; 1]| b[0] != 0)))),
+            Dtype::BOOL => {
+                (DType::Bool, Values::Bool(pick(shape, &elements(bytes, |b: [u8; 1]| b[0] != 0))))
+            }
             other => panic!("{other:?} is not in the reference"),
         }
     }
@@ -313,7 +329,12 @@ mod tests {
             let (dtype, values) = values(tensor.dtype(), tensor.shape(), tensor.data());
             let got = format(tensor.shape(), dtype, case["device"].as_str(), &values);
             let want = case["want"].as_str().unwrap();
-            assert_eq!(got, want, "\nshape {:?} {dtype}\n got:\n{got}\n want:\n{want}", tensor.shape());
+            assert_eq!(
+                got,
+                want,
+                "\nshape {:?} {dtype}\n got:\n{got}\n want:\n{want}",
+                tensor.shape()
+            );
             cases += 1;
         }
         assert!(cases >= 300, "{cases} cases");
@@ -327,7 +348,8 @@ mod tests {
 
     #[test]
     fn a_window_names_few_elements_of_a_large_tensor_and_all_of_a_small_one() {
-        let shown = |shape: &[usize]| window(shape).iter().flatten().map(|r| r.len()).collect::<Vec<_>>();
+        let shown =
+            |shape: &[usize]| window(shape).iter().flatten().map(|r| r.len()).collect::<Vec<_>>();
         assert_eq!(shown(&[10, 100]), [10, 100]);
         assert_eq!(shown(&[10, 101]), [3, 3, 3, 3]);
         assert_eq!(shown(&[6, 1000]), [6, 3, 3]);

@@ -233,9 +233,9 @@ impl TensorFuture {
             return Poll::Ready(());
         }
         let node = &self.node;
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::new(Waiting { id: None, since: Instant::now(), queued: None }));
+        let waiting = self.waiting.get_or_insert_with(|| {
+            Box::new(Waiting { id: None, since: Instant::now(), queued: None })
+        });
         let before = node.completion.set(AWAITED);
         if before.has(TRACED) {
             refuse_traced(node);
@@ -248,7 +248,8 @@ impl TensorFuture {
             // It may be held back: not any more.
             port_of(node).look_soon(node.link());
         }
-        // Not before: a value that came at the last moment is one more of a loop that has not given way.
+        // Not before: a value that came at the last moment is one more of a loop that has not given
+        // way.
         budget::rest();
         Poll::Pending
     }
@@ -331,7 +332,13 @@ impl fmt::Debug for TensorFuture {
             Phase::Failed => "failed",
             _ => "pending",
         };
-        write!(f, "TensorFuture({} {} on {}, {state})", self.dtype(), self.shape(), self.port().name)
+        write!(
+            f,
+            "TensorFuture({} {} on {}, {state})",
+            self.dtype(),
+            self.shape(),
+            self.port().name
+        )
     }
 }
 

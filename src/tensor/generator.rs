@@ -28,7 +28,12 @@ pub(crate) fn draw(
     if !dtype.is_float() {
         let text = format!("random numbers are floating point, not {dtype}");
         let op = if normal { "randn" } else { "rand" };
-        return build::failed(port, Meta { shape, dtype }, Error::new(ErrorKind::DType, op, text, at), at);
+        return build::failed(
+            port,
+            Meta { shape, dtype },
+            Error::new(ErrorKind::DType, op, text, at),
+            at,
+        );
     }
     let (seed, offset) = match build::fits(&shape, dtype) {
         Ok(()) => repeat::drawn(|| {
@@ -71,24 +76,55 @@ impl Generator {
     /// Uniform numbers in [0, 1), float32.
     #[track_caller]
     pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), DType::F32, false, Location::caller())
+        draw(
+            device.port,
+            &Dice::Own(self.0.clone()),
+            shape.into(),
+            DType::F32,
+            false,
+            Location::caller(),
+        )
     }
 
     /// Standard normal numbers, float32.
     #[track_caller]
     pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), DType::F32, true, Location::caller())
+        draw(
+            device.port,
+            &Dice::Own(self.0.clone()),
+            shape.into(),
+            DType::F32,
+            true,
+            Location::caller(),
+        )
     }
 
     /// Uniform numbers in [0, 1) of a floating point type.
     #[track_caller]
-    pub fn rand_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), dtype, false, Location::caller())
+    pub fn rand_dtype(
+        &self,
+        device: &Device,
+        shape: impl Into<Shape>,
+        dtype: DType,
+    ) -> TensorFuture {
+        draw(
+            device.port,
+            &Dice::Own(self.0.clone()),
+            shape.into(),
+            dtype,
+            false,
+            Location::caller(),
+        )
     }
 
     /// Standard normal numbers of a floating point type.
     #[track_caller]
-    pub fn randn_dtype(&self, device: &Device, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
+    pub fn randn_dtype(
+        &self,
+        device: &Device,
+        shape: impl Into<Shape>,
+        dtype: DType,
+    ) -> TensorFuture {
         draw(device.port, &Dice::Own(self.0.clone()), shape.into(), dtype, true, Location::caller())
     }
 }

@@ -43,7 +43,8 @@ impl InHand {
         &self.port.name
     }
 
-    /// A GPU that is lost: what it had goes with the process, as no call of the driver's succeeds any more.
+    /// A GPU that is lost: what it had goes with the process, as no call of the driver's succeeds
+    /// any more.
     pub fn is_lost(&self) -> bool {
         !self.port.in_memory && self.port.is_ended() && !self.port.is_shut_down()
     }

@@ -26,8 +26,8 @@ pub enum OperandRef<'a> {
 /// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32
 /// usize bool`.
 ///
-/// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x + 2.0`
-/// makes it float32. Sealed.
+/// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x
+/// + 2.0` makes it float32. Sealed.
 ///
 /// ```
 /// use futensor::{DType, Device};
@@ -72,7 +72,12 @@ impl Operand for Scalar {
 }
 
 /// A binary op of a tensor and whatever is on its right.
-pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: impl Operand, at: build::At) -> TensorFuture {
+pub(crate) fn binary(
+    op: BinaryOp,
+    a: &TensorFuture,
+    b: impl Operand,
+    at: build::At,
+) -> TensorFuture {
     ask(op, a, &b, at).without(b)
 }
 
@@ -109,27 +114,31 @@ impl Scalar {
     /// [`TensorFuture::fmod`].
     #[track_caller]
     pub fn fmod(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::ask_with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller()).without(x)
+        build::ask_with_scalar(BinaryOp::Fmod, x.as_ref(), self, true, Location::caller())
+            .without(x)
     }
 
     /// The whole number at or below this number over each element; see
     /// [`TensorFuture::floor_divide`].
     #[track_caller]
     pub fn floor_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::ask_with_scalar(BinaryOp::FloorDivide, x.as_ref(), self, true, Location::caller()).without(x)
+        build::ask_with_scalar(BinaryOp::FloorDivide, x.as_ref(), self, true, Location::caller())
+            .without(x)
     }
 
     /// The whole part of this number over each element; see [`TensorFuture::trunc_divide`].
     #[track_caller]
     pub fn trunc_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::ask_with_scalar(BinaryOp::TruncDivide, x.as_ref(), self, true, Location::caller()).without(x)
+        build::ask_with_scalar(BinaryOp::TruncDivide, x.as_ref(), self, true, Location::caller())
+            .without(x)
     }
 
     /// The angle of the point `(x, self)` for each element, in radians; see
     /// [`TensorFuture::atan2`].
     #[track_caller]
     pub fn atan2(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::ask_with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller()).without(x)
+        build::ask_with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller())
+            .without(x)
     }
 }
 

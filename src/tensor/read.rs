@@ -108,7 +108,11 @@ impl<R: Send + 'static> Reading<R> {
             return Poll::Ready(Err(error.clone()));
         }
         let taken = lock(&self.taken).take();
-        Poll::Ready(taken.ok_or_else(|| self.step.node.fail(ErrorKind::Argument, "the read was awaited twice")))
+        Poll::Ready(
+            taken.ok_or_else(|| {
+                self.step.node.fail(ErrorKind::Argument, "the read was awaited twice")
+            }),
+        )
     }
 }
 
@@ -126,8 +130,12 @@ fn reserve<T: Element>(n: usize) -> Result<Vec<T>, Refusal> {
 fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T>, Refusal> {
     let n = view.numel();
     let mut out = reserve::<T>(n)?;
-    let to =
-        ViewMut { ptr: out.as_mut_ptr() as *mut u8, dtype: T::DTYPE, shape: view.shape, life: PhantomData };
+    let to = ViewMut {
+        ptr: out.as_mut_ptr() as *mut u8,
+        dtype: T::DTYPE,
+        shape: view.shape,
+        life: PhantomData,
+    };
     copy::copy(view, &to, parallel);
     #[allow(unsafe_code)]
     // SAFETY: the copy has written all n elements of the reserved memory.
@@ -231,7 +239,13 @@ impl<T: Element> How<Vec<T>> {
             return How::Few(x.clone(), name, at);
         }
         let n = x.numel();
-        How::Step(Reading::queue(name, x, at, elements::<T>, Some(Box::new(move || unfilled::<T>(n)))))
+        How::Step(Reading::queue(
+            name,
+            x,
+            at,
+            elements::<T>,
+            Some(Box::new(move || unfilled::<T>(n))),
+        ))
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<T>>> {
@@ -242,7 +256,9 @@ impl<T: Element> How<Vec<T>> {
                     return Poll::Ready(Err(error.clone()));
                 }
                 let read = with_view(x, |view| view.to_vec::<T>()).flatten();
-                Poll::Ready(read.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")))
+                Poll::Ready(
+                    read.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")),
+                )
             }
             How::Step(reading) => reading.poll(cx),
             How::Wrong(error) => match error.take() {
@@ -272,7 +288,9 @@ impl<T: Element> Future for Item<T> {
             #[allow(unsafe_code)]
             // SAFETY: one element of this type; its view is valid for reads.
             let one = with_view(x, |view| unsafe { *(view.ptr as *const T) });
-            return Poll::Ready(one.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")));
+            return Poll::Ready(
+                one.ok_or_else(|| x.node.fail(ErrorKind::DType, "the value cannot be read")),
+            );
         }
         self.0.poll(cx).map(|read| read.map(|v| v[0]))
     }
@@ -319,7 +337,11 @@ impl TensorFuture {
     pub fn item<T: Element>(&self) -> Item<T> {
         let at = Location::caller();
         if self.numel() != 1 && self.error().is_none() {
-            let text = format!("a tensor of shape {} has {} elements, not one", self.shape(), self.numel());
+            let text = format!(
+                "a tensor of shape {} has {} elements, not one",
+                self.shape(),
+                self.numel()
+            );
             return Item(How::Wrong(Some(Error::new(ErrorKind::Shape, "item", text, at))));
         }
         Item(How::new("item", self, at))
@@ -357,7 +379,8 @@ impl TensorFuture {
     #[track_caller]
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();
-        let sink = |view: View<'_>, parallel: &dyn Parallel| crate::ops::nonzero::nonzero(view, parallel);
+        let sink =
+            |view: View<'_>, parallel: &dyn Parallel| crate::ops::nonzero::nonzero(view, parallel);
         NonZero { reading: Reading::queue("nonzero", self, at, sink, None), rank: self.rank(), at }
     }
 
@@ -378,7 +401,8 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
     let window = if shape.numel() == 0 { Default::default() } else { display::window(shape) };
     let mut offsets = if shape.numel() == 0 { Vec::new() } else { vec![0isize] };
     for (ranges, &stride) in window.iter().zip(view.strides) {
-        let steps: Vec<isize> = ranges.iter().flat_map(|r| r.clone()).map(|i| i as isize * stride).collect();
+        let steps: Vec<isize> =
+            ranges.iter().flat_map(|r| r.clone()).map(|i| i as isize * stride).collect();
         offsets = offsets.iter().flat_map(|o| steps.iter().map(move |s| o + s)).collect();
     }
     fn each<T: Element, R>(view: View<'_>, offsets: &[isize], f: impl Fn(T) -> R) -> Vec<R> {
@@ -392,7 +416,9 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
         d if d.is_int() => {
             crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
         }
-        d => crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64))),
+        d => {
+            crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64)))
+        }
     };
     display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)
 }

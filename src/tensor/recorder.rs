@@ -90,12 +90,14 @@ mod tests {
         assert!(ops.iter().all(|op| op.location.line() == line && op.location.file().ends_with("recorder.rs")));
         assert!(matches!(steps[fused].ran, Ran::Stream { point: 1.., .. }));
 
-        let ops: Vec<_> = steps.iter().flat_map(|s| s.ops.iter().map(move |op| (op, s.ran))).collect();
+        let ops: Vec<_> =
+            steps.iter().flat_map(|s| s.ops.iter().map(move |op| (op, s.ran))).collect();
         let sum = ops.iter().find(|(op, _)| op.name == "sum").unwrap().0;
         let product = ops[sum.inputs[0].expect("its operand was recorded")].0;
         assert_eq!(product.name, "matmul");
         // Two were dropped at once. The engine may have begun one before the drop, never both.
-        let skipped = ops.iter().filter(|(op, ran)| op.name == "matmul" && *ran == Ran::Skipped).count();
+        let skipped =
+            ops.iter().filter(|(op, ran)| op.name == "matmul" && *ran == Ran::Skipped).count();
         assert!(skipped >= 1, "{steps:#?}");
     }
 

@@ -24,8 +24,16 @@ pin_project_lite::pin_project! {
 }
 
 impl<F> Scoped<F> {
-    fn new(future: impl IntoFuture<IntoFuture = F>, manner: Option<Manner>, name: Option<Arc<str>>) -> Self {
-        Scoped { future: future.into_future(), scope: Scope { manner, name }, watcher: Watcher::new() }
+    fn new(
+        future: impl IntoFuture<IntoFuture = F>,
+        manner: Option<Manner>,
+        name: Option<Arc<str>>,
+    ) -> Self {
+        Scoped {
+            future: future.into_future(),
+            scope: Scope { manner, name },
+            watcher: Watcher::new(),
+        }
     }
 }
 

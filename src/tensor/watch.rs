@@ -56,7 +56,8 @@ impl Drop for Watcher {
     }
 }
 
-// ---- scopes -------------------------------------------------------------------------------------------
+// ---- scopes
+// -------------------------------------------------------------------------------------------
 
 /// An await, as [`tell_barriers`](crate::barrier::tell_barriers) tells of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +134,8 @@ fn refusal(what: &'static str, site: At, first: bool) -> Option<Error> {
     }
 }
 
-// ---- tables -------------------------------------------------------------------------------------------
+// ---- tables
+// -------------------------------------------------------------------------------------------
 
 /// What one line of the program has waited for. Awaits that are given up are not counted.
 #[derive(Clone, Debug)]
@@ -235,7 +237,9 @@ impl Table {
                 ran_dry: t.ran_dry,
             })
             .collect();
-        sites.sort_by_key(|s| (std::cmp::Reverse(s.total), s.site.file(), s.site.line(), s.what, s.device));
+        sites.sort_by_key(|s| {
+            (std::cmp::Reverse(s.total), s.site.file(), s.site.line(), s.what, s.device)
+        });
         sites
     }
 }
@@ -283,12 +287,18 @@ impl Ended<'_> {
 }
 
 /// The wait for a device that has nothing to wait for: refused like any other, and noted.
-pub(crate) fn at_once(port: &'static Port, what: &'static str, site: At, cx: &Context<'_>) -> Result<()> {
+pub(crate) fn at_once(
+    port: &'static Port,
+    what: &'static str,
+    site: At,
+    cx: &Context<'_>,
+) -> Result<()> {
     if let Some(error) = refusal(what, site, true) {
         return Err(error);
     }
     let task = cx.waker().data() as usize;
-    Ended { port, node: None, what, site, queued: port.pressure.queued().0, waited: None, task }.tell();
+    Ended { port, node: None, what, site, queued: port.pressure.queued().0, waited: None, task }
+        .tell();
     Ok(())
 }
 
@@ -321,12 +331,18 @@ impl TensorFuture {
         if is_forked {
             return Poll::Ready(Err(self.port().forked_error(what, site)));
         }
-        let text = "a barrier inside a kernel: the device that runs it may be the one that is waited for";
+        let text =
+            "a barrier inside a kernel: the device that runs it may be the one that is waited for";
         Poll::Ready(Err(Error::new(ErrorKind::Barrier, what, text, site)))
     }
 
     #[cold]
-    fn poll_watched(&mut self, cx: &mut Context<'_>, what: &'static str, site: At) -> Poll<Result<()>> {
+    fn poll_watched(
+        &mut self,
+        cx: &mut Context<'_>,
+        what: &'static str,
+        site: At,
+    ) -> Poll<Result<()>> {
         let site = if is_foreign(site) { self.node.at } else { site };
         let since = self.waits_since();
         if let Some(error) = refusal(what, site, since.is_none()) {

@@ -3,9 +3,9 @@
 use super::{block_on, read, seed};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
 use futensor::{
-    AttentionOptions, ConvOptions, DType, Device, Dims, Generator, GradOptions, Index, InterpolateMode,
-    InterpolateOptions, PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture, cat, checkpoint, einsum, grad,
-    grad_with, stack,
+    AttentionOptions, ConvOptions, DType, Device, Dims, Generator, GradOptions, Index,
+    InterpolateMode, InterpolateOptions, PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture,
+    cat, checkpoint, einsum, grad, grad_with, stack,
 };
 
 type Call = fn(&[TensorFuture]) -> TensorFuture;
@@ -107,8 +107,20 @@ fn cases() -> Vec<Case> {
         Case("log_softmax", ONE, Any, |x| x[0].log_softmax(1), true),
         Case("logsumexp", ONE, Any, |x| x[0].logsumexp(1), true),
         Case("logsumexp kept", ONE, Any, |x| x[0].logsumexp_keepdim(0), true),
-        Case("layer_norm", &[&[3, 4], &[4], &[4]], Any, |x| x[0].layer_norm(&x[1], &x[2], 1e-3), true),
-        Case("layer_norm weighted", &[&[3, 4], &[4]], Any, |x| x[0].layer_norm_weighted(&x[1], 1e-3), true),
+        Case(
+            "layer_norm",
+            &[&[3, 4], &[4], &[4]],
+            Any,
+            |x| x[0].layer_norm(&x[1], &x[2], 1e-3),
+            true,
+        ),
+        Case(
+            "layer_norm weighted",
+            &[&[3, 4], &[4]],
+            Any,
+            |x| x[0].layer_norm_weighted(&x[1], 1e-3),
+            true,
+        ),
         Case("layer_norm plain", &[&[2, 3, 4]], Any, |x| x[0].layer_norm_plain(2, 1e-3), true),
         Case("rms_norm", &[&[3, 4], &[4]], Any, |x| x[0].rms_norm(&x[1], 1e-3), true),
         Case("rms_norm plain", &[&[3, 4]], Any, |x| x[0].rms_norm_plain(1, 1e-3), true),
@@ -143,7 +155,13 @@ fn cases() -> Vec<Case> {
             true,
         ),
         Case("matmul transposed", &[&[3, 2], &[4, 3]], Any, |x| x[0].t().matmul(x[1].t()), true),
-        Case("conv1d", &[&[2, 2, 5], &[3, 2, 3], &[3]], Any, |x| x[0].conv1d(&x[1], Some(&x[2]), ()), true),
+        Case(
+            "conv1d",
+            &[&[2, 2, 5], &[3, 2, 3], &[3]],
+            Any,
+            |x| x[0].conv1d(&x[1], Some(&x[2]), ()),
+            true,
+        ),
         Case("conv2d", &[&[2, 2, 4, 5], &[2, 1, 2, 3], &[2]], Any, conv, true),
         Case("max_pool2d", &[&[1, 1, 4, 4]], Apart, |x| x[0].max_pool2d(2), true),
         Case("avg_pool2d", &[&[1, 2, 4, 4]], Any, |x| x[0].avg_pool2d(2), true),
@@ -177,7 +195,13 @@ fn cases() -> Vec<Case> {
         Case("tril", &[&[3, 3]], Any, |x| x[0].tril(0).exp(), true),
         Case("triu", &[&[3, 3]], Any, |x| x[0].triu(1).exp(), true),
         Case("pad", ONE, Any, |x| x[0].pad([1, 2], 0.5).exp(), true),
-        Case("gather", &[&[3, 2]], Any, |x| x[0].gather(0, index(&x[0], &[0, 2, 2, 1], &[2, 2])).exp(), true),
+        Case(
+            "gather",
+            &[&[3, 2]],
+            Any,
+            |x| x[0].gather(0, index(&x[0], &[0, 2, 2, 1], &[2, 2])).exp(),
+            true,
+        ),
         Case(
             "index_select",
             &[&[3, 2]],
@@ -211,25 +235,73 @@ fn cases() -> Vec<Case> {
         Case("scatter_reduce prod", SCATTERED, Off, |x| put(x, ScatterMode::Prod).sin(), true),
         Case("scatter_reduce max", SCATTERED, Apart, |x| put(x, ScatterMode::Max).exp(), true),
         Case("scatter_reduce min", SCATTERED, Apart, |x| put(x, ScatterMode::Min).exp(), true),
-        Case("gather from the end", &[&[3, 2]], Any, |x| x[0].gather(0, from_end(&x[0])).exp(), true),
+        Case(
+            "gather from the end",
+            &[&[3, 2]],
+            Any,
+            |x| x[0].gather(0, from_end(&x[0])).exp(),
+            true,
+        ),
         Case("cumprod", &[&[2, 4]], Off, |x| x[0].cumprod(1).sin(), true),
         Case("cumprod_with", &[&[4, 2]], Off, |x| x[0].cumprod_with(0, true, true).sin(), true),
-        Case("cumprod beside a zero", &[&[2, 4]], Off, |x| (&x[0] * zeros(&x[0])).cumprod(1).sin(), false),
+        Case(
+            "cumprod beside a zero",
+            &[&[2, 4]],
+            Off,
+            |x| (&x[0] * zeros(&x[0])).cumprod(1).sin(),
+            false,
+        ),
         Case("cumsum_with", &[&[2, 4]], Any, |x| x[0].cumsum_with(1, true, true).exp(), true),
         Case("max_initial", &[&[2, 4]], Apart, |x| x[0].max_initial(1, 0.1).exp(), true),
         Case("min_initial", &[&[2, 4]], Apart, |x| x[0].min_initial_all(-0.2).exp(), true),
-        Case("a list of indices", &[&[3, 4]], Any, |x| x[0].i(vec![Index::At(-1), backwards()]).exp(), true),
+        Case(
+            "a list of indices",
+            &[&[3, 4]],
+            Any,
+            |x| x[0].i(vec![Index::At(-1), backwards()]).exp(),
+            true,
+        ),
         Case("sort", ONE, Apart, |x| x[0].sort(1, true) * &x[0], true),
         Case("topk", ONE, Apart, |x| x[0].topk(2, 1, false).0.exp(), true),
         Case("max_with_positions", ONE, Apart, |x| x[0].max_with_positions(1).0.exp(), true),
-        Case("sort_with_positions", ONE, Apart, |x| x[0].sort_with_positions(0, true).0.exp(), true),
+        Case(
+            "sort_with_positions",
+            ONE,
+            Apart,
+            |x| x[0].sort_with_positions(0, true).0.exp(),
+            true,
+        ),
         Case("top_p", ONE, Positive, |x| x[0].top_p(0.99).exp(), true),
-        Case("rope", &[&[2, 6], &[3], &[2, 3]], Any, |x| x[0].rope(&x[1], &x[2], false).exp(), true),
-        Case("rope of neighbours", &[&[4], &[2], &[2]], Any, |x| x[0].rope(&x[1], &x[2], true).sin(), true),
-        Case("attention of groups", &[&[2, 4, 2, 3], &[2, 2, 4, 3], &[2, 2, 4, 2]], Any, grouped, true),
+        Case(
+            "rope",
+            &[&[2, 6], &[3], &[2, 3]],
+            Any,
+            |x| x[0].rope(&x[1], &x[2], false).exp(),
+            true,
+        ),
+        Case(
+            "rope of neighbours",
+            &[&[4], &[2], &[2]],
+            Any,
+            |x| x[0].rope(&x[1], &x[2], true).sin(),
+            true,
+        ),
+        Case(
+            "attention of groups",
+            &[&[2, 4, 2, 3], &[2, 2, 4, 3], &[2, 2, 4, 2]],
+            Any,
+            grouped,
+            true,
+        ),
         Case("casts", ONE, Any, |x| x[0].to_dtype(DType::F64).exp().to_dtype(DType::F64), true),
         Case("mse_loss", TWO, Any, |x| x[0].mse_loss(&x[1], ()), true),
-        Case("cross_entropy", ONE, Any, |x| x[0].cross_entropy(index(&x[0], &[2, 0], &[2]), ()), true),
+        Case(
+            "cross_entropy",
+            ONE,
+            Any,
+            |x| x[0].cross_entropy(index(&x[0], &[2, 0], &[2]), ()),
+            true,
+        ),
         Case(
             "bce_with_logits",
             ONE,
@@ -244,7 +316,13 @@ fn cases() -> Vec<Case> {
             |x| x[0].scaled_dot_product_attention(&x[1], &x[2], ()),
             true,
         ),
-        Case("checkpoint", TWO, Any, |x| checkpoint(|x| (&x[0] * &x[1]).tanh().exp(), &[&x[0], &x[1]]), true),
+        Case(
+            "checkpoint",
+            TWO,
+            Any,
+            |x| checkpoint(|x| (&x[0] * &x[1]).tanh().exp(), &[&x[0], &x[1]]),
+            true,
+        ),
         Case("checkpoint, capturing", TWO, Any, captured, true),
         Case("custom", ONE, Any, |x| custom(Cube, &[&x[0]]), true),
         Case("a deep mixture", &[&[3, 4], &[4, 3], &[3]], Any, deep, true),
@@ -265,15 +343,30 @@ fn cases() -> Vec<Case> {
         Case("elu", ONE, Off, |x| x[0].elu(0.7), true),
         Case("leaky_relu", ONE, Off, |x| x[0].leaky_relu(0.1).square(), true),
         Case("pad_mode", ONE, Any, |x| x[0].pad_mode([2, 1], PadMode::Reflect).exp(), true),
-        Case("einsum", &[&[2, 3], &[3, 2, 2]], Any, |x| einsum("ij,jkk->ki", &[&x[0], &x[1]]).exp(), true),
-        Case("addmm", &[&[2], &[3, 2], &[2, 2]], Any, |x| x[0].addmm(&x[1], &x[2], 0.5, 2.0).exp(), true),
+        Case(
+            "einsum",
+            &[&[2, 3], &[3, 2, 2]],
+            Any,
+            |x| einsum("ij,jkk->ki", &[&x[0], &x[1]]).exp(),
+            true,
+        ),
+        Case(
+            "addmm",
+            &[&[2], &[3, 2], &[2, 2]],
+            Any,
+            |x| x[0].addmm(&x[1], &x[2], 0.5, 2.0).exp(),
+            true,
+        ),
         Case(
             "index",
             &[&[3, 4]],
             Any,
             |x| {
-                x[0].index(&[Some(&index(&x[0], &[0, -1, 0], &[3])), Some(&index(&x[0], &[1, 2, 1], &[3]))])
-                    .exp()
+                x[0].index(&[
+                    Some(&index(&x[0], &[0, -1, 0], &[3])),
+                    Some(&index(&x[0], &[1, 2, 1], &[3])),
+                ])
+                .exp()
             },
             true,
         ),
@@ -296,14 +389,19 @@ fn cases() -> Vec<Case> {
             "interpolate, linear",
             &[&[1, 1, 2, 3]],
             Any,
-            |x| x[0].interpolate(InterpolateOptions::scale(1.6).mode(InterpolateMode::Linear)).exp(),
+            |x| {
+                x[0].interpolate(InterpolateOptions::scale(1.6).mode(InterpolateMode::Linear)).exp()
+            },
             true,
         ),
         Case(
             "interpolate, cubic",
             &[&[1, 1, 2, 3]],
             Any,
-            |x| x[0].interpolate(InterpolateOptions::size([3, 4]).mode(InterpolateMode::Cubic)).exp(),
+            |x| {
+                x[0].interpolate(InterpolateOptions::size([3, 4]).mode(InterpolateMode::Cubic))
+                    .exp()
+            },
             true,
         ),
     ]);
@@ -466,7 +564,8 @@ fn every_gradient_agrees_with_central_differences() {
             (&y * weights(&y)).sum_all()
         };
         let want = differences(&data, |data| loss(&upload(&device, &case, data)));
-        let x: Vec<TensorFuture> = upload(&device, &case, &data).iter().map(|x| x.requires_grad()).collect();
+        let x: Vec<TensorFuture> =
+            upload(&device, &case, &data).iter().map(|x| x.requires_grad()).collect();
         let got = grad(loss(&x), &x);
         agree(case.0, &got, &want, 1e-6);
     }

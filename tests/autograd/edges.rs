@@ -66,8 +66,16 @@ const OTHERWISE: &[(&str, fn(&Other<'_>) -> bool, &str)] = &[
         |o| o.want.is_nan(),
         "nothing flows through an infinite slope that is masked, whatever comes",
     ),
-    ("pow", |o| o.ins[1] == 0.0, "the derivative by both is 1 / a at exponent 0, and PyTorch's mask hides it"),
-    ("fmod", |o| o.got.is_nan() && o.want.is_infinite(), "where the remainder is NaN, so is its slope"),
+    (
+        "pow",
+        |o| o.ins[1] == 0.0,
+        "the derivative by both is 1 / a at exponent 0, and PyTorch's mask hides it",
+    ),
+    (
+        "fmod",
+        |o| o.got.is_nan() && o.want.is_infinite(),
+        "where the remainder is NaN, so is its slope",
+    ),
     (
         "clamp",
         |o| o.ins.len() == 3,
@@ -128,9 +136,11 @@ fn asked<'a>(case: &'a Case, device: &Device) -> Vec<Asked<'a>> {
         _ => panic!("{}: nobody knows how to call {} with {}", case.place, case.op, case.attrs),
     };
     let at: Vec<usize> = (0..bases.len()).filter(|&i| of.wanted[i].is_some()).collect();
-    let leaves: Vec<&TensorFuture> = at.iter().map(|&i| bases[i].as_ref().expect("a tensor")).collect();
+    let leaves: Vec<&TensorFuture> =
+        at.iter().map(|&i| bases[i].as_ref().expect("a tensor")).collect();
     let up = apply::upload(device, &of.upstream);
-    let plain = grad_with(&result, &leaves, GradOptions::default().retain(true).zeros(true).upstream(&up));
+    let plain =
+        grad_with(&result, &leaves, GradOptions::default().retain(true).zeros(true).upstream(&up));
     let options = GradOptions::default().graph(true).zeros(true);
     let first = grad_with(&result, &leaves, options.clone().upstream(&up));
     let pair = |a: &'a [Option<Arc<Host>>], b: &'a [Option<Arc<Host>>], i: usize| {
@@ -153,11 +163,15 @@ fn asked<'a>(case: &'a Case, device: &Device) -> Vec<Asked<'a>> {
 /// What went in at element `i` of a gradient of `n` elements.
 fn inputs(case: &Case, i: usize, n: usize) -> Vec<f64> {
     let one = |x: &Operand| match x {
-        Operand::Tensor(host, _) if host.numel() == n && host.dtype.is_float() => Some(float(host, i)),
+        Operand::Tensor(host, _) if host.numel() == n && host.dtype.is_float() => {
+            Some(float(host, i))
+        }
         Operand::Scalar(s) => Some(s.as_f64()),
         _ => None,
     };
-    let Operand::Tensor(first, _) = &case.ins[0] else { return case.ins.iter().filter_map(one).collect() };
+    let Operand::Tensor(first, _) = &case.ins[0] else {
+        return case.ins.iter().filter_map(one).collect();
+    };
     if first.shape.len() != 2 || first.numel() != n {
         return case.ins.iter().filter_map(one).collect();
     }
@@ -171,8 +185,12 @@ fn gradients_at_the_edges_are_pytorchs() {
     let cases = case::read("edges");
     let (mut faults, mut used) = (Vec::new(), BTreeSet::new());
     for case in &cases {
-        let name =
-            format!("{}: {} {}", case.place.rsplit('/').next().unwrap_or_default(), case.row, case.attrs);
+        let name = format!(
+            "{}: {} {}",
+            case.place.rsplit('/').next().unwrap_or_default(),
+            case.row,
+            case.attrs
+        );
         let has = |names: &str| names.split_whitespace().any(|name| name == case.row);
         for Asked { what, got, want: [want, wide] } in asked(case, &device) {
             let got = match block_on(apply::download(&got)) {
@@ -192,13 +210,16 @@ fn gradients_at_the_edges_are_pytorchs() {
                 let other = Other { ins: &ins, got: g, want: w };
                 match OTHERWISE.iter().position(|(rows, is, _)| has(rows) && is(&other)) {
                     Some(reason) => drop(used.insert(reason)),
-                    None => faults.push(format!("{name}, {what}, of {ins:?}: {g:e}, PyTorch {w:e} and {v:e}")),
+                    None => faults.push(format!(
+                        "{name}, {what}, of {ins:?}: {g:e}, PyTorch {w:e} and {v:e}"
+                    )),
                 }
             }
         }
     }
     assert!(faults.is_empty(), "{} gradients differ:\n{}", faults.len(), faults.join("\n"));
-    let idle: Vec<&str> = (0..OTHERWISE.len()).filter(|i| !used.contains(i)).map(|i| OTHERWISE[i].2).collect();
+    let idle: Vec<&str> =
+        (0..OTHERWISE.len()).filter(|i| !used.contains(i)).map(|i| OTHERWISE[i].2).collect();
     assert!(idle.is_empty(), "nothing differs for this reason any more: {idle:?}");
 }
 
@@ -210,6 +231,7 @@ fn every_op_has_its_edges() {
     let missing: Vec<&String> =
         names.iter().filter(|n| !cases.contains(*n) && !without.contains(&n[..])).collect();
     assert!(missing.is_empty(), "ops without a case in tests/reference/edges.py: {missing:?}");
-    let idle: Vec<&&str> = without.iter().filter(|n| cases.contains(**n) || !names.contains(**n)).collect();
+    let idle: Vec<&&str> =
+        without.iter().filter(|n| cases.contains(**n) || !names.contains(**n)).collect();
     assert!(idle.is_empty(), "left out for no reason: {idle:?}");
 }

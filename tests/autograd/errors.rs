@@ -142,9 +142,13 @@ fn a_rule_that_gives_another_shape_fails_what_is_behind_it_and_is_named() {
     let x = device.ones([2, 3]).requires_grad();
     let rows = device.arange(0, 2, 1);
     let puts = |x: &futensor::TensorFuture| x.clone().index_copy(1, &rows, x.narrow(1, 0, 2));
-    for part in
-        [x.clone(), x.narrow(1, 0, 2), x.index_select(1, &rows), puts(&x), x.gather(1, rows.reshape([1, 2]))]
-    {
+    for part in [
+        x.clone(),
+        x.narrow(1, 0, 2),
+        x.index_select(1, &rows),
+        puts(&x),
+        x.gather(1, rows.reshape([1, 2])),
+    ] {
         let gradient = grad(custom(Seven, &[&part]).sum_all(), &[&x]).remove(0);
         fails(&gradient, "seven: ");
         fails(&gradient, "[7]");

@@ -20,7 +20,11 @@ fn assert_near(got: &TensorFuture, want: &[f64]) {
     assert_eq!(values.len(), want.len());
     for (g, w) in values.iter().zip(want) {
         // Float16 has no digits below 2^-24.
-        assert!((g - w).abs() <= (unit * w.abs()).max(2f64.powi(-25)), "{g} for {w} in {}", got.dtype());
+        assert!(
+            (g - w).abs() <= (unit * w.abs()).max(2f64.powi(-25)),
+            "{g} for {w} in {}",
+            got.dtype()
+        );
     }
 }
 
@@ -34,7 +38,9 @@ fn means_and_shares_of_more_than_halves_can_count() {
         let x = Device::cpu().full_dtype([70_000], 0.5, dtype).requires_grad();
         let share = 1.0 / 70_000.0;
         let rows = x.reshape([1, 70_000]);
-        for (name, y) in [("mean_all", x.mean_all()), ("mean", rows.mean(1)), ("max_all", x.max_all())] {
+        for (name, y) in
+            [("mean_all", x.mean_all()), ("mean", rows.mean(1)), ("max_all", x.max_all())]
+        {
             let slope = grad(y.sum_all(), &[&x]).remove(0);
             println!("{name} of {dtype}");
             assert_near(&slope.narrow(0, 69_998, 2), &[share, share]);
@@ -81,11 +87,14 @@ fn a_product_and_its_bias_are_rounded_once() {
         let three = futensor::einsum("ij,kj,k->ik", &[&x, &ones, &halves(dtype, &[2.0])]);
         assert_eq!(three.dtype(), dtype);
         // Packed, it is the same: a weight that is used again and again.
-        let (x, w) =
-            (Device::cpu().randn([4, 96]).to_dtype(dtype), Device::cpu().randn([64, 96]).to_dtype(dtype));
+        let (x, w) = (
+            Device::cpu().randn([4, 96]).to_dtype(dtype),
+            Device::cpu().randn([64, 96]).to_dtype(dtype),
+        );
         let bias = Device::cpu().randn([64]).to_dtype(dtype);
         let first = read(&x.linear(&w, Some(&bias)));
-        let wide = x.to_dtype(DType::F64).matmul(w.to_dtype(DType::F64).t()) + bias.to_dtype(DType::F64);
+        let wide =
+            x.to_dtype(DType::F64).matmul(w.to_dtype(DType::F64).t()) + bias.to_dtype(DType::F64);
         for (g, w) in first.iter().zip(read(&wide)) {
             assert!((g - w).abs() <= u * w.abs() + 1e-5, "{g} for {w}");
         }
@@ -134,7 +143,8 @@ impl Operation for Noted {
         Ok(inputs[0].clone())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let x = run.inputs()[0].to_vec::<half::f16>().ok_or_else(|| Refusal::dtype("float16 only"))?;
+        let x =
+            run.inputs()[0].to_vec::<half::f16>().ok_or_else(|| Refusal::dtype("float16 only"))?;
         run.output().fill_from(x.into_iter().map(|x| x + x));
         Ok(())
     }

@@ -27,7 +27,8 @@ pub fn read(x: &TensorFuture) -> Vec<f64> {
 
 /// What decides the random operands; printed, so that a failure can be repeated.
 pub fn seed() -> u64 {
-    let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_121);
+    let seed =
+        std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_261_121);
     println!("FUTENSOR_SEED={seed}");
     seed
 }

@@ -169,7 +169,8 @@ fn a_checkpoint_keeps_its_inputs_and_nothing_between() {
 #[test]
 fn an_update_in_place_leaves_alone_what_the_tape_kept() {
     let device = device();
-    let x = device.from_vec((0..1000).map(|i| i as f32).collect::<Vec<_>>(), [1000]).requires_grad();
+    let x =
+        device.from_vec((0..1000).map(|i| i as f32).collect::<Vec<_>>(), [1000]).requires_grad();
     let y = &x * 1.0;
     let loss = (&y * &y).sum_all();
     // The last handle of `y` goes into the assignment, which would write in place.

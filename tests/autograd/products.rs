@@ -47,7 +47,8 @@ fn of_scattered(x: &[f64], gone: &[usize]) -> f64 {
         (0..x.len()).filter(goes).collect()
     });
     let part = |of: &[usize], weight: f64| {
-        let inside: Option<Vec<usize>> = gone.iter().map(|i| of.iter().position(|j| j == i)).collect();
+        let inside: Option<Vec<usize>> =
+            gone.iter().map(|i| of.iter().position(|j| j == i)).collect();
         let factors: Vec<f64> = of.iter().map(|&i| x[i]).collect();
         inside.map_or(0.0, |gone| weight * left(&factors, factors.len(), &gone))
     };
@@ -60,7 +61,11 @@ fn running(x: &[f64], gone: &[usize]) -> f64 {
 
 const CASES: &[Case] = &[
     ("prod_all", |x| x.prod_all(), |x, gone| left(x, x.len(), gone)),
-    ("prod", |x| futensor::stack(&[x, &(x * 2.0)], 1).i((.., 0)).prod(0), |x, gone| left(x, x.len(), gone)),
+    (
+        "prod",
+        |x| futensor::stack(&[x, &(x * 2.0)], 1).i((.., 0)).prod(0),
+        |x, gone| left(x, x.len(), gone),
+    ),
     (
         "prod of two dimensions",
         |x| x.reshape([1, -1, 1]).prod([0, 1]).sum_all(),
@@ -96,7 +101,8 @@ fn products_have_all_their_derivatives_wherever_zeros_are() {
     }
     for (name, row, before, got, derivative) in queued {
         let got = block_on(got.to_vec::<f64>()).unwrap();
-        let want: Vec<f64> = (0..row.len()).map(|k| derivative(row, &[&before[..], &[k]].concat())).collect();
+        let want: Vec<f64> =
+            (0..row.len()).map(|k| derivative(row, &[&before[..], &[k]].concat())).collect();
         assert_eq!(got, want, "{name} of {row:?}, by {before:?} and each");
     }
 }
@@ -105,12 +111,14 @@ fn products_have_all_their_derivatives_wherever_zeros_are() {
 fn a_third_gradient_through_a_long_product_is_that_of_its_parts() {
     // So long that sums of terms are halved several times.
     let device = device();
-    let data: Vec<f64> = (0..37).map(|i| if i % 11 == 5 { 0.0 } else { 1.0 + (i % 5) as f64 / 8.0 }).collect();
+    let data: Vec<f64> =
+        (0..37).map(|i| if i % 11 == 5 { 0.0 } else { 1.0 + (i % 5) as f64 / 8.0 }).collect();
     let x = device.from_vec(data.clone(), [37]).requires_grad();
     let options = || GradOptions::default().graph(true);
     let first = grad_with(weighed(&x.cumprod(0)), &[&x], options()).remove(0);
     let second = grad_with(first.i(2), &[&x], options()).remove(0);
-    let third = block_on(grad_with(second.i(16), &[&x], options()).remove(0).to_vec::<f64>()).unwrap();
+    let third =
+        block_on(grad_with(second.i(16), &[&x], options()).remove(0).to_vec::<f64>()).unwrap();
     for (k, got) in third.iter().enumerate() {
         let want = running(&data, &[2, 16, k]);
         assert!((got - want).abs() <= 1e-12 * want.abs(), "by 2, 16 and {k}: {got}, not {want}");

@@ -11,7 +11,11 @@ fn the_tape_follows_floats_from_leaves_and_nothing_else() {
     assert!(w.is_on_tape() && !x.is_on_tape());
     assert!((&x * &w).is_on_tape() && w.clone().is_on_tape() && w.t().is_on_tape());
     assert!(!(&x * 2.0).is_on_tape());
-    assert!(!w.gt(0.0).is_on_tape() && !w.argmax_all().is_on_tape() && !w.to_dtype(DType::I64).is_on_tape());
+    assert!(
+        !w.gt(0.0).is_on_tape()
+            && !w.argmax_all().is_on_tape()
+            && !w.to_dtype(DType::I64).is_on_tape()
+    );
     assert!(!w.stop_gradient().is_on_tape() && !(w.stop_gradient() * 2.0).is_on_tape());
     assert!(block_on(&w * 2.0).unwrap().is_on_tape());
 }
@@ -20,8 +24,9 @@ fn the_tape_follows_floats_from_leaves_and_nothing_else() {
 fn no_grad_ends_with_its_closure_after_a_panic_too() {
     let w = device().ones([2]).requires_grad();
     assert!(!no_grad(|| no_grad(|| &w * 2.0) + &w).is_on_tape());
-    let panicked =
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| no_grad(|| panic!("in the closure"))));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        no_grad(|| panic!("in the closure"))
+    }));
     assert!(panicked.is_err());
     assert!((&w * 2.0).is_on_tape());
 }

@@ -42,7 +42,10 @@ async fn metadata_and_values_are_those_of_gguf_py() {
         ["u8", "u16", "u32", "u64"].map(|n| value(n).as_u64()),
         [200, 40000, 1 << 31, u64::MAX].map(Some)
     );
-    assert_eq!(["i8", "i16", "i32", "i64"].map(|n| value(n).as_i64()), [-3, -300, -5, i64::MIN].map(Some));
+    assert_eq!(
+        ["i8", "i16", "i32", "i64"].map(|n| value(n).as_i64()),
+        [-3, -300, -5, i64::MIN].map(Some)
+    );
     assert_eq!((value("f32").as_f64(), value("f64").as_f64()), (Some(0.1f32 as f64), Some(0.1)));
     assert_eq!((value("bool").as_bool(), value("string").as_str()), (Some(true), Some("naïve ✓")));
     assert_eq!(value("ints"), &Value::Array(Array::I32(vec![1, -2, 3])));
@@ -51,7 +54,10 @@ async fn metadata_and_values_are_those_of_gguf_py() {
     let all = file.load(&device).all().await.unwrap();
     assert_eq!(all.len(), file.tensors().len());
     let w = all["w"].dense();
-    assert_eq!((all["f16"].dense().dtype(), all["bf16"].dense().dtype()), (DType::F16, DType::BF16));
+    assert_eq!(
+        (all["f16"].dense().dtype(), all["bf16"].dense().dtype()),
+        (DType::F16, DType::BF16)
+    );
     assert!(bits(&all["f16"].dense()).await == bits(&w.to_dtype(DType::F16)).await);
     assert!(bits(&all["bf16"].dense()).await == bits(&all["bf16.values"].dense()).await);
     for format in Format::ALL.into_iter().filter(|f| f.dtype().is_none()) {
@@ -113,16 +119,28 @@ async fn what_cannot_be_saved_says_so() {
     let x = || Weight::from(device.zeros([1]));
     let large = Weight::from(device.zeros([1]).expand([1usize << 60]));
     let cases = [
-        (save(&scratch.0, [("a", 1u8.into()), ("a", 2u8.into())], [("x", x())]), "a is given twice"),
+        (
+            save(&scratch.0, [("a", 1u8.into()), ("a", 2u8.into())], [("x", x())]),
+            "a is given twice",
+        ),
         (save(&scratch.0, none(), [("x", x()), ("x", x())]), "two tensors are called x"),
-        (save(&scratch.0, none(), [("x", device.zeros([1]).eq(0).into()) as (&str, Weight)]), "bool, a type"),
+        (
+            save(&scratch.0, none(), [("x", device.zeros([1]).eq(0).into()) as (&str, Weight)]),
+            "bool, a type",
+        ),
         (save(&scratch.0, none(), [("x", Weight::from(device.zeros([1; 5])))]), "5 dimensions"),
-        (save(&scratch.0, [("general.alignment", 3u32.into())], [("x", x())]), "an alignment of U32(3)"),
+        (
+            save(&scratch.0, [("general.alignment", 3u32.into())], [("x", x())]),
+            "an alignment of U32(3)",
+        ),
         (
             save(&scratch.0, none(), [("x", Weight::from(device.ones([2]) + device.ones([3])))]),
             "cannot broadcast",
         ),
-        (save(&scratch.0, none(), [("x", x()), ("y", device.zeros([usize::MAX]).into())]), "out of memory"),
+        (
+            save(&scratch.0, none(), [("x", x()), ("y", device.zeros([usize::MAX]).into())]),
+            "out of memory",
+        ),
         (
             save(&scratch.0, none(), ["w", "x", "y", "z"].map(|n| (n, large.clone()))),
             "more than any file holds",
@@ -176,7 +194,8 @@ async fn a_choice_of_names_that_panics_is_an_error_of_the_stream() {
 #[test]
 fn each_kind_of_broken_file_says_what_is_wrong() {
     let one = |info: Vec<u8>| file(3, 1, 0, &[&info, &[0; 256]]);
-    let pair = |code: u32, value: &[u8]| file(3, 0, 1, &[&text("k"), &code.to_le_bytes(), value, &[0; 9]]);
+    let pair =
+        |code: u32, value: &[u8]| file(3, 0, 1, &[&text("k"), &code.to_le_bytes(), value, &[0; 9]]);
     let huge = u64::MAX.to_le_bytes();
     let array = |of: u32, count: u64| [&of.to_le_bytes()[..], &count.to_le_bytes()].concat();
     let deep: Vec<u8> = (0..9).flat_map(|_| array(9, 1)).chain([0; 64]).collect();
@@ -198,7 +217,10 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         (pair(9, &array(13, 0)), "type 13"),
         (pair(9, &deep), "nested too deep"),
         (file(3, 0, 2, &[&twice("k"), &twice("k")]), "k is there twice"),
-        (file(3, 0, 1, &[&text("general.alignment"), &[4, 0, 0, 0, 0, 0, 0, 0]]), "an alignment of U32(0)"),
+        (
+            file(3, 0, 1, &[&text("general.alignment"), &[4, 0, 0, 0, 0, 0, 0, 0]]),
+            "an alignment of U32(0)",
+        ),
         (one(info("t", &[1, 1, 1, 1, 1], 0, 0)), "tensor t has 5 dimensions"),
         (one(info("t", &[32, 1], 13, 0)), "tensor t is Q5_K, a type"),
         (one(info("t", &[32, 1], 99, 0)), "type 99"),
@@ -214,7 +236,10 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
             file(3, 2, 0, &[&info("t", &[4], 0, 0), &info("t", &[4], 0, 32), &[0; 128]]),
             "two tensors are called t",
         ),
-        (file(3, 2, 0, &[&info("a", &[9], 0, 0), &info("b", &[4], 0, 32), &[0; 128]]), "a and b overlap"),
+        (
+            file(3, 2, 0, &[&info("a", &[9], 0, 0), &info("b", &[4], 0, 32), &[0; 128]]),
+            "a and b overlap",
+        ),
     ];
     for (bytes, wanted) in cases {
         let error = block_on(open_bytes(bytes)).unwrap_err();

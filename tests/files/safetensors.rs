@@ -16,7 +16,10 @@ impl Scratch {
     fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        Scratch(std::env::temp_dir().join(format!("futensor-{}-{count}.safetensors", std::process::id())))
+        Scratch(
+            std::env::temp_dir()
+                .join(format!("futensor-{}-{count}.safetensors", std::process::id())),
+        )
     }
     fn with(bytes: &[u8]) -> Scratch {
         let scratch = Scratch::new();
@@ -39,7 +42,8 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
 }
 
 fn small() -> Vec<u8> {
-    let data: Vec<u8> = [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).chain([1, 0, 7]).collect();
+    let data: Vec<u8> =
+        [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).chain([1, 0, 7]).collect();
     let header = r#"{"__metadata__":{"format":"pt"},"fc.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},
         "flags":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]},"n":{"dtype":"U8","shape":[],"data_offsets":[10,11]}}"#;
     file(header, &data)
@@ -58,7 +62,10 @@ fn refused(bytes: &[u8]) -> String {
     assert!(error.to_string().contains("tests/files/safetensors.rs"), "{error}");
     // In memory it is refused for the same reason.
     let in_memory = block_on(load_bytes(bytes.to_vec(), &Device::cpu()).all()).unwrap_err();
-    assert_eq!(in_memory.message().strip_prefix("bytes in memory"), reason(&scratch, error.message()));
+    assert_eq!(
+        in_memory.message().strip_prefix("bytes in memory"),
+        reason(&scratch, error.message())
+    );
     assert!(in_memory.to_string().contains("tests/files/safetensors.rs"), "{in_memory}");
     error.message().to_string()
 }
@@ -73,7 +80,10 @@ async fn names_shapes_types_and_elements_come_as_they_are() {
         let (name, x) = loaded.unwrap();
         match &name[..] {
             "fc.weight" => {
-                assert_eq!((x.dims(), x.to_vec::<f32>().await.unwrap()), (&[1, 2][..], vec![1.5, -2.0]));
+                assert_eq!(
+                    (x.dims(), x.to_vec::<f32>().await.unwrap()),
+                    (&[1, 2][..], vec![1.5, -2.0])
+                );
             }
             "flags" => assert_eq!(x.to_vec::<bool>().await.unwrap(), [true, false]),
             _ => assert_eq!((x.rank(), x.item::<u8>().await.unwrap()), (0, 7)),
@@ -96,10 +106,13 @@ async fn every_type_and_shape_survives_a_round_trip() {
             let data: Vec<T> = (0..n).map(|i| T::from_f64((i % 101) as f64 - 50.0)).collect();
             device.from_vec(data, &shape[..])
         };
-        let all: Vec<_> = shapes.iter().enumerate().map(|(i, s)| (format!("x.{i}"), of(s))).collect();
+        let all: Vec<_> =
+            shapes.iter().enumerate().map(|(i, s)| (format!("x.{i}"), of(s))).collect();
         // A view is written as it is seen.
         let turned = all[2].1.transpose(0, 2);
-        save(&scratch.0, all.iter().map(|(n, x)| (n.clone(), x)).chain([("t".into(), &turned)])).await.unwrap();
+        save(&scratch.0, all.iter().map(|(n, x)| (n.clone(), x)).chain([("t".into(), &turned)]))
+            .await
+            .unwrap();
         let loaded = load(&scratch.0, device).all().await.unwrap();
         assert_eq!(loaded.len(), 5);
         for (name, x) in all.iter().chain([&("t".to_string(), turned)]) {
@@ -128,14 +141,18 @@ async fn what_is_saved_the_reference_library_reads() {
     let read = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let a = read.tensor("a").unwrap();
     assert_eq!((a.dtype(), a.shape()), (safetensors::Dtype::F32, &[2, 3][..]));
-    let floats: Vec<f32> = a.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let floats: Vec<f32> =
+        a.data().chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
     assert_eq!(floats, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     assert_eq!(read.tensor("b").unwrap().data(), [1, 2]);
     // Elements begin at whole words, however long the names are.
     for n in 1..10 {
         save(&scratch.0, [("n".repeat(n), &x)]).await.unwrap();
         let bytes = std::fs::read(&scratch.0).unwrap();
-        assert!(u64::from_le_bytes(bytes[..8].try_into().unwrap()).is_multiple_of(8), "a name of {n}");
+        assert!(
+            u64::from_le_bytes(bytes[..8].try_into().unwrap()).is_multiple_of(8),
+            "a name of {n}"
+        );
     }
 }
 
@@ -145,7 +162,10 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     assert!(refused(&whole[..5]).contains("truncated: 5 bytes hold no header"));
     assert!(refused(&whole[..40]).contains("truncated: 40 bytes, and a header of"));
     let message = refused(&whole[..whole.len() - 1]);
-    assert!(message.contains(&format!("truncated: {} bytes of {}", whole.len() - 1, whole.len())), "{message}");
+    assert!(
+        message.contains(&format!("truncated: {} bytes of {}", whole.len() - 1, whole.len())),
+        "{message}"
+    );
     let mut long = whole.clone();
     long.extend([0; 3]);
     assert!(refused(&long).contains("3 bytes more than the header speaks of"));
@@ -158,7 +178,8 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     assert!(message.contains("tensor x is F8_E4M3, a type that futensor has not"), "{message}");
     let message = one(r#""dtype":"BOOL","shape":[3],"data_offsets":[0,3]"#, &[0, 1, 2]);
     assert!(message.contains("tensor x: element 2 is no bool"), "{message}");
-    let message = one(r#""dtype":"F32","shape":[18446744073709551615,8],"data_offsets":[0,8]"#, &[0; 8]);
+    let message =
+        one(r#""dtype":"F32","shape":[18446744073709551615,8],"data_offsets":[0,8]"#, &[0; 8]);
     assert!(message.contains("larger than any memory"), "{message}");
     let message = one(r#""dtype":"U8","shape":[4],"data_offsets":[4,8]"#, &[0; 8]);
     assert!(message.contains("tensor x overlaps another one, or leaves a gap"), "{message}");
@@ -171,7 +192,8 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         let (from, to) = (i * each, (i + 1) * each);
         format!(r#""{i}":{{"dtype":"U8","shape":[{each}],"data_offsets":[{from},{to}]}}"#)
     };
-    let message = refused(&file(&format!("{{{}}}", (0..8).map(tensor).collect::<Vec<_>>().join(",")), &[]));
+    let message =
+        refused(&file(&format!("{{{}}}", (0..8).map(tensor).collect::<Vec<_>>().join(",")), &[]));
     assert!(message.contains("truncated"), "{message}");
     let error = block_on(load("/nowhere/x.safetensors", &Device::cpu()).all()).unwrap_err();
     assert!(error.is_source() && error.message().contains("/nowhere/x.safetensors"), "{error}");
@@ -240,7 +262,8 @@ async fn only_what_is_wanted_is_read() {
 
 #[tokio::test]
 async fn a_choice_of_names_that_panics_is_an_error_of_the_stream() {
-    let options = LoadOptions::default().only(|name| if name == "n" { panic!("no {name}") } else { true });
+    let options =
+        LoadOptions::default().only(|name| if name == "n" { panic!("no {name}") } else { true });
     let scratch = Scratch::with(&small());
     let error = load_with(&scratch.0, &Device::cpu(), options).all().await.unwrap_err();
     assert!(error.is_source() && error.message().ends_with("panicked: no n"), "{error}");

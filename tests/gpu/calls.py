@@ -1,6 +1,6 @@
 """How long the driver's calls take that a device's thread makes: medians in microseconds.
 
-    python3 tests/gpu/calls.py          # needs NVIDIA's driver, and nothing else
+python3 tests/gpu/calls.py          # needs NVIDIA's driver, and nothing else
 """
 
 import ctypes

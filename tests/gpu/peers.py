@@ -56,8 +56,18 @@ def ask(who, array, add, chain, reduced, matmul, wait, types):
     row(who, "enqueue a small op", statistics.median(sample.enqueued) / 1e4 * 1e6, "us")
     row(who, "a small op, awaited", median(50, timed(lambda: add(small, 1.0), wait)) * 1e6, "us")
     x = array(N)
-    row(who, "fused chain, read and write", 8 * N / median(10, timed(lambda: chain(x), wait)) / 1e9, "GB/s")
-    row(who, "fused into a sum, read", 4 * N / median(10, timed(lambda: reduced(x), wait)) / 1e9, "GB/s")
+    row(
+        who,
+        "fused chain, read and write",
+        8 * N / median(10, timed(lambda: chain(x), wait)) / 1e9,
+        "GB/s",
+    )
+    row(
+        who,
+        "fused into a sum, read",
+        4 * N / median(10, timed(lambda: reduced(x), wait)) / 1e9,
+        "GB/s",
+    )
     for name, make in types.items():
         a = make(M)
 
@@ -66,7 +76,9 @@ def ask(who, array, add, chain, reduced, matmul, wait, types):
             for _ in range(8):
                 y = matmul(a, y)
 
-        row(who, f"matmul {name}", 2 * M**3 / (median(10, timed(eight, wait)) / 8) / 1e12, "TFLOP/s")
+        row(
+            who, f"matmul {name}", 2 * M**3 / (median(10, timed(eight, wait)) / 8) / 1e12, "TFLOP/s"
+        )
 
 
 def torch_rows():
@@ -88,12 +100,26 @@ def torch_rows():
     array = lambda n: torch.arange(n, device="cuda", dtype=torch.float32)
     add = lambda x, s: x + s
     ask("PyTorch eager", array, add, chain, reduced, torch.matmul, wait, types)
-    ask("torch.compile", array, add, torch.compile(chain), torch.compile(reduced), torch.matmul, wait, {})
+    ask(
+        "torch.compile",
+        array,
+        add,
+        torch.compile(chain),
+        torch.compile(reduced),
+        torch.matmul,
+        wait,
+        {},
+    )
     x = array(N)
     back = median(5, timed(lambda: x.cpu(), wait))
     row("PyTorch eager", "device to host, into a vector", 4 * N / back / 1e9, "GB/s")
     host = x.cpu()
-    row("PyTorch eager", "host to device", 4 * N / median(5, timed(lambda: host.cuda(), wait)) / 1e9, "GB/s")
+    row(
+        "PyTorch eager",
+        "host to device",
+        4 * N / median(5, timed(lambda: host.cuda(), wait)) / 1e9,
+        "GB/s",
+    )
 
 
 def torch_families():
@@ -134,9 +160,13 @@ def torch_families():
     }
     for dtype, name in [(torch.float32, "float32"), (torch.bfloat16, "bf16")]:
         q = torch.randn(4, 16, n // 2, 64, device="cuda", dtype=dtype)
-        many[f"causal attention, {name}"] = lambda q=q: F.scaled_dot_product_attention(q, q, q, is_causal=True)
+        many[f"causal attention, {name}"] = lambda q=q: F.scaled_dot_product_attention(
+            q, q, q, is_causal=True
+        )
         one = q[:, :, :1].contiguous()
-        many[f"attention of one query, {name}"] = lambda q=q, one=one: F.scaled_dot_product_attention(one, q, q)
+        many[f"attention of one query, {name}"] = lambda q=q, one=one: (
+            F.scaled_dot_product_attention(one, q, q)
+        )
     for who, made in [("PyTorch eager", lambda f: f), ("torch.compile", torch.compile)]:
         for name, call in many.items():
             call = made(call)
@@ -171,4 +201,7 @@ for rows in (torch_rows, torch_families, cupy_rows):
     try:
         rows()
     except Exception as error:
-        print(f"left out, {rows.__name__}: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+        print(
+            f"left out, {rows.__name__}: {type(error).__name__}: {str(error)[:200]}",
+            file=sys.stderr,
+        )

@@ -99,7 +99,8 @@ fn dropping_never_waits(kind: Kind) {
     let large = device.ones([1 << 20]);
     block_on(&large).unwrap();
     let gate = Gate::new();
-    let running: Vec<TensorFuture> = (0..kind.threads()).map(|_| gate.op(&device.ones([1 << 10]))).collect();
+    let running: Vec<TensorFuture> =
+        (0..kind.threads()).map(|_| gate.op(&device.ones([1 << 10]))).collect();
     gate.wait_entered(kind.threads());
     let queued = (&large * 2.0).sum_all();
     let read = large.to_vec::<f32>();

@@ -120,7 +120,8 @@ fn draws_of_every_type_reserve_what_they_read_and_no_more(kind: Kind) {
                     false => own.rand_dtype(&device, [n], dtype),
                 };
                 let all: Vec<_> = shapes.iter().map(draw).collect();
-                let read = |x: &TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
+                let read =
+                    |x: &TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
                 all.iter().flat_map(read).map(f64::to_bits).collect()
             };
             // Blocks of four words are whole.
@@ -129,10 +130,18 @@ fn draws_of_every_type_reserve_what_they_read_and_no_more(kind: Kind) {
             let even = draws(&[8, 4, 40]);
             assert_eq!(odd[..7], even[..7]);
             if dtype != DType::F64 {
-                assert_eq!((odd[7], &odd[8..]), (even[8], &even[12..17]), "{dtype}, normal: {normal}");
+                assert_eq!(
+                    (odd[7], &odd[8..]),
+                    (even[8], &even[12..17]),
+                    "{dtype}, normal: {normal}"
+                );
             } else {
                 // Fourteen words take four blocks, two take one.
-                assert_eq!((odd[7], &odd[8..]), (even[8], &even[10..15]), "{dtype}, normal: {normal}");
+                assert_eq!(
+                    (odd[7], &odd[8..]),
+                    (even[8], &even[10..15]),
+                    "{dtype}, normal: {normal}"
+                );
             }
         }
     }
@@ -214,5 +223,7 @@ fn a_value_goes_from_device_to_device(kind: Kind) {
     // The other device is not blocked by what it waits for.
     assert_eq!(block_on(two.ones([2]).to_vec::<f32>()).unwrap(), [1.0; 2]);
     gate.open();
-    assert!(block_on(back.to_vec::<f32>()).unwrap().into_iter().eq((0..5000).map(|i| 3.0 * i as f32)));
+    assert!(
+        block_on(back.to_vec::<f32>()).unwrap().into_iter().eq((0..5000).map(|i| 3.0 * i as f32))
+    );
 }

@@ -73,7 +73,9 @@ fn out_of_memory_fails_the_value_and_leaves_the_device_well(kind: Kind) {
 fn absurd_sizes_fail_and_never_wait(kind: Kind) {
     let device = kind.device();
     let huge = [1usize << 40, 1 << 40];
-    for x in [device.zeros(huge), device.rand(huge), device.ones([usize::MAX]), device.full(huge, 1)] {
+    for x in
+        [device.zeros(huge), device.rand(huge), device.ones([usize::MAX]), device.full(huge, 1)]
+    {
         let sum = (&x + 1.0).sum_all();
         assert!(failure(x).is_out_of_memory());
         assert!(failure(sum).is_out_of_memory());
@@ -82,7 +84,10 @@ fn absurd_sizes_fail_and_never_wait(kind: Kind) {
     let wide = device.ones([1, 1]).expand([1usize << 40, 1 << 20]);
     assert!(failure(&wide + 1.0).is_out_of_memory());
     assert!(block_on(wide.to_vec::<f32>()).unwrap_err().is_out_of_memory());
-    assert!(failure(device.ones([1usize << 40, 0]).matmul(device.ones([0, 1usize << 40]))).is_out_of_memory());
+    assert!(
+        failure(device.ones([1usize << 40, 0]).matmul(device.ones([0, 1usize << 40])))
+            .is_out_of_memory()
+    );
     block_on(device.waitall()).unwrap();
     assert_eq!(block_on(device.ones([2]).to_vec::<f32>()).unwrap(), [1.0; 2]);
     assert_eq!(device.stats().bytes_live, 0);
@@ -90,8 +95,8 @@ fn absurd_sizes_fail_and_never_wait(kind: Kind) {
 
 fn a_panicking_or_failing_source_fails_its_value(kind: Kind) {
     let device = kind.device();
-    let panics =
-        device.from_future([1], async { panic!("a source of a test panics") as Result<Vec<f32>, Error> });
+    let panics = device
+        .from_future([1], async { panic!("a source of a test panics") as Result<Vec<f32>, Error> });
     let fails = device.from_future([1], async { Err::<Vec<f32>, _>("the file is gone") });
     let short = device.from_future([3], async { Ok::<_, Error>(vec![1.0f32]) });
     assert!(failure(&panics + 1.0).is_source());
@@ -102,7 +107,8 @@ fn a_panicking_or_failing_source_fails_its_value(kind: Kind) {
 }
 
 fn a_stuck_kernel_ends_every_await_when_the_watchdog_expires(kind: Kind) {
-    let device = kind.device_with(|o| o.watchdog(Some(Duration::from_millis(50))).queue_ops(0).permits(1));
+    let device =
+        kind.device_with(|o| o.watchdog(Some(Duration::from_millis(50))).queue_ops(0).permits(1));
     let kept = device.ones([2]) + 1.0;
     block_on(&kept).unwrap();
     let gate = Gate::new();
@@ -164,7 +170,8 @@ fn shutdown_ends_what_was_before_and_refuses_what_comes_after(kind: Kind) {
 }
 
 fn the_smallest_limits_cannot_deadlock(kind: Kind) {
-    let device = kind.device_with(|o| o.in_flight_ops(1).in_flight_bytes(1).queue_ops(1).queue_bytes(1));
+    let device =
+        kind.device_with(|o| o.in_flight_ops(1).in_flight_bytes(1).queue_ops(1).queue_bytes(1));
     let mut rng = crate::support::Rng(7);
     let mut values: Vec<TensorFuture> = (0..4).map(|i| device.ones([3000]) * i).collect();
     for _ in 0..300 {
@@ -173,7 +180,9 @@ fn the_smallest_limits_cannot_deadlock(kind: Kind) {
         let slot = rng.below(values.len());
         values[slot] = next.minimum(10.0);
     }
-    block_on(join_all(values.iter().map(|x| x.wait_to_read()))).into_iter().for_each(|r| r.unwrap());
+    block_on(join_all(values.iter().map(|x| x.wait_to_read())))
+        .into_iter()
+        .for_each(|r| r.unwrap());
     block_on(async {
         for _ in 0..20 {
             device.ready().await;

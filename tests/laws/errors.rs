@@ -29,7 +29,10 @@ fn a_mistake_makes_a_failed_value_that_names_op_shapes_and_line(kind: Kind) {
     let (wrong, line) = (&x * &y, line!());
     let error = wrong.error().expect("known at once");
     assert!(error.is_shape() && wrong.is_ready());
-    assert_eq!((wrong.dims(), wrong.dtype(), wrong.device()), (x.dims(), x.dtype(), device.clone()));
+    assert_eq!(
+        (wrong.dims(), wrong.dtype(), wrong.device()),
+        (x.dims(), x.dtype(), device.clone())
+    );
     let here = format!("mul: cannot broadcast [2, 3] with [4] ({}:{line})", file!());
     assert_eq!(error.to_string(), here);
     assert_eq!((error.location().file(), error.location().line()), (file!(), line));
@@ -102,7 +105,10 @@ fn two_devices_in_one_op_are_an_error_that_names_both(kind: Kind) {
     let wrong = one.ones([2]) + two.ones([2]);
     let error = wrong.error().unwrap();
     assert!(error.is_device(), "{error}");
-    assert!(error.message().contains(one.name()) && error.message().contains(two.name()), "{error}");
+    assert!(
+        error.message().contains(one.name()) && error.message().contains(two.name()),
+        "{error}"
+    );
     let right = one.ones([2]) + two.ones([2]).to_device(&one);
     assert_eq!(block_on(right.to_vec::<f32>()).unwrap(), [2.0; 2]);
 }

@@ -4,7 +4,9 @@
 use crate::support::{ALL, Gate, Kind, Rng, block_on, copy_input, copy_on_gpu, same_meta, until};
 use crate::{Laws, promises};
 use futensor::cuda::CudaRun;
-use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn, custom_owned};
+use futensor::custom::{
+    Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn, custom_owned,
+};
 use futensor::{DType, Device, Element, Error, TensorFuture, grad};
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
 use std::sync::Arc;
@@ -53,7 +55,11 @@ fn leave_dirt(device: &Device, bytes: usize) {
 }
 
 /// An op on the CPU whose result is `n` elements of a type.
-fn making(x: &TensorFuture, meta: Meta, run: impl Fn(&mut CpuRun<'_>) + Send + Sync + 'static) -> TensorFuture {
+fn making(
+    x: &TensorFuture,
+    meta: Meta,
+    run: impl Fn(&mut CpuRun<'_>) + Send + Sync + 'static,
+) -> TensorFuture {
     custom_fn(
         "making",
         &[x],
@@ -188,7 +194,9 @@ fn an_op_in_place_has_one_view_with_the_old_elements(kind: Kind) {
         block_on(&x).unwrap();
         // Somebody else holds it: a copy, and the holder sees no change.
         let y = custom(AddOne(tell.clone()), &[&x]);
-        assert!(block_on(y.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0)));
+        assert!(
+            block_on(y.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0))
+        );
         assert!(block_on(x.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32)));
         assert!(!told.recv().unwrap());
         // A view, a constant, and what lies backwards are elements like others.
@@ -204,7 +212,9 @@ fn an_op_in_place_has_one_view_with_the_old_elements(kind: Kind) {
         let last = custom(AddOne(tell.clone()), &[&x]);
         drop(x);
         busy.release();
-        assert!(block_on(last.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0)));
+        assert!(
+            block_on(last.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0))
+        );
         assert_eq!(told.recv().unwrap(), n >= 5000);
     }
 }
@@ -224,7 +234,8 @@ impl Operation for PutRow {
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let row = run.inputs()[1].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
-        let cache = run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        let cache =
+            run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
         cache[self.0 * row.len()..][..row.len()].copy_from_slice(&row);
         Ok(())
     }
@@ -245,8 +256,9 @@ fn a_key_value_cache_of_a_users_own_copies_nothing(kind: Kind) {
     assert_eq!(block_on(cache.i(255).to_vec::<f32>()).unwrap()[4095], 4095.0);
     assert_eq!(block_on(cache.i((.., 7)).sum_all().item::<f32>()).unwrap(), 7.0 * 256.0);
     // In a region too, and by steps that are awaited.
-    let region =
-        device.region(|(cache, row): (TensorFuture, TensorFuture)| custom(PutRow(3), &[&cache, &(row * 2.0)]));
+    let region = device.region(|(cache, row): (TensorFuture, TensorFuture)| {
+        custom(PutRow(3), &[&cache, &(row * 2.0)])
+    });
     for _ in 0..4 {
         cache = region.call((cache, TensorFuture::clone(&row)));
         block_on(&cache).unwrap();
@@ -355,7 +367,10 @@ fn a_panicking_method_of_an_op_fails_its_value_and_nothing_else(kind: Kind) {
     };
     of("name panicked", Odd { name: true, ..Odd::default() });
     of("the shape rule panicked", Odd { infer: true, ..Odd::default() });
-    of("estimate_ns panicked: an estimate of a test panics", Odd { estimate: true, ..Odd::default() });
+    of(
+        "estimate_ns panicked: an estimate of a test panics",
+        Odd { estimate: true, ..Odd::default() },
+    );
     of("takes_epilogue panicked", Odd { epilogue: true, ..Odd::default() });
     of("reuses panicked", Odd { reuses: true, ..Odd::default() });
     let fine = custom(Odd::default(), &[&x]) * 2.0;
@@ -368,7 +383,9 @@ fn an_op_that_reuses_what_it_cannot_fails(kind: Kind) {
     let device = kind.device();
     let (x, y) = (device.ones([3]) + 0.0, device.ones([3, 1]));
     for (i, inputs) in [(2, vec![&x, &y]), (usize::MAX, vec![&x]), (1, vec![&x, &y])] {
-        let error = custom(Odd { input: Some(i), ..Odd::default() }, &inputs).error().expect("known at once");
+        let error = custom(Odd { input: Some(i), ..Odd::default() }, &inputs)
+            .error()
+            .expect("known at once");
         assert!(error.is_argument() && error.message().contains("reuse"), "{error}");
     }
     let z = device.ones([3]).to_dtype(DType::I32);
@@ -519,8 +536,9 @@ fn a_payload_may_panic_as_it_goes(kind: Kind) {
         let error = failure(y);
         assert!(error.is_kernel() && error.message().contains("panicked"), "{error}");
         let payload = gone.clone();
-        let source =
-            device.from_future([1], async move { panic_any(Sore::new(&payload)) as Result<Vec<f32>, Error> });
+        let source = device.from_future([1], async move {
+            panic_any(Sore::new(&payload)) as Result<Vec<f32>, Error>
+        });
         assert!(failure(source).is_source());
         let payload = gone.clone();
         let ruled = custom_fn("odd", &[&x], move |_| panic_any(Sore::new(&payload)), |_| Ok(()));

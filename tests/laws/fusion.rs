@@ -58,7 +58,8 @@ struct Layer {
 
 fn layer(device: &Device) -> Layer {
     device.seed(17);
-    let layer = Layer { x: device.randn([48, 160]), w: device.randn([160, 96]), b: device.randn([96]) };
+    let layer =
+        Layer { x: device.randn([48, 160]), w: device.randn([160, 96]), b: device.randn([96]) };
     block_on(device.waitall()).unwrap();
     layer
 }
@@ -164,7 +165,11 @@ fn a_product_and_what_follows_it_take_the_memory_of_one(kind: Kind) {
     let one = 1 << 20;
     let (h, _) = recorded(kind, &device, || (x.matmul(&x) * 0.5 + 1.0).relu());
     let peak = device.stats().bytes_peak;
-    assert!(peak < 2 * one + one / 2, "{peak} bytes at the peak, of which two values are {}", 2 * one);
+    assert!(
+        peak < 2 * one + one / 2,
+        "{peak} bytes at the peak, of which two values are {}",
+        2 * one
+    );
     drop(h);
 }
 
@@ -184,7 +189,8 @@ fn the_groups_of_a_loop_are_the_same_each_time_round(kind: Kind) {
         x.detach();
         x
     });
-    let round = [vec!["(matmul)", "(add)", "tanh"], vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub"]];
+    let round =
+        [vec!["(matmul)", "(add)", "tanh"], vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub"]];
     assert_eq!(steps.len(), 2 * ROUNDS);
     for (i, pair) in steps.chunks(2).enumerate() {
         assert_eq!(pair, round, "round {i}");
@@ -230,7 +236,9 @@ fn the_groups_of_a_loop_that_awaits_its_loss_are_the_same_each_time_round(kind: 
         assert!(block_on(loss.item::<f32>()).unwrap().is_finite());
         block_on(device.waitall()).unwrap();
         let steps: Vec<_> = recording.finish().steps.iter().map(names).collect();
-        rounds.push(steps.into_iter().filter(|s| s.iter().all(|name| name != "gated")).collect::<Vec<_>>());
+        rounds.push(
+            steps.into_iter().filter(|s| s.iter().all(|name| name != "gated")).collect::<Vec<_>>(),
+        );
     }
     let last = vec!["(matmul)", "(mul)", "(add)", "(sigmoid)", "sub", "(mul)", "mean"];
     assert_eq!(rounds[0], [vec!["(matmul)", "(add)", "tanh"], last]);
@@ -260,19 +268,23 @@ fn generators_and_casts_and_choices_are_in_the_step_of_what_follows(kind: Kind) 
     assert_eq!(sorted, [["(gt)", "(mul)", "(rand)", "(where_cond)", "to_dtype"]], "{steps:?}");
     assert_eq!(y.dtype(), DType::F16);
     // Constants and ramps too.
-    let (y, steps) =
-        recorded(kind, &device, || device.arange(0.0, 9e4, 1.0).mul(device.full([90_000], 2.0)) + 1.0);
-    let both =
-        |step: &Vec<String>| ["(arange)", "(mul)", "add"].iter().all(|op| step.iter().any(|name| name == op));
+    let (y, steps) = recorded(kind, &device, || {
+        device.arange(0.0, 9e4, 1.0).mul(device.full([90_000], 2.0)) + 1.0
+    });
+    let both = |step: &Vec<String>| {
+        ["(arange)", "(mul)", "add"].iter().all(|op| step.iter().any(|name| name == op))
+    };
     assert!(steps.iter().any(both), "{steps:?}");
     let y: Vec<f32> = block_on(y.to_vec()).unwrap();
     assert!(y.iter().enumerate().all(|(i, &v)| v == 2.0 * i as f32 + 1.0));
     // One value as two types: the smallest whole number that float32 has not.
     let odd = block_on(device.from_vec(vec![16_777_217i32; 90_000], [90_000])).unwrap();
-    let (single, double) = (device.rand([90_000]) * 0.0, device.rand([90_000]).to_dtype(DType::F64) * 0.0);
+    let (single, double) =
+        (device.rand([90_000]) * 0.0, device.rand([90_000]).to_dtype(DType::F64) * 0.0);
     block_on(&single).unwrap();
     block_on(&double).unwrap();
-    let (y, steps) = recorded(kind, &device, || (&odd + &single).to_dtype(DType::F64) - (&odd + &double));
+    let (y, steps) =
+        recorded(kind, &device, || (&odd + &single).to_dtype(DType::F64) - (&odd + &double));
     assert!(kind == Kind::CpuImpatient || steps.len() == 1, "{steps:?}");
     assert_eq!(block_on(y.to_vec::<f64>()).unwrap(), vec![-1.0; 90_000]);
 }

@@ -4,8 +4,9 @@
 //!     cargo test -p futensor-tests --test laws law_4           # one law
 //!
 //! Each trial is a promise and fails when it is broken. What must be running and what must be
-//! queued is decided by gates that the trial holds, never by a sleep. `support/trials.rs` says how they
-//! are run: one that does not end within a minute fails, as does one that leaves something behind.
+//! queued is decided by gates that the trial holds, never by a sleep. `support/trials.rs` says how
+//! they are run: one that does not end within a minute fails, as does one that leaves something
+//! behind.
 
 #[path = "../support/mod.rs"]
 mod support;

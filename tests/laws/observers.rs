@@ -332,7 +332,11 @@ fn a_copy_that_another_reader_makes_needed_is_counted(kind: Kind) {
     block_on(&newer).unwrap();
     assert_eq!(device.stats().copied_bytes - before, 256 * 64 * 4);
     let both = device.region(|cache: TensorFuture| {
-        let newer = cache.clone().index_copy(0, device.full_dtype([1], 1, DType::I64), device.ones([1, 64]));
+        let newer = cache.clone().index_copy(
+            0,
+            device.full_dtype([1], 1, DType::I64),
+            device.ones([1, 64]),
+        );
         (newer, cache + 1.0)
     });
     for call in 0..4 {

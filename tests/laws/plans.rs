@@ -1,5 +1,5 @@
-//! The plans of a region: which calls have one in common, which are kept, and that a large one costs no more an output
-//! than a small one.
+//! The plans of a region: which calls have one in common, which are kept, and that a large one
+//! costs no more an output than a small one.
 
 use crate::support::{ALL, Kind, block_on};
 use crate::{Laws, promises};
@@ -24,7 +24,8 @@ fn a_region_has_a_plan_for_each_type(kind: Kind) {
     for round in 0..2 {
         for (k, dtype) in types.into_iter().enumerate() {
             for (j, other) in [dtype, DType::F32].into_iter().enumerate() {
-                let inputs = || (device.full([3], 7).to_dtype(dtype), device.full([3], 2).to_dtype(other));
+                let inputs =
+                    || (device.full([3], 7).to_dtype(dtype), device.full([3], 2).to_dtype(other));
                 let (third, sum) = region.call(inputs());
                 let (x, y) = inputs();
                 let (want_third, want_sum) = (&x / 3, x + y);
@@ -34,12 +35,16 @@ fn a_region_has_a_plan_for_each_type(kind: Kind) {
                     "{dtype} {other}"
                 );
                 for (got, want) in [(third, want_third), (sum, want_sum)] {
-                    let values = |x: TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
+                    let values =
+                        |x: TensorFuture| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap();
                     assert_eq!(values(got), values(want), "{dtype} {other}");
                 }
                 // That of float32 beside float32 is there already the second time.
-                let seen =
-                    if round == 0 { 2 * k + j + usize::from(k == 0 && j == 0) } else { 2 * types.len() - 1 };
+                let seen = if round == 0 {
+                    2 * k + j + usize::from(k == 0 && j == 0)
+                } else {
+                    2 * types.len() - 1
+                };
                 assert_eq!(region.traces(), seen.max(1), "{dtype} {other}");
             }
         }
@@ -70,8 +75,19 @@ fn the_plan_that_goes_is_the_one_that_was_made_first(kind: Kind) {
     let region = device.region(|x: TensorFuture| x + 1.0).plans_max(3);
     let mut traces = 0;
     // Lengths, and whether a call is to trace.
-    let calls = [(1, true), (2, true), (3, true), (1, false), (4, true), (4, false), (3, false), (2, false)];
-    for (n, traced) in calls.into_iter().chain([(1, true), (4, false), (3, false), (2, true), (1, false)]) {
+    let calls = [
+        (1, true),
+        (2, true),
+        (3, true),
+        (1, false),
+        (4, true),
+        (4, false),
+        (3, false),
+        (2, false),
+    ];
+    for (n, traced) in
+        calls.into_iter().chain([(1, true), (4, false), (3, false), (2, true), (1, false)])
+    {
         assert_eq!(block_on(region.call(device.ones([n])).to_vec::<f32>()).unwrap(), vec![2.0; n]);
         traces += usize::from(traced);
         assert_eq!(region.traces(), traces, "at {n}");
@@ -90,12 +106,16 @@ fn a_thread_of_a_closure_that_waits_for_what_it_makes_of_an_input_is_refused(kin
     ];
     for wait in waits {
         let region = device.region(|x: TensorFuture| {
-            let error = std::thread::scope(|scope| scope.spawn(|| wait(&x)).join().unwrap().unwrap_err());
+            let error =
+                std::thread::scope(|scope| scope.spawn(|| wait(&x)).join().unwrap().unwrap_err());
             assert!(error.message().contains("await what a call gives"), "{error}");
             x * 3.0
         });
         let error = block_on(region.call(device.ones([2]))).unwrap_err();
-        assert!(error.is_argument() && error.message().contains("await what a call gives"), "{error}");
+        assert!(
+            error.is_argument() && error.message().contains("await what a call gives"),
+            "{error}"
+        );
         // What is refused is not kept.
         assert!(block_on(region.call(device.ones([2]))).is_err());
         assert_eq!(region.traces(), 2);

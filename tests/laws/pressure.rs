@@ -151,7 +151,8 @@ fn a_poll_runs_no_step_of_many_elements(kind: Kind) {
     let device = kind.device();
     let (bins, index) = (device.zeros([256]), device.zeros_dtype([MANY], DType::I64));
     let (many, none) = (device.ones([MANY]), device.ones([0, MANY]));
-    let free = |inputs: &[&TensorFuture], n: usize| custom(Free(Meta::new([n], DType::F32)), inputs);
+    let free =
+        |inputs: &[&TensorFuture], n: usize| custom(Free(Meta::new([n], DType::F32)), inputs);
     let wide = device.ones([1, 1, 1, MANY]);
     let wide_out = wide.requires_grad();
     let pooled = wide_out.avg_pool2d(PoolOptions::new(1).stride([1, MANY - 1]));

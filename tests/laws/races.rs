@@ -1,6 +1,8 @@
-//! Law 4 where threads race: what nobody observes any more is let go, at whatever moment the last handle goes.
+//! Law 4 where threads race: what nobody observes any more is let go, at whatever moment the last
+//! handle goes.
 //!
-//! The moments are drawn from a seed, which is printed where a trial fails; what the threads make of them is theirs.
+//! The moments are drawn from a seed, which is printed where a trial fails; what the threads make
+//! of them is theirs.
 
 use crate::support::{ALL, Kind, Rng, block_on, until};
 use crate::{Laws, promises};
@@ -31,7 +33,8 @@ fn seed() -> u64 {
     given.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |t| t.as_nanos() as u64))
 }
 
-/// Requests that are built on a source and dropped, one after the other on fresh devices; afterwards nothing is left.
+/// Requests that are built on a source and dropped, one after the other on fresh devices;
+/// afterwards nothing is left.
 fn requests(kind: Kind, rounds: u32, request: impl Fn(&Device, TensorFuture, &mut Rng)) {
     let seed = seed();
     let mut rng = Rng(seed);
@@ -47,7 +50,10 @@ fn requests(kind: Kind, rounds: u32, request: impl Fn(&Device, TensorFuture, &mu
         let begun = std::time::Instant::now();
         until(|| {
             let left = (device.stats().queued, Arc::strong_count(&token));
-            assert!(begun.elapsed().as_secs() < 20, "{left:?} stay: round {round} of FUTENSOR_SEED={seed}");
+            assert!(
+                begun.elapsed().as_secs() < 20,
+                "{left:?} stay: round {round} of FUTENSOR_SEED={seed}"
+            );
             left == (0, 1)
         });
         block_on(device.waitall()).unwrap();

@@ -66,8 +66,8 @@ fn a_call_of_a_region_waits_for_nothing(kind: Kind) {
 
 fn a_region_that_was_warmed_is_traced_no_more_and_right(kind: Kind) {
     let device = kind.device();
-    let region =
-        device.region(|(x, y): (TensorFuture, TensorFuture)| [x.matmul(&y).sum_all(), (x - 1.0).exp()]);
+    let region = device
+        .region(|(x, y): (TensorFuture, TensorFuture)| [x.matmul(&y).sum_all(), (x - 1.0).exp()]);
     let ones = || (device.ones([4, 4]) + 0.0, device.ones([4, 4]) + 0.0);
     block_on(region.warm(ones())).unwrap();
     assert_eq!(region.traces(), 1);
@@ -187,13 +187,16 @@ fn a_region_takes_and_gives_nested_tuples_arrays_and_vecs(kind: Kind) {
     let number = |i: usize| device.full([2], i as f32);
     // Sums of what came together, in the form in which it came.
     let sum = |all: &[T]| all.iter().fold(device.zeros([2]), |sum, x| sum + x);
-    let region = device.region(|(a, (b, pairs), [c, d]): (Vec<T>, (T, Vec<(T, Vec<T>)>), [Vec<T>; 2])| {
-        let pairs: Vec<[T; 2]> = pairs.iter().map(|(x, many)| [x.clone() * 1.0, sum(many)]).collect();
-        (pairs, (b + 1.0, (sum(&a), [sum(&c), sum(&d)])))
-    });
+    let region =
+        device.region(|(a, (b, pairs), [c, d]): (Vec<T>, (T, Vec<(T, Vec<T>)>), [Vec<T>; 2])| {
+            let pairs: Vec<[T; 2]> =
+                pairs.iter().map(|(x, many)| [x.clone() * 1.0, sum(many)]).collect();
+            (pairs, (b + 1.0, (sum(&a), [sum(&c), sum(&d)])))
+        });
     let numbers = |from: usize, n: usize| (from..from + n).map(number).collect::<Vec<T>>();
     // The same tensors in one list, put together in other ways: each is a plan of its own.
-    for (k, (a, many, c, d)) in [(1, 2, 1, 3), (2, 1, 3, 1), (0, 3, 0, 4), (1, 2, 1, 3)].into_iter().enumerate()
+    for (k, (a, many, c, d)) in
+        [(1, 2, 1, 3), (2, 1, 3, 1), (0, 3, 0, 4), (1, 2, 1, 3)].into_iter().enumerate()
     {
         let pairs = vec![(number(10), numbers(20, many)), (number(30), Vec::new())];
         let inputs = (numbers(1, a), (number(5), pairs), [numbers(40, c), numbers(50, d)]);
@@ -317,7 +320,10 @@ fn an_op_that_fails_in_a_region_fails_what_is_made_from_it_alone(kind: Kind) {
         assert_eq!(values(&b), [30.0]);
         for failed in [a, c] {
             let error = block_on(&failed).unwrap_err();
-            assert_eq!((error.op(), error.message(), error.location().line()), ("picky", "not today", line));
+            assert_eq!(
+                (error.op(), error.message(), error.location().line()),
+                ("picky", "not today", line)
+            );
         }
     }
 }
@@ -343,7 +349,11 @@ fn an_op_that_is_refused_in_a_region_names_its_line(kind: Kind) {
     for _ in 0..2 {
         let [bad, good] = region.call((device.ones([2, 3]), device.ones([4])));
         let error = block_on(&bad).unwrap_err();
-        assert!(error.is_shape() && error.op() == "mul" && error.location().file().ends_with("regions.rs"));
+        assert!(
+            error.is_shape()
+                && error.op() == "mul"
+                && error.location().file().ends_with("regions.rs")
+        );
         assert_eq!(values(&good), [2.0; 6]);
     }
 }
@@ -410,7 +420,10 @@ fn gradients_flow_through_a_region_and_inside_one(kind: Kind) {
     for k in 1..4 {
         let (loss, gradient) = inside.call(device.full([2], k as f32));
         let k = k as f32;
-        assert_eq!((values(&loss), values(&gradient)), (vec![2.0 * k * k * k], vec![3.0 * k * k; 2]));
+        assert_eq!(
+            (values(&loss), values(&gradient)),
+            (vec![2.0 * k * k * k], vec![3.0 * k * k; 2])
+        );
     }
     assert_eq!(inside.traces(), 1);
 }
@@ -466,7 +479,10 @@ fn a_region_keeps_two_groups_apart_that_meet_again_behind_a_sum(kind: Kind) {
     });
     let x = device.arange(0.0, 6.0, 1.0).reshape([2, 3]);
     for _ in 0..3 {
-        assert_eq!(values(&region.call((x.clone(), x.clone()))), [0.0, 32.0, 64.0, 96.0, 128.0, 160.0]);
+        assert_eq!(
+            values(&region.call((x.clone(), x.clone()))),
+            [0.0, 32.0, 64.0, 96.0, 128.0, 160.0]
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Laws 6 and 8 where somebody waits on a thread that others count on: in a kernel, in a waker, in a source, in
-//! a thread of a region's closure; and limits that count what has ended no more.
+//! Laws 6 and 8 where somebody waits on a thread that others count on: in a kernel, in a waker, in
+//! a source, in a thread of a region's closure; and limits that count what has ended no more.
 
 use crate::support::{ALL, Gate, Kind, PARALLEL, block_on, identity, until};
 use crate::{Laws, promises};
@@ -169,13 +169,17 @@ fn a_source_that_takes_long_keeps_no_other_source_waiting(kind: Kind) {
 /// Neither its op nor its bytes: who waits for room comes through once the last of them is there.
 fn a_source_that_has_come_counts_no_more(kind: Kind) {
     let device = match kind {
-        Kind::Cuda => Device::cuda_with(0, CudaOptions::default().queue_bytes(100_000).queue_ops(2)),
+        Kind::Cuda => {
+            Device::cuda_with(0, CudaOptions::default().queue_bytes(100_000).queue_ops(2))
+        }
         _ => Ok(kind.device_with(|o: CpuOptions| o.queue_bytes(100_000).queue_ops(2))),
     };
     let device = device.expect("a device");
     for _ in 0..3 {
-        let (send, come): (Vec<_>, Vec<_>) = (0..4).map(|_| futures::channel::oneshot::channel()).unzip();
-        let sources: Vec<_> = come.into_iter().map(|come| device.from_future([1 << 14], come)).collect();
+        let (send, come): (Vec<_>, Vec<_>) =
+            (0..4).map(|_| futures::channel::oneshot::channel()).unzip();
+        let sources: Vec<_> =
+            come.into_iter().map(|come| device.from_future([1 << 14], come)).collect();
         let mut ready = device.ready();
         block_on(async { assert!(futures::poll!(&mut ready).is_pending()) });
         assert!(device.try_admit().is_none());
@@ -195,9 +199,8 @@ fn a_source_that_has_come_counts_no_more(kind: Kind) {
 fn a_device_that_was_idle_for_longer_than_its_watchdog_allows_lives(kind: Kind) {
     let limit = Duration::from_millis(400);
     let device = match kind {
-        Kind::Cuda => {
-            Device::cuda_with(0, CudaOptions::default().watchdog(Some(limit))).expect("a simulated GPU")
-        }
+        Kind::Cuda => Device::cuda_with(0, CudaOptions::default().watchdog(Some(limit)))
+            .expect("a simulated GPU"),
         _ => kind.device_with(|o: CpuOptions| o.watchdog(Some(limit))),
     };
     let gate = Gate::new();
@@ -222,7 +225,8 @@ fn a_forked_process_is_told_that_the_device_is_its_parents(kind: Kind) {
     let x = block_on(device.ones([2]) + 1.0).unwrap();
     let pending = gate.op(&x);
     gate.wait_entered(1);
-    // SAFETY: the child touches no lock of a thread that is not there: those of this trial are idle or in a gate.
+    // SAFETY: the child touches no lock of a thread that is not there: those of this trial are idle
+    // or in a gate.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: should it wait for ever, this ends it.
@@ -232,8 +236,9 @@ fn a_forked_process_is_told_that_the_device_is_its_parents(kind: Kind) {
             let waited = block_on(pending.wait_to_read()).unwrap_err();
             block_on(device.ready());
             drop(block_on(device.admit()));
-            let told =
-                [asked, waited].iter().all(|e| e.is_device_lost() && e.message().contains("after the fork"));
+            let told = [asked, waited]
+                .iter()
+                .all(|e| e.is_device_lost() && e.message().contains("after the fork"));
             let own = kind.device();
             let sum = block_on((own.ones([100]) + 1.0).sum_all().item::<f32>());
             told && sum.is_ok_and(|sum| sum == 200.0)

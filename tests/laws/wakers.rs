@@ -109,9 +109,8 @@ fn a_waker_that_panics_keeps_nobody_waiting_and_the_device_lives(kind: Kind) {
 /// Room for nothing: whoever asks waits until all is done.
 fn narrow(kind: Kind) -> (Device, Gate, TensorFuture) {
     let device = match kind {
-        Kind::Cuda => {
-            Device::cuda_with(0, CudaOptions::default().queue_ops(0).permits(1)).expect("a simulated GPU")
-        }
+        Kind::Cuda => Device::cuda_with(0, CudaOptions::default().queue_ops(0).permits(1))
+            .expect("a simulated GPU"),
         _ => kind.device_with(|o: CpuOptions| o.queue_ops(0).permits(1)),
     };
     let gate = Gate::new();
@@ -361,7 +360,8 @@ fn a_waker_may_wait_for_what_is_made_from_its_value(kind: Kind) {
     }
 }
 
-/// What an op has captured is dropped when the step has run that read it last, and does as it likes.
+/// What an op has captured is dropped when the step has run that read it last, and does as it
+/// likes.
 fn what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on(kind: Kind) {
     struct Waits(Arc<Mutex<Option<TensorFuture>>>, mpsc::Sender<()>);
     impl Drop for Waits {
@@ -390,7 +390,8 @@ fn what_goes_with_an_op_may_wait_for_what_the_last_step_to_read_it_lets_go_on(ki
     }
 }
 
-/// The engine looks at both at once, and runs the small one on the spot: who wakes for it has no step in hand.
+/// The engine looks at both at once, and runs the small one on the spot: who wakes for it has no
+/// step in hand.
 fn a_waker_may_wait_for_what_was_asked_beside_its_value(kind: Kind) {
     let device = kind.device();
     let (x, few) = (device.rand([1 << 16]), device.rand([4]));
@@ -412,8 +413,8 @@ fn a_waker_may_wait_for_what_was_asked_beside_its_value(kind: Kind) {
     }
 }
 
-/// Whichever thread calls it, at the end of a large step or of a small one that the engine runs as it takes it up: another
-/// looks at what comes in meanwhile.
+/// Whichever thread calls it, at the end of a large step or of a small one that the engine runs as
+/// it takes it up: another looks at what comes in meanwhile.
 fn a_waker_may_wait_for_what_it_asks_of_the_device(kind: Kind) {
     let device = kind.device();
     let x = device.rand([if kind == Kind::Cpu { 1 << 18 } else { 4 }]);

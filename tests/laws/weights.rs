@@ -20,7 +20,11 @@ pub fn add(laws: &mut Laws) {
 
 /// The bits of a product of halves or floats.
 fn bits(x: &TensorFuture) -> Vec<u32> {
-    block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+    block_on(x.to_dtype(DType::F32).to_vec::<f32>())
+        .unwrap()
+        .into_iter()
+        .map(f32::to_bits)
+        .collect()
 }
 
 fn normal(device: &Device, shape: [usize; 2], dtype: DType) -> TensorFuture {
@@ -52,7 +56,10 @@ fn a_product_is_the_same_to_the_bit_however_often_its_weight_was_used(kind: Kind
         for time in 2..6 {
             let again = bits(&x.matmul(&weight));
             let transposed = turn / 2 % 2 == 1;
-            assert_eq!(first, again, "{dtype} [{m}, {k}] x [{k}, {n}], transposed {transposed}, use {time}");
+            assert_eq!(
+                first, again,
+                "{dtype} [{m}, {k}] x [{k}, {n}], transposed {transposed}, use {time}"
+            );
             // Other rows in between do not change it either.
             let others = normal(&device, [3, k], dtype);
             block_on(&others.matmul(&weight)).unwrap();
@@ -109,7 +116,8 @@ fn what_is_kept_beside_a_weight_is_counted_and_goes_with_it(kind: Kind) {
     let live = || device.stats().bytes_live;
     let few = live();
     let weight = normal(&device, [SIDE, SIDE], DType::F32);
-    let use_it = |times: usize| (0..times).for_each(|_| block_on(x.matmul(&weight)).map(drop).unwrap());
+    let use_it =
+        |times: usize| (0..times).for_each(|_| block_on(x.matmul(&weight)).map(drop).unwrap());
     use_it(2);
     until(|| live() == few + BYTES);
     use_it(8);

@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Breaks the engine on purpose, one way after the other, and runs the tests that should see it.
 
-    tests/mutations/run.py              # all of `list`, in a copy of the tree: hours on a small machine
+    # all of `list`, in a copy of the tree: hours on a small machine
+    tests/mutations/run.py
     tests/mutations/run.py reduce law   # those whose name has one of these words
-    tests/mutations/run.py --share 2/10 # of ten shares the second: `.ci/nightly` takes one after the other
+    # of ten shares the second: `.ci/nightly` takes one after the other
+    tests/mutations/run.py --share 2/10
     tests/mutations/run.py --check      # only whether each can still be made, which needs no build
 
 `list` has a mutation a paragraph:
 
     == what is broken
-    - the text as it is in a src/ (the library's, a companion's, an example's), exactly once (a line each)
+    - the text as it is in a src/ (the library's, a companion's, an example's), exactly once, however its lines are broken (a line each)
     + what it becomes (a line each)
     ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package is no matter of course;
       or `schedules`, and arguments of .ci/schedules
 
 A mutation that no test sees is printed as SURVIVED, one that does not build as BROKEN, and the exit status is 1.
 """
+
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +30,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COPY = ROOT / "target/mutations/tree"
 LIMIT_S = 600
+CLOSERS = [")", "]", "}"]
 FOLDERS = ["src", "crates/*/src", "examples/*/src", "examples/*/service"]
 
 
@@ -45,18 +50,30 @@ def mutations():
     return found
 
 
+def pattern(text):
+    """Finds a text however its lines are broken: a formatter moves spaces and last commas alone."""
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    kept = [t for t, after in zip(tokens, [*tokens[1:], ""]) if t != "," or after not in CLOSERS]
+    # Two words stay two words; whatever else stands beside each other may be spaced or not.
+    between = lambda a, b: r"\s+" if a[-1:].isidentifier() and b[:1].isidentifier() else r"\s*"
+    pieces = [re.escape(kept[0])]
+    for one, next in zip(kept, kept[1:]):
+        pieces.append(r"(?:\s*,)?\s*" if next in CLOSERS else between(one, next))
+        pieces.append(re.escape(next))
+    return re.compile("".join(pieces))
+
+
 def place(mutation, root):
     """The file that has the text, as it is and as it becomes."""
-    before, after = "\n".join(mutation["before"]), "\n".join(mutation["after"])
-    if len(mutation["before"]) == 1:
-        # However deep it stands.
-        before, after = before.strip(), after.strip()
+    before, after = ("\n".join(mutation[side]).strip() for side in ("before", "after"))
     files = sorted(file for folder in FOLDERS for file in root.glob(f"{folder}/**/*.rs"))
-    hits = [(p, t) for p in files if (t := p.read_text()).count(before)]
-    if len(hits) != 1 or hits[0][1].count(before) != 1:
-        sys.exit(f"{mutation['name']}: its text is in {[str(p) for p, _ in hits]}, and has to be there once")
-    path, text = hits[0]
-    return path, text, text.replace(before, after)
+    found = pattern(before)
+    hits = [(p, t, m) for p in files for t in [p.read_text()] for m in found.finditer(t)]
+    if len(hits) != 1:
+        where = [str(path) for path, _, _ in hits]
+        raise SystemExit(f"{mutation['name']}: its text is in {where}, and has to be there once")
+    path, text, hit = hits[0]
+    return path, text, text[: hit.start()] + after + text[hit.end() :]
 
 
 def tried(mutation, environment):
@@ -81,7 +98,11 @@ def tried(mutation, environment):
     finally:
         path.write_text(text)
     output = done.stdout + done.stderr
-    red = [w[1] for line in output.splitlines() if (w := line.split())[:1] == ["test"] and "FAILED" in w]
+    red = [
+        w[1]
+        for line in output.splitlines()
+        if (w := line.split())[:1] == ["test"] and "FAILED" in w
+    ]
     # A hang ends at a deadline that names its trial, or at the limit.
     how = ", ".join(red[:3]) or f"exit status {done.returncode}"
     return "SURVIVED" if done.returncode == 0 else "killed", how
@@ -97,7 +118,9 @@ def main():
         share, shares = map(int, arguments[at + 1].split("/"))
         del arguments[at : at + 2]
     words = [a for a in arguments if not a.startswith("--")]
-    chosen = [m for m in mutations() if not words or any(w in m["name"] for w in words)][share - 1 :: shares]
+    chosen = [m for m in mutations() if not words or any(w in m["name"] for w in words)][
+        share - 1 :: shares
+    ]
     if "--check" in arguments:
         for mutation in chosen:
             place(mutation, ROOT)
@@ -107,8 +130,15 @@ def main():
         for old in COPY.glob(folder):
             shutil.rmtree(old)
     COPY.mkdir(parents=True, exist_ok=True)
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-c", "--null", "-T", "-", "-f", str(COPY) + ".tar"], cwd=ROOT, input=files, check=True)
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True
+    ).stdout
+    subprocess.run(
+        ["tar", "-c", "--null", "-T", "-", "-f", str(COPY) + ".tar"],
+        cwd=ROOT,
+        input=files,
+        check=True,
+    )
     subprocess.run(["tar", "-x", "-f", str(COPY) + ".tar"], cwd=COPY, check=True)
     environment = {"CARGO_TARGET_DIR": str(COPY.parent / "target"), **os.environ}
     lived = 0

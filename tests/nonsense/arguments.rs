@@ -35,7 +35,11 @@ pub fn usize_max_is_no_dimension_and_no_size(device: &Device) {
         ("split_with_sizes", x.split_with_sizes([3, MAX], 0).remove(0)),
         (
             "conv1d",
-            device.ones([1, 1, 4]).conv1d(device.ones([1, 1, 1]), None, ConvOptions::default().padding(MAX)),
+            device.ones([1, 1, 4]).conv1d(
+                device.ones([1, 1, 1]),
+                None,
+                ConvOptions::default().padding(MAX),
+            ),
         ),
         ("max_pool2d", device.ones([1, 4, 4]).max_pool2d(PoolOptions::new(1).stride(MAX))),
         ("zeros", device.zeros([0, MAX])),
@@ -44,7 +48,8 @@ pub fn usize_max_is_no_dimension_and_no_size(device: &Device) {
         let error = value.error().unwrap_or_else(|| panic!("{name}, {i}: {value:?} is no mistake"));
         assert_eq!(error.op(), *name, "{i}: {error}");
     }
-    let same = |y: TensorFuture| assert_eq!(block_on(y.to_vec::<i32>()).unwrap(), [1, 2, 3, 4], "{y:?}");
+    let same =
+        |y: TensorFuture| assert_eq!(block_on(y.to_vec::<i32>()).unwrap(), [1, 2, 3, 4], "{y:?}");
     same(x.i(0..MAX));
     same(x.i(..=MAX));
     same(x.clamp_max(MAX));
@@ -93,8 +98,9 @@ pub fn numbers_beyond_an_integer_type_are_taken_as_they_are(device: &Device) {
 pub fn one_number_is_a_row_of_one(device: &Device) {
     let x = device.from_vec(vec![3i32], ());
     let (zero, zeros) = (device.from_vec(vec![0i64], ()), device.zeros_dtype([3], DType::I64));
-    let ints =
-        |x: &TensorFuture| (x.dims().to_vec(), block_on(x.to_dtype(DType::I64).to_vec::<i64>()).unwrap());
+    let ints = |x: &TensorFuture| {
+        (x.dims().to_vec(), block_on(x.to_dtype(DType::I64).to_vec::<i64>()).unwrap())
+    };
     for dim in [0, -1] {
         assert_eq!(ints(&x.cumsum(dim)), (vec![], vec![3]));
         assert_eq!(x.cumsum(dim).dtype(), DType::I64);
@@ -158,7 +164,10 @@ pub fn a_dimension_is_named_once(device: &Device) {
     ];
     for (name, value) in wrong {
         let error = value.error().unwrap_or_else(|| panic!("{name} took a dimension twice"));
-        assert!(error.is_argument() && error.op() == name && error.message().contains("twice"), "{error}");
+        assert!(
+            error.is_argument() && error.op() == name && error.message().contains("twice"),
+            "{error}"
+        );
     }
 }
 
@@ -334,9 +343,11 @@ pub fn the_norm_of_no_gradients_is_nothing(_: &Device) {
 }
 
 pub fn functions_of_no_tensors_fail_and_say_what_they_need(_: &Device) {
-    for (name, value) in
-        [("cat", cat(&none(), 0)), ("stack", stack(&none(), 0)), ("einsum", einsum("ij->ij", &none()))]
-    {
+    for (name, value) in [
+        ("cat", cat(&none(), 0)),
+        ("stack", stack(&none(), 0)),
+        ("einsum", einsum("ij->ij", &none())),
+    ] {
         let error = value.error().expect("it failed at once");
         assert!(error.is_argument() && error.op() == name, "{error}");
         assert_eq!(error.message(), "needs at least one tensor");

@@ -154,9 +154,11 @@ const TRIED_ON_LARGE: &[&str] = &[
 
 /// True of an error that shows the inside of something, or has "1 dimensions".
 fn strange(text: &str) -> bool {
-    let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c)).collect();
-    let plural =
-        |word: &str| word.ends_with('s') && !["is", "as", "has", "was", "does", "comes"].contains(&word);
+    let words: Vec<&str> =
+        text.split(|c: char| !c.is_alphanumeric() && !"-.".contains(c)).collect();
+    let plural = |word: &str| {
+        word.ends_with('s') && !["is", "as", "has", "was", "does", "comes"].contains(&word)
+    };
     let inside = ["[[", "Some(", "None", "Ok(", " { ", "::"].iter().any(|sign| text.contains(sign));
     inside || words.windows(2).any(|pair| pair[0] == "1" && plural(pair[1]))
 }
@@ -168,11 +170,14 @@ fn wrong(
     call: &dyn Fn(&TensorFuture) -> Vec<TensorFuture>,
     x: &TensorFuture,
 ) -> Vec<String> {
-    let Ok(values) = catch_unwind(AssertUnwindSafe(|| call(x))) else { return vec!["the call panics".into()] };
+    let Ok(values) = catch_unwind(AssertUnwindSafe(|| call(x))) else {
+        return vec!["the call panics".into()];
+    };
     let mut found = Vec::new();
     for (i, y) in values.iter().enumerate() {
         let limit = Duration::from_secs(20);
-        let wait = || runtime.block_on(async { tokio::time::timeout(limit, y.wait_to_read()).await });
+        let wait =
+            || runtime.block_on(async { tokio::time::timeout(limit, y.wait_to_read()).await });
         let Ok(ended) = catch_unwind(AssertUnwindSafe(wait)) else {
             found.push(format!("{i} panics when it is awaited"));
             continue;
@@ -180,14 +185,19 @@ fn wrong(
         match ended {
             Err(_) => found.push(format!("{i} hangs")),
             // What has no kernel on a GPU says so.
-            Ok(Err(error)) if error.is_kernel() && error.message().contains("has no CUDA kernel") => {}
+            Ok(Err(error))
+                if error.is_kernel() && error.message().contains("has no CUDA kernel") => {}
             Ok(Err(error)) if error.is_kernel() && !FAILING_KERNELS.contains(&name) => {
                 found.push(format!("{i} fails in its kernel: {error}"));
             }
-            Ok(Err(error)) if error.message().is_empty() || !error.location().file().contains("nonsense/") => {
+            Ok(Err(error))
+                if error.message().is_empty() || !error.location().file().contains("nonsense/") =>
+            {
                 found.push(format!("{i} has an error that does not say where: {error}"));
             }
-            Ok(Err(error)) if strange(error.message()) => found.push(format!("{i} is told strangely: {error}")),
+            Ok(Err(error)) if strange(error.message()) => {
+                found.push(format!("{i} is told strangely: {error}"))
+            }
             Ok(Err(_)) => {}
             Ok(Ok(())) if y.numel() < 10_000 => {
                 let read = || {
@@ -199,7 +209,9 @@ fn wrong(
                 };
                 match catch_unwind(AssertUnwindSafe(read)) {
                     Ok((Ok(Ok(_)), Ok(Ok(read)))) if read.len() == y.numel() => {}
-                    Ok((shown, read)) => found.push(format!("{i} cannot be shown or read: {shown:?} {read:?}")),
+                    Ok((shown, read)) => {
+                        found.push(format!("{i} cannot be shown or read: {shown:?} {read:?}"))
+                    }
                     Err(_) => found.push(format!("{i} panics when it is read")),
                 }
             }
@@ -223,21 +235,34 @@ pub fn try_all(calls: &[Call], values: &[(String, TensorFuture)]) {
 }
 
 pub fn an_error_that_is_told_strangely_is_seen(_: &Device) {
-    for text in
-        ["a padding of [[4, 4], [4, 4]]", "0 shifts for 1 dimensions", "Some(3) of it", "a Span { start: 1 }"]
-    {
+    for text in [
+        "a padding of [[4, 4], [4, 4]]",
+        "0 shifts for 1 dimensions",
+        "Some(3) of it",
+        "a Span { start: 1 }",
+    ] {
         assert!(strange(text), "{text}");
     }
-    for text in
-        ["1 is too many for shape [2, 1]", "1 shift for 2 dimensions", "index 1 has no place in 21 rows"]
-    {
+    for text in [
+        "1 is too many for shape [2, 1]",
+        "1 shift for 2 dimensions",
+        "index 1 has no place in 21 rows",
+    ] {
         assert!(!strange(text), "{text}");
     }
 }
 
 pub fn nonsense_gives_values_or_errors_and_never_panics_or_hangs(device: &Device) {
-    let types =
-        [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U8, DType::Bool];
+    let types = [
+        DType::F32,
+        DType::F64,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::I64,
+        DType::U8,
+        DType::Bool,
+    ];
     // Each kernel of a GPU is compiled: one type of a kind.
     let types = if device.name().starts_with("cpu") {
         &types[..]
@@ -271,7 +296,8 @@ pub fn values_larger_than_memory_are_refused_or_never_written(device: &Device) {
         ("a constant of 2^64".to_string(), device.zeros([1usize << 62, 4])),
         ("a constant of the largest sizes".to_string(), device.zeros([usize::MAX, usize::MAX, 2])),
     ];
-    let calls: Vec<Call> = calls().into_iter().filter(|(name, _)| TRIED_ON_LARGE.contains(name)).collect();
+    let calls: Vec<Call> =
+        calls().into_iter().filter(|(name, _)| TRIED_ON_LARGE.contains(name)).collect();
     assert!(calls.len() >= TRIED_ON_LARGE.len());
     try_all(&calls, &values);
 }

@@ -24,8 +24,9 @@ pub fn sizes_beside_a_size_of_0_overflow_nothing(device: &Device) {
     let values: Vec<_> = shapes.iter().map(|&s| (format!("{s:?}"), device.zeros(s))).collect();
     let all = calls();
     // As many parts as there are rows are what is asked for.
-    let (parts, calls): (Vec<Call>, Vec<Call>) =
-        all.into_iter().partition(|(name, _)| name.starts_with("split") || name.starts_with("chunk"));
+    let (parts, calls): (Vec<Call>, Vec<Call>) = all
+        .into_iter()
+        .partition(|(name, _)| name.starts_with("split") || name.starts_with("chunk"));
     try_all(&calls, &values);
     try_all(&parts, &values[..5]);
 }
@@ -47,7 +48,8 @@ pub fn ranges_that_are_longer_than_any_memory_are_refused(device: &Device) {
 pub fn a_draw_that_fails_at_the_call_uses_no_numbers_up(device: &Device) {
     let drawn = |x: TensorFuture| block_on(x.to_vec::<f32>()).unwrap();
     let own = Generator::new(3);
-    let sources: [&dyn Fn(usize) -> TensorFuture; 2] = [&|n| device.rand([n]), &|n| own.randn(device, [n])];
+    let sources: [&dyn Fn(usize) -> TensorFuture; 2] =
+        [&|n| device.rand([n]), &|n| own.randn(device, [n])];
     for draw in sources {
         let before = drawn(draw(4));
         assert!(draw(usize::MAX).error().is_some_and(|e| e.is_out_of_memory()));
@@ -132,7 +134,10 @@ pub fn more_parts_than_memory_has_room_for_are_one_failed_value(device: &Device)
 
 pub fn the_places_of_more_elements_than_memory_has_room_for_fail(device: &Device) {
     let places = block_on(device.zeros_dtype([1 << 60], DType::Bool).nonzero());
-    assert!(places.as_ref().is_err_and(|e| e.is_out_of_memory() && e.op() == "nonzero"), "{places:?}");
+    assert!(
+        places.as_ref().is_err_and(|e| e.is_out_of_memory() && e.op() == "nonzero"),
+        "{places:?}"
+    );
     let places = block_on(device.ones_dtype([2, 0, 3], DType::Bool).nonzero()).unwrap();
     assert_eq!(places.dims(), [0, 3]);
 }
@@ -148,7 +153,8 @@ pub fn of_a_value_of_many_dimensions_the_first_elements_are_shown(device: &Devic
 pub fn pages_of_any_size_give_values_and_gradients(device: &Device) {
     const LARGEST: usize = isize::MAX as usize - 1;
     let one = |n: i64| device.full([1], n);
-    let (none, rows) = (device.zeros_dtype([0], DType::I64), device.zeros_dtype([0, 0], DType::I64));
+    let (none, rows) =
+        (device.zeros_dtype([0], DType::I64), device.zeros_dtype([0, 0], DType::I64));
     // No queries, and no keys.
     let pages = device.zeros([0, 1, 1, LARGEST]).requires_grad();
     let q = device.zeros([0, 1, 1, LARGEST]).requires_grad();
@@ -157,14 +163,17 @@ pub fn pages_of_any_size_give_values_and_gradients(device: &Device) {
     let gradients = grad(y.sum_all(), &[&q, &pages]);
     gradients.iter().for_each(|g| block_on(g.wait_to_read()).unwrap());
     let pages = device.zeros([0, LARGEST, 1, 2]).requires_grad();
-    let (q, table) = (device.ones([1, 1, 1, 2]).requires_grad(), device.zeros_dtype([1, 4], DType::I64));
+    let (q, table) =
+        (device.ones([1, 1, 1, 2]).requires_grad(), device.zeros_dtype([1, 4], DType::I64));
     let y = q.paged_attention(&pages, &pages, table, one(0), ());
     let gradients = grad(y.sum_all(), &[&q, &pages]);
     assert_eq!(block_on(gradients[0].to_vec::<f32>()).unwrap(), [0.0; 2]);
     assert_eq!(gradients[1].dims(), pages.dims());
     // A table of one number that is repeated.
-    let (pages, table) =
-        (device.ones([1, 32, 1, 2]), device.zeros_dtype([1, 1], DType::I64).expand([1, 1isize << 59]));
+    let (pages, table) = (
+        device.ones([1, 32, 1, 2]),
+        device.zeros_dtype([1, 1], DType::I64).expand([1, 1isize << 59]),
+    );
     let y = q.paged_attention(&pages, &pages, &table, one(3), ());
     let without_kernel = |error: &Error| error.message().contains("has no CUDA kernel");
     match block_on(y.to_vec::<f32>()) {
@@ -172,7 +181,10 @@ pub fn pages_of_any_size_give_values_and_gradients(device: &Device) {
         Err(error) => assert!(without_kernel(&error), "{error}"),
     }
     let error = block_on(grad(y.sum_all(), &[&q]).remove(0)).unwrap_err();
-    assert!(error.op() == "paged_attention" && (error.is_out_of_memory() || without_kernel(&error)), "{error}");
+    assert!(
+        error.op() == "paged_attention" && (error.is_out_of_memory() || without_kernel(&error)),
+        "{error}"
+    );
 }
 
 pub fn a_weight_without_rows_or_columns_has_any_other_size(device: &Device) {
@@ -181,7 +193,9 @@ pub fn a_weight_without_rows_or_columns_has_any_other_size(device: &Device) {
         assert!(refused.unwrap_err().message().contains("larger than any memory"));
     }
     let none = Quantized::from_blocks(device, &[], Format::Q4_0, [1 << 63, 0]).unwrap();
-    assert!(Quantized::join(&[&none, &none]).unwrap_err().message().contains("larger than any memory"));
+    assert!(
+        Quantized::join(&[&none, &none]).unwrap_err().message().contains("larger than any memory")
+    );
     assert!(none.linear(device.ones([1, 0])).error().is_some_and(|e| e.is_out_of_memory()));
 }
 
@@ -252,8 +266,10 @@ pub fn attention_of_no_width_finds_the_mean_of_the_values(device: &Device) {
 pub fn options_without_end_are_no_limits(_: &Device) {
     let (most, longest) = (usize::MAX, Duration::MAX);
     for limit in [longest, Duration::from_nanos(u64::MAX) + Duration::from_nanos(1)] {
-        let options = CpuOptions::default().threads(2).linger(longest).hold_back(limit).watchdog(Some(limit));
-        let options = options.bytes_max(most).in_flight_ops(most).in_flight_bytes(most).nice(i32::MAX);
+        let options =
+            CpuOptions::default().threads(2).linger(longest).hold_back(limit).watchdog(Some(limit));
+        let options =
+            options.bytes_max(most).in_flight_ops(most).in_flight_bytes(most).nice(i32::MAX);
         let device = Device::cpu_with(options.queue_ops(most).queue_bytes(most).permits(most));
         // The other thread has nothing to do meanwhile, and looks around.
         let region = device.region(|x: TensorFuture| {

@@ -1,5 +1,5 @@
-//! Compiles by NVIDIA's compiler what a run on the simulated driver has asked for, so that a machine
-//! with a GPU finds every kernel compiled.
+//! Compiles by NVIDIA's compiler what a run on the simulated driver has asked for, so that a
+//! machine with a GPU finds every kernel compiled.
 //!
 //! The simulated compiler's binaries are their own source, so the disk cache of such a run
 //! (`FUTENSOR_CACHE`) holds every translation unit, fused kernels and all; where it passed for
@@ -8,8 +8,9 @@
 //!     FUTENSOR_CACHE=$PWD/target/units FUTENSOR_SIM_NVRTC=13.0 cargo test -p futensor-tests --test ops_simulated_cuda
 //!     cargo run -p futensor-nvrtc --bin carry target/units target/kernels
 //!
-//! A kernel that the compiler refuses is said, and ends it with 1, when all others are there; one that
-//! spills is slow and right: it is named as a warning. What is compiled already is not compiled again.
+//! A kernel that the compiler refuses is said, and ends it with 1, when all others are there; one
+//! that spills is slow and right: it is named as a warning. What is compiled already is not
+//! compiled again.
 
 #![allow(dead_code, unused_macros)]
 
@@ -61,7 +62,8 @@ fn carry(from: &Path, to: &Path) -> Result<String, String> {
         return Err(format!("made for NVRTC {:?}, and here is {version:?}", other.version));
     }
     let disk = Disk::at(Some(to.to_owned()));
-    let (next, compiled, refused) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(String::new()));
+    let (next, compiled, refused) =
+        (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(String::new()));
     let spilling = AtomicUsize::new(0);
     let work = || {
         while let Some(unit) = units.get(next.fetch_add(1, Relaxed)) {
@@ -80,7 +82,8 @@ fn carry(from: &Path, to: &Path) -> Result<String, String> {
         }
     };
     std::thread::scope(|scope| {
-        (0..std::thread::available_parallelism().map_or(1, usize::from)).for_each(|_| drop(scope.spawn(work)));
+        (0..std::thread::available_parallelism().map_or(1, usize::from))
+            .for_each(|_| drop(scope.spawn(work)));
     });
     let refused = refused.into_inner().expect("nobody panics under it");
     if !refused.is_empty() {
@@ -95,10 +98,16 @@ fn carry(from: &Path, to: &Path) -> Result<String, String> {
 
 /// All units of a simulated run's cache.
 fn units(folder: &Path) -> Result<Vec<Unit>, String> {
-    let list = std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let files = list.flatten().map(|file| file.path()).filter(|p| p.extension().is_some_and(|e| e == "cubin"));
+    let list =
+        std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = list
+        .flatten()
+        .map(|file| file.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "cubin"));
     let units: Vec<Unit> = files
-        .map(|file| unit(&file).ok_or(format!("{} is not the simulated compiler's", file.display())))
+        .map(|file| {
+            unit(&file).ok_or(format!("{} is not the simulated compiler's", file.display()))
+        })
         .collect::<Result<_, _>>()?;
     if units.is_empty() { Err(format!("{} holds no units", folder.display())) } else { Ok(units) }
 }

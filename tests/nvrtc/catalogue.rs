@@ -6,7 +6,8 @@ use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::cuda::kernels::{
-    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, rope, scan, sort, top_p, window,
+    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, rope, scan, sort,
+    top_p, window,
 };
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
@@ -74,8 +75,13 @@ pub fn mixed() -> Program {
     let c = p.push(Code::Input(2), Bool, Bool);
     let wide = p.push(Code::Cast(Arg::Reg(x)), F16, F32);
     let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(wide), Arg::Reg(y)), F32, F32);
-    let scaled = p.push(Code::Binary(BinaryOp::Mul, Arg::Reg(sum), Arg::Scalar(Scalar::Float(0.1))), F32, F32);
-    let picked = p.push(Code::Where(Arg::Reg(c), Arg::Reg(scaled), Arg::Scalar(Scalar::Int(7))), F32, F32);
+    let scaled = p.push(
+        Code::Binary(BinaryOp::Mul, Arg::Reg(sum), Arg::Scalar(Scalar::Float(0.1))),
+        F32,
+        F32,
+    );
+    let picked =
+        p.push(Code::Where(Arg::Reg(c), Arg::Reg(scaled), Arg::Scalar(Scalar::Int(7))), F32, F32);
     let doubled = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(x), Arg::Reg(x)), F16, F16);
     p.outputs.extend([picked, doubled]);
     p
@@ -86,7 +92,11 @@ pub fn dropout() -> Program {
     let mut p = Program::default();
     let x = p.push(Code::Input(0), F32, F32);
     let u = p.push(Code::Uniform { seed: 5, offset: 8 }, F32, F32);
-    let c = p.push(Code::Binary(BinaryOp::Lt, Arg::Reg(u), Arg::Scalar(Scalar::Float(0.25))), F32, Bool);
+    let c = p.push(
+        Code::Binary(BinaryOp::Lt, Arg::Reg(u), Arg::Scalar(Scalar::Float(0.25))),
+        F32,
+        Bool,
+    );
     let y = p.push(Code::Where(Arg::Reg(c), Arg::Scalar(Scalar::Int(0)), Arg::Reg(x)), F32, F32);
     p.outputs.push(y);
     p
@@ -100,15 +110,18 @@ pub fn flat(program: &Program) -> Kernel {
 }
 
 fn elementwise_programs() -> Vec<(&'static str, Vec<Program>)> {
-    let unaries = UnaryOp::ALL.iter().flat_map(|&op| types(op.class()).iter().map(move |&t| unary(op, t)));
-    let binaries = BinaryOp::ALL.iter().flat_map(|&op| types(op.class()).iter().map(move |&t| binary(op, t)));
+    let unaries =
+        UnaryOp::ALL.iter().flat_map(|&op| types(op.class()).iter().map(move |&t| unary(op, t)));
+    let binaries =
+        BinaryOp::ALL.iter().flat_map(|&op| types(op.class()).iter().map(move |&t| binary(op, t)));
     let casts = DType::ALL.iter().flat_map(|&a| DType::ALL.iter().map(move |&b| cast(a, b)));
     let none = Scalar::Int(0);
-    let fills = DType::ALL
-        .iter()
-        .flat_map(|&t| [source(Code::Fill(none), t), source(Code::Arange { start: none, step: none }, t)]);
+    let fills = DType::ALL.iter().flat_map(|&t| {
+        [source(Code::Fill(none), t), source(Code::Arange { start: none, step: none }, t)]
+    });
     let random = [F32, F64, F16, BF16].into_iter().flat_map(|t| {
-        [Code::Uniform { seed: 0, offset: 0 }, Code::Normal { seed: 0, offset: 0 }].map(|code| source(code, t))
+        [Code::Uniform { seed: 0, offset: 0 }, Code::Normal { seed: 0, offset: 0 }]
+            .map(|code| source(code, t))
     });
     vec![
         ("random_kernels", random.collect()),
@@ -121,8 +134,10 @@ fn elementwise_programs() -> Vec<(&'static str, Vec<Program>)> {
 
 /// Every family with its kernels.
 pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
-    let mut out: Vec<(&'static str, Vec<Kernel>)> =
-        elementwise_programs().into_iter().map(|(name, p)| (name, p.iter().map(flat).collect())).collect();
+    let mut out: Vec<(&'static str, Vec<Kernel>)> = elementwise_programs()
+        .into_iter()
+        .map(|(name, p)| (name, p.iter().map(flat).collect()))
+        .collect();
     let mut walks = Vec::new();
     let add = binary(BinaryOp::Add, F32);
     let arange = source(Code::Arange { start: Scalar::Int(0), step: Scalar::Int(1) }, F16);
@@ -201,13 +216,23 @@ fn rows() -> Vec<Kernel> {
         RowOp::LayerNorm { weight: false, bias: false },
         RowOp::RmsNorm { weight: true },
     ];
-    for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp].into_iter().chain(norms)
+    for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp]
+        .into_iter()
+        .chain(norms)
     {
         for dtype in [F32, F64, F16, BF16] {
             for n in [10, 64, 1000, 4096, 16_384, 100_000, 100_001] {
                 let strides = contiguous_strides(&[100, n]);
                 let x = Operand { strides: &strides, align: 16 };
-                out.extend(kernels(softmax::plan(op, dtype, &[100, n], &[false, true], x, 16, 1e-5)));
+                out.extend(kernels(softmax::plan(
+                    op,
+                    dtype,
+                    &[100, n],
+                    &[false, true],
+                    x,
+                    16,
+                    1e-5,
+                )));
             }
             for n in [10, 100].into_iter().filter(|_| !norms.contains(&op)) {
                 let strides = contiguous_strides(&[n, 50]);
@@ -244,7 +269,12 @@ fn indices() -> Vec<Kernel> {
         for wide in [false, true] {
             out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
             for mode in ScatterMode::ALL {
-                out.extend(DType::ALL.map(|dtype| index::Key::Scatter { mode, dtype, index, wide }));
+                out.extend(DType::ALL.map(|dtype| index::Key::Scatter {
+                    mode,
+                    dtype,
+                    index,
+                    wide,
+                }));
             }
             out.push(index::Key::OneHot { index, wide });
         }
@@ -254,9 +284,16 @@ fn indices() -> Vec<Kernel> {
 
 fn scans() -> Vec<Kernel> {
     use scan::Key::*;
-    let each = |f, d| [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)];
+    let each = |f, d| {
+        [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)]
+    };
     let folds = [scan::Fold::Sum, scan::Fold::Product];
-    folds.into_iter().flat_map(|f| DType::ALL.map(|d| each(f, d))).flatten().map(Kernel::Scan).collect()
+    folds
+        .into_iter()
+        .flat_map(|f| DType::ALL.map(|d| each(f, d)))
+        .flatten()
+        .map(Kernel::Scan)
+        .collect()
 }
 
 fn sorts() -> Vec<Kernel> {
@@ -312,7 +349,15 @@ fn attentions() -> Vec<Kernel> {
 fn quantised() -> Vec<Kernel> {
     use quantized::Key::*;
     let each = |f| {
-        [Few(f, 1), Few(f, 8), Many(f), Dequantize(f), Embedding(f, I64), Embedding(f, I32), Embedding(f, U8)]
+        [
+            Few(f, 1),
+            Few(f, 8),
+            Many(f),
+            Dequantize(f),
+            Embedding(f, I64),
+            Embedding(f, I32),
+            Embedding(f, U8),
+        ]
     };
     let all = crate::format::Format::ALL.into_iter().flat_map(each);
     all.chain([Activations, Pack]).map(Kernel::Quantized).collect()

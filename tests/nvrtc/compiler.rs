@@ -41,7 +41,9 @@ impl Compiler {
         names.iter().find_map(|name| {
             let beside = |p: &std::path::Path| {
                 let files = std::fs::read_dir(p).ok()?.flatten().map(|f| f.path());
-                files.filter(|f| f.to_string_lossy().contains("nvrtc-builtins.so")).find_map(|f| open(&f))
+                files
+                    .filter(|f| f.to_string_lossy().contains("nvrtc-builtins.so"))
+                    .find_map(|f| open(&f))
             };
             Some(Compiler { library: open(name)?, _builtins: name.parent().and_then(beside) })
         })
@@ -55,7 +57,8 @@ impl Compiler {
     /// Its version, as (13, 0).
     pub fn version(&self) -> (c_int, c_int) {
         let (mut major, mut minor) = (0, 0);
-        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = self.call("nvrtcVersion");
+        let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+            self.call("nvrtcVersion");
         // SAFETY: both pointers are to live integers.
         assert_eq!(unsafe { version(&mut major, &mut minor) }, 0, "nvrtcVersion");
         (major, minor)
@@ -88,7 +91,14 @@ impl Compiler {
             (self.call("nvrtcCreateProgram"), self.call("nvrtcCompileProgram"));
         // SAFETY: all pointers are to live, zero-ended strings; no headers are named.
         let made = unsafe {
-            create(&mut program, source.as_ptr(), c"kernels.cu".as_ptr(), 0, ptr::null(), ptr::null())
+            create(
+                &mut program,
+                source.as_ptr(),
+                c"kernels.cu".as_ptr(),
+                0,
+                ptr::null(),
+                ptr::null(),
+            )
         };
         assert_eq!(made, 0, "nvrtcCreateProgram");
         // SAFETY: the program was just made, the options outlive the call.
@@ -107,7 +117,10 @@ impl Compiler {
         let log = CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().into_owned());
         let log = log.unwrap_or_else(|_| "no log".into());
         let result = match rc {
-            0 => Ok(Compiled { image: read("nvrtcGetCUBINSize", "nvrtcGetCUBIN"), spills: spills(&log) }),
+            0 => Ok(Compiled {
+                image: read("nvrtcGetCUBINSize", "nvrtcGetCUBIN"),
+                spills: spills(&log),
+            }),
             _ => Err(log),
         };
         let destroy: Destroy = self.call("nvrtcDestroyProgram");
@@ -117,8 +130,8 @@ impl Compiler {
     }
 }
 
-/// The kernels that keep registers in memory, with what the assembler's log says of each. It says something of
-/// every kernel, or the option has lost its meaning.
+/// The kernels that keep registers in memory, with what the assembler's log says of each. It says
+/// something of every kernel, or the option has lost its meaning.
 fn spills(log: &str) -> Vec<String> {
     assert!(log.contains("bytes spill stores"), "no word about spills: {log}");
     let mut kernel = "";

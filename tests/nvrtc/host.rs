@@ -9,8 +9,16 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{LazyLock, Mutex, OnceLock};
 
-const FLAGS: [&str; 8] =
-    ["-std=gnu++17", "-O0", "-fPIC", "-shared", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv"];
+const FLAGS: [&str; 8] = [
+    "-std=gnu++17",
+    "-O0",
+    "-fPIC",
+    "-shared",
+    "-w",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fwrapv",
+];
 
 fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "g++".into())
@@ -30,7 +38,8 @@ struct Built {
 }
 
 /// Libraries by text. Each is built once, beside others.
-static LIBRARIES: LazyLock<Mutex<HashMap<String, &'static OnceLock<Built>>>> = LazyLock::new(Default::default);
+static LIBRARIES: LazyLock<Mutex<HashMap<String, &'static OnceLock<Built>>>> =
+    LazyLock::new(Default::default);
 
 /// Kernels that were built together with others.
 static HOMES: LazyLock<Mutex<HashMap<String, &'static Built>>> = LazyLock::new(Default::default);
@@ -41,7 +50,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// Compiles kernels into one library; later launches find them there.
@@ -66,8 +76,13 @@ pub fn build(kernels: &[Kernel]) {
         if !so.exists() {
             std::fs::write(&cpp, &text).expect("writing the source");
             let part = stem.with_extension(format!("part{}", std::process::id()));
-            let out =
-                Command::new(compiler()).args(FLAGS).arg(&cpp).arg("-o").arg(&part).output().expect("g++");
+            let out = Command::new(compiler())
+                .args(FLAGS)
+                .arg(&cpp)
+                .arg("-o")
+                .arg(&part)
+                .output()
+                .expect("g++");
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
             std::fs::rename(&part, &so).expect("moving the library");
         }
@@ -127,7 +142,8 @@ impl Buffer {
     pub fn get<T: Copy>(&self) -> Vec<T> {
         let n = self.len / size_of::<T>();
         // SAFETY: the buffer is aligned to 256 and holds n elements, all initialised.
-        unsafe { std::slice::from_raw_parts(self.bytes[self.start..].as_ptr().cast::<T>(), n) }.to_vec()
+        unsafe { std::slice::from_raw_parts(self.bytes[self.start..].as_ptr().cast::<T>(), n) }
+            .to_vec()
     }
 
     fn check(&self) {
@@ -215,11 +231,16 @@ pub fn run(plan: &Plan, inputs: &mut [Buffer], outputs: &mut [Buffer]) -> BadInd
                 Arg::Struct(w) => w.as_words().to_vec(),
             })
             .collect();
-        let mut pointers: Vec<*mut c_void> = words.iter_mut().map(|w| w.as_mut_ptr().cast()).collect();
-        assert!(launch.grid[1].max(launch.grid[2]) <= 65_535 && launch.block.iter().product::<u32>() <= 1024);
+        let mut pointers: Vec<*mut c_void> =
+            words.iter_mut().map(|w| w.as_mut_ptr().cast()).collect();
+        assert!(
+            launch.grid[1].max(launch.grid[2]) <= 65_535
+                && launch.block.iter().product::<u32>() <= 1024
+        );
         let library = lock(&home.library);
         // SAFETY: the launcher was made by `LAUNCHER` with this type.
-        let f = unsafe { library.get::<Launcher>(format!("launch_{entry}").as_bytes()) }.expect("a launcher");
+        let f = unsafe { library.get::<Launcher>(format!("launch_{entry}").as_bytes()) }
+            .expect("a launcher");
         // SAFETY: arguments are laid out as the plan says; whether that is so is what is tested
         // here.
         unsafe { f(launch.grid.as_ptr(), launch.block.as_ptr(), pointers.as_mut_ptr()) };

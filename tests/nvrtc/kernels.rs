@@ -62,13 +62,18 @@ fn main() {
                     let _ = std::fs::write(&path, &text);
                     Failed::from(format!("{}\n{why}", path.display()))
                 };
-                let Compiled { image, spills } =
-                    compiler.compile(&text, arch, cuda::kernels::source::OPTIONS).map_err(failed)?;
+                let Compiled { image, spills } = compiler
+                    .compile(&text, arch, cuda::kernels::source::OPTIONS)
+                    .map_err(failed)?;
                 // An ELF file that holds every entry by name.
                 assert_eq!(&image[..4], b"\x7fELF");
                 for source in &sources {
                     let name = source.entry.as_bytes();
-                    assert!(image.windows(name.len()).any(|w| w == name), "{} is missing", source.entry);
+                    assert!(
+                        image.windows(name.len()).any(|w| w == name),
+                        "{} is missing",
+                        source.entry
+                    );
                 }
                 match spills.is_empty() {
                     true => Ok(()),

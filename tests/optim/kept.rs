@@ -6,9 +6,9 @@ use futensor::optim::Optimizer;
 use futensor::{DType, Device};
 use std::path::Path;
 
-/// `before.safetensors` was written by a version that counted steps by the optimizer and kept the moments of halves as
-/// halves: two steps of a bfloat16 and of a float32 parameter along ones, with a third one that was not used. So the
-/// next steps are those of an optimizer that has taken two.
+/// `before.safetensors` was written by a version that counted steps by the optimizer and kept the
+/// moments of halves as halves: two steps of a bfloat16 and of a float32 parameter along ones, with
+/// a third one that was not used. So the next steps are those of an optimizer that has taken two.
 #[test]
 fn files_of_versions_before_are_loaded() {
     let device = Device::cpu();
@@ -72,7 +72,8 @@ fn a_state_of_which_a_part_is_missing_is_refused_and_changes_nothing() {
             let mut part = whole.clone();
             let (gone, _) = part.remove(left_out);
             let mut other = optimizer(name, of(2), 0.1);
-            // A velocity whose share is 1 has none, and a parameter that was not stepped has no velocity.
+            // A velocity whose share is 1 has none, and a parameter that was not stepped has no
+            // velocity.
             let fine = name == "sgd_momentum" && gone.starts_with("share");
             match other.load_state(part) {
                 Ok(()) => assert!(fine, "{name} without {gone}"),
@@ -84,7 +85,9 @@ fn a_state_of_which_a_part_is_missing_is_refused_and_changes_nothing() {
             }
         }
         let before = dims(&*one);
-        assert!(one.load_state(vec![("mean_power".into(), device.ones(()))]).unwrap_err().is_argument());
+        assert!(
+            one.load_state(vec![("mean_power".into(), device.ones(()))]).unwrap_err().is_argument()
+        );
         // Of more parameters, or of fewer.
         if name != "sgd_momentum" {
             let mut three = optimizer(name, of(3), 0.1);

@@ -26,7 +26,11 @@ fn norms_have_pytorchs_options() {
     }
     batch.eval();
     near(&batch.forward(&at("x/3")), &at("batch/use"), "a batch norm in use");
-    near(&batch.parameter("running_mean").unwrap().value(), &at("batch/mean"), "which learns no more");
+    near(
+        &batch.parameter("running_mean").unwrap().value(),
+        &at("batch/mean"),
+        "which learns no more",
+    );
     assert!(batch.named_buffers().iter().all(|(_, buffer)| !buffer.value().is_on_tape()));
     batch.train();
     drop(batch.forward(&at("x/3")));
@@ -45,14 +49,20 @@ fn norms_have_pytorchs_options() {
     near(&with.forward(&at("x/0")), &(at("layer") + 2.0), "a layer norm");
 }
 
-/// With an `eps` that is larger than all else a norm gives nothing, so that each of the two is seen by itself.
+/// With an `eps` that is larger than all else a norm gives nothing, so that each of the two is seen
+/// by itself.
 #[test]
 fn both_norms_of_an_encoder_layer_have_the_eps_that_it_is_given() {
     let device = Device::cpu();
     let layer = nn::TransformerEncoderLayer::new(8, 2, 12, &device).norm_first(true).eps(1e30);
     let x = device.randn([2, 5, 8]);
-    for bias in ["self_attn.in_proj_bias", "self_attn.out_proj.bias", "linear1.bias", "linear2.bias"] {
-        layer.parameter(bias).unwrap().set(device.zeros(layer.parameter(bias).unwrap().value().shape()));
+    for bias in
+        ["self_attn.in_proj_bias", "self_attn.out_proj.bias", "linear1.bias", "linear2.bias"]
+    {
+        layer
+            .parameter(bias)
+            .unwrap()
+            .set(device.zeros(layer.parameter(bias).unwrap().value().shape()));
     }
     near(&layer.forward(&x), &x, "before each block");
     let after = nn::TransformerEncoderLayer::new(8, 2, 12, &device).eps(1e30);
@@ -86,7 +96,9 @@ fn dropout_drops_as_many_as_it_is_told_and_keeps_the_mean() {
     device.seed(3);
     let x = device.ones([20_000]);
     for p in [0.1, 0.8] {
-        for dropout in [nn::Dropout::new(p), nn::Dropout::with_generator(p, futensor::Generator::new(5))] {
+        for dropout in
+            [nn::Dropout::new(p), nn::Dropout::with_generator(p, futensor::Generator::new(5))]
+        {
             let y = floats(&dropout.forward(&x));
             let dropped = y.iter().filter(|&&y| y == 0.0).count() as f64 / 20_000.0;
             assert!((dropped - p).abs() < 0.02, "{dropped}, and not {p}");
@@ -96,7 +108,8 @@ fn dropout_drops_as_many_as_it_is_told_and_keeps_the_mean() {
     assert_eq!(floats(&nn::Dropout::new(0.0).forward(&x)), [1.0; 20_000]);
 }
 
-/// Uniform between minus and plus a bound: some come near to both ends, and the mean is in the middle.
+/// Uniform between minus and plus a bound: some come near to both ends, and the mean is in the
+/// middle.
 #[test]
 fn layers_begin_with_pytorchs_distributions() {
     let device = Device::cpu();
@@ -123,7 +136,12 @@ fn layers_begin_with_pytorchs_distributions() {
     let part = |name: &str| attention.parameter(name).unwrap().value();
     uniform(part("in_proj_weight"), (6.0f64 / 256.0).sqrt(), "what goes into an attention");
     uniform(part("out_proj.weight"), 1.0 / 8.0, "what comes out of it");
-    assert!(floats(&part("in_proj_bias")).iter().chain(&floats(&part("out_proj.bias"))).all(|x| *x == 0.0));
+    assert!(
+        floats(&part("in_proj_bias"))
+            .iter()
+            .chain(&floats(&part("out_proj.bias")))
+            .all(|x| *x == 0.0)
+    );
     let table = floats(&nn::Embedding::new(100, 100, &device).weight());
     let square = table.iter().map(|x| x * x).sum::<f64>() / 10_000.0;
     assert!((square - 1.0).abs() < 0.06, "{square}");
@@ -134,7 +152,8 @@ fn layers_begin_with_pytorchs_distributions() {
 fn who_is_frozen_is_left_as_it_is_and_a_buffer_is_no_weight() {
     let device = Device::cpu();
     let norm = nn::BatchNorm::new(3, &device);
-    let names = |all: Vec<(String, Parameter)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let names =
+        |all: Vec<(String, Parameter)>| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     assert_eq!(names(norm.named_parameters()), ["weight", "bias"]);
     assert_eq!(names(norm.named_buffers()), ["running_mean", "running_var", "num_batches_tracked"]);
     norm.parameter("weight").unwrap().train(false);

@@ -1,5 +1,6 @@
-//! What models are trained with: halves are computed in float32, steps are counted for each parameter, states are
-//! loaded, and no thread's step is lost. Values beside PyTorch's in float32 are in `training`.
+//! What models are trained with: halves are computed in float32, steps are counted for each
+//! parameter, states are loaded, and no thread's step is lost. Values beside PyTorch's in float32
+//! are in `training`.
 
 #[path = "../reference/steps.rs"]
 mod steps;
@@ -78,7 +79,8 @@ fn a_parameter_that_is_used_later_is_stepped_as_by_pytorch() {
     steps_are_counted_for_each_parameter(&device, sharded, Some(&|state| state));
     // From a file as well.
     let save = |state: optim::State| {
-        let path = std::env::temp_dir().join(format!("futensor-optim-{}.safetensors", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("futensor-optim-{}.safetensors", std::process::id()));
         block_on(futensor::safetensors::save(&path, state)).expect("a file");
         let all = block_on(futensor::safetensors::load(&path, &device).all()).expect("the file");
         std::fs::remove_file(&path).expect("the file");

@@ -42,11 +42,14 @@ fn steps_of_several_optimizers_on_one_parameter_are_all_taken() {
     let makers: [(&str, fn(Vec<Parameter>) -> Box<dyn Optimizer + Send>); 3] = [
         ("Sgd", |p| Box::new(optim::Sgd::new(p, 0.25))),
         ("momentum", |p| Box::new(optim::Sgd::new(p, 0.25).momentum(1e-30))),
-        ("AdamW", |p| Box::new(optim::AdamW::new(p, 0.25).weight_decay(0.0).betas(0.0, 0.0).eps(0.0))),
+        ("AdamW", |p| {
+            Box::new(optim::AdamW::new(p, 0.25).weight_decay(0.0).betas(0.0, 0.0).eps(0.0))
+        }),
     ];
     for (name, make) in makers {
         let p = [Parameter::new(device.zeros([2])), Parameter::new(device.zeros([3]))];
-        let optimizers: Vec<_> = (0..THREADS).map(|_| std::sync::Mutex::new(make(p.to_vec()))).collect();
+        let optimizers: Vec<_> =
+            (0..THREADS).map(|_| std::sync::Mutex::new(make(p.to_vec()))).collect();
         let gradients = [device.ones([2]), device.ones([3])];
         at_once(|thread| optimizers[thread].lock().unwrap().step(&gradients).detach());
         for p in &p {

@@ -1,4 +1,5 @@
-//! A trainer over devices and batches: what becomes of buffers, of halves, and of what only one batch uses.
+//! A trainer over devices and batches: what becomes of buffers, of halves, and of what only one
+//! batch uses.
 
 use crate::steps::*;
 use futensor::nn::{self, Module, Parameter, Part};
@@ -15,13 +16,15 @@ fn buffers_learn_from_the_first_part_and_have_no_error_after_a_step_on_two_devic
     let devices = two();
     let home = &devices[0];
     let x = home.randn([6, 3]);
-    let net = nn::Sequential::new().then(nn::BatchNorm::new(3, home)).then(nn::Linear::new(3, 1, home));
+    let net =
+        nn::Sequential::new().then(nn::BatchNorm::new(3, home)).then(nn::Linear::new(3, 1, home));
     let trainer = Trainer::new(&devices);
     trainer.prepare_model(&net);
     let mut sgd = Sgd::new(net.parameters(), 0.1);
     for _ in 0..3 {
         let batch = trainer.prepare_batch(&[&x]);
-        let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).square().mean_all());
+        let loss =
+            trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).square().mean_all());
         assert!(block_on(loss.item::<f32>()).unwrap().is_finite());
         for (name, p) in net.named_buffers().into_iter().chain(net.named_parameters()) {
             assert!(block_on(p.value()).is_ok(), "{name}: {:?}", p.value().error());
@@ -32,7 +35,12 @@ fn buffers_learn_from_the_first_part_and_have_no_error_after_a_step_on_two_devic
     let alone = nn::BatchNorm::new(3, home);
     (0..3).for_each(|_| drop(alone.forward(&x.narrow(0, 0, 3))));
     for (name, buffer) in alone.named_buffers() {
-        let own = net.named_buffers().into_iter().find(|(other, _)| *other == format!("0.{name}")).unwrap().1;
+        let own = net
+            .named_buffers()
+            .into_iter()
+            .find(|(other, _)| *other == format!("0.{name}"))
+            .unwrap()
+            .1;
         assert_eq!(floats(&own.value()), floats(&buffer.value()), "{name}");
     }
 }
@@ -57,15 +65,20 @@ fn halves_are_weighed_by_numbers_of_rows_that_no_half_holds() {
     for dtype in [DType::F16, DType::BF16, DType::F32] {
         for trainer in [Trainer::new(&devices[..1]), Trainer::new(&devices)] {
             let net = Number(Parameter::new(devices[0].ones_dtype([1], dtype)));
-            let batch =
-                |rows: usize, x: f64| trainer.prepare_batch(&[&devices[0].full_dtype([rows, 1], x, dtype)]);
+            let batch = |rows: usize, x: f64| {
+                trainer.prepare_batch(&[&devices[0].full_dtype([rows, 1], x, dtype)])
+            };
             // 50,001 rows of 2, and 24,999 of -1: a mean of 1.00004.
             let batches = [batch(50_001, 2.0), batch(24_999, -1.0)];
             let mut sgd = Sgd::new(net.parameters(), 0.25);
             let loss = trainer.step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]));
             assert_eq!(loss.dtype(), dtype);
             assert!((floats(&loss)[0] - 1.0).abs() < 1e-3, "{dtype}: {:?}", floats(&loss));
-            assert!((floats(&net.0.value())[0] - 0.75).abs() < 1e-3, "{dtype}: {:?}", floats(&net.0.value()));
+            assert!(
+                (floats(&net.0.value())[0] - 0.75).abs() < 1e-3,
+                "{dtype}: {:?}",
+                floats(&net.0.value())
+            );
         }
     }
 }

@@ -53,8 +53,9 @@ impl Host {
     /// Two operands broadcast to each other; `None` where they do not fit.
     pub fn zip(&self, other: &Host, f: impl Fn(i64, i64) -> i64) -> Option<Host> {
         let rank = self.dims.len().max(other.dims.len());
-        let size =
-            |dims: &[usize], d: usize| if d + dims.len() < rank { 1 } else { dims[d + dims.len() - rank] };
+        let size = |dims: &[usize], d: usize| {
+            if d + dims.len() < rank { 1 } else { dims[d + dims.len() - rank] }
+        };
         let mut dims = Vec::new();
         for d in 0..rank {
             match (size(&self.dims, d), size(&other.dims, d)) {

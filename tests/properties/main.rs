@@ -30,7 +30,8 @@ fn runner(name: &str, cases: u32) -> TestRunner {
     println!("{name}: FUTENSOR_SEED={seed}");
     let mut rng = Rng(seed);
     let bytes: Vec<u8> = (0..4).flat_map(|_| rng.next().to_le_bytes()).collect();
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 400, ..Config::default() };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
@@ -58,7 +59,8 @@ async fn read(x: &TensorFuture) -> Vec<i64> {
 
 fn leaf(device: &Device, s: &Step) -> Pair {
     let sizes = [1, 2, 3, 4, 5, 1, 3, 70, 2, 0];
-    let dims: Vec<usize> = (0..s[1] % 4).map(|d| sizes[(s[2] as usize >> (4 * d)) % sizes.len()]).collect();
+    let dims: Vec<usize> =
+        (0..s[1] % 4).map(|d| sizes[(s[2] as usize >> (4 * d)) % sizes.len()]).collect();
     let mut k = s[3] as i64;
     let host = Host::build(&dims, |_| {
         k = (k * 31 + 7) % 1009;
@@ -104,7 +106,9 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
         10 => zipped(x.maximum(&b.x), i64::max),
         11 => zipped(x.lt(&b.x).where_cond(x, &b.x), i64::min),
         12 if rank > 0 => made(x.sum(dim), h.fold(dim, 0, |acc, _, v| acc + v)),
-        13 if rank > 0 && h.dims[dim] > 0 => made(x.max(dim), h.fold(dim, i64::MIN, |acc, _, v| acc.max(v))),
+        13 if rank > 0 && h.dims[dim] > 0 => {
+            made(x.max(dim), h.fold(dim, i64::MIN, |acc, _, v| acc.max(v)))
+        }
         14 if rank > 0 && h.dims[dim] > 0 => made(x.argmax(dim as isize), h.argmax(dim)),
         15 => {
             let all = h.reshape(&[h.data.len()]).fold(0, 0, |acc, _, v| acc + v);
@@ -139,9 +143,16 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
         },
         20 if rank > 0 && rank == b.host.dims.len() && x.dtype() == b.x.dtype() => {
             let fits = (0..rank).all(|d| d == dim || h.dims[d] == b.host.dims[d]);
-            fits.then(|| Pair { x: futensor::cat(&[x, &b.x], dim as isize), host: h.cat(&b.host, dim) })
+            fits.then(|| Pair {
+                x: futensor::cat(&[x, &b.x], dim as isize),
+                host: h.cat(&b.host, dim),
+            })
         }
-        21 if rank == 2 && b.host.dims.len() == 2 && x.dtype() == b.x.dtype() && x.dtype() != DType::Bool => {
+        21 if rank == 2
+            && b.host.dims.len() == 2
+            && x.dtype() == b.x.dtype()
+            && x.dtype() != DType::Bool =>
+        {
             let fits = h.dims[1] == b.host.dims[0];
             fits.then(|| Pair { x: x.matmul(&b.x), host: h.matmul(&b.host) })
         }
@@ -149,7 +160,8 @@ fn apply(device: &Device, values: &mut Vec<Pair>, s: &Step) -> Option<Pair> {
             // By value: where this was the last handle, in place, from a row of itself.
             let (to, from) = (s[4] as usize % h.dims[0], s[5] as usize % h.dims[0]);
             let host = h.copy_row(to, from);
-            let own = if s[3].is_multiple_of(2) { values.swap_remove(pick(s[1])).x } else { x.clone() };
+            let own =
+                if s[3].is_multiple_of(2) { values.swap_remove(pick(s[1])).x } else { x.clone() };
             let row = own.i(from);
             made(own.slice_assign(to, row), host)
         }
@@ -217,7 +229,8 @@ async fn runs_as_written(device: &Device, program: &[Step]) -> Result<(), TestCa
 fn graphs_give_what_a_sequential_evaluator_gives(kind: Kind) {
     let name = format!("graphs_give_what_a_sequential_evaluator_gives[{}]", kind.name());
     let device = kind.device();
-    let ran = runner(&name, 150).run(&programs(60), |program| block_on(runs_as_written(&device, &program)));
+    let ran = runner(&name, 150)
+        .run(&programs(60), |program| block_on(runs_as_written(&device, &program)));
     ran.unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -302,8 +315,10 @@ fn same_bits(want: &[Vec<u32>], got: &[Vec<u32>], whose: &str) -> Result<(), Tes
 
 fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     let name = "a_region_gives_what_its_ops_give_one_by_one_to_the_bit";
-    let alone = Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
-    let others = [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
+    let alone =
+        Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
+    let others =
+        [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 20).run(&programs(20), |program| {
         for (kind, device) in &others {
             let region = device.region(|leaves| float_ops(&program, leaves, false));
@@ -315,8 +330,10 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
                 if seed == 3 {
                     // Some of the outputs go away; the others are what they were.
                     for (k, x) in got.iter_mut().enumerate().filter(|(k, _)| k % 2 == 1) {
-                        *x = device
-                            .from_vec(want[k].iter().map(|&b| f32::from_bits(b)).collect(), [want[k].len()]);
+                        *x = device.from_vec(
+                            want[k].iter().map(|&b| f32::from_bits(b)).collect(),
+                            [want[k].len()],
+                        );
                     }
                 }
                 same_bits(&want, &bits(&got), kind.name())?;
@@ -330,8 +347,10 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
 
 fn fused_or_one_by_one_floats_are_the_same_to_the_bit() {
     let name = "fused_or_one_by_one_floats_are_the_same_to_the_bit";
-    let alone = Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
-    let others = [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
+    let alone =
+        Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
+    let others =
+        [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 40).run(&programs(16), |program| {
         let want = bits(&float_ops(&program, float_leaves(&alone, &program, 1), true));
         for (kind, device) in &others {

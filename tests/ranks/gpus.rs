@@ -1,5 +1,6 @@
-//! The same by NCCL, on simulated GPUs: each rank has one, in a process of its own, and what they exchange goes
-//! between the processes (`tests/simulated-driver/src/nccl.rs`). Nobody needs an `mpirun` for that.
+//! The same by NCCL, on simulated GPUs: each rank has one, in a process of its own, and what they
+//! exchange goes between the processes (`tests/simulated-driver/src/nccl.rs`). Nobody needs an
+//! `mpirun` for that.
 
 use super::losses::others_ended_well;
 use super::stage::{Folder, Scene, Stage, block_on, command, nothing_is_left, settle, told};
@@ -26,10 +27,18 @@ pub fn scenes() -> Vec<Scene> {
         all("gpus::splits_of_splits_work_apart", 4, values::splits),
         all("gpus::views_constants_and_nothing_at_all_can_be_sent", 2, values::layouts),
         all("gpus::calls_that_differ_are_an_error_on_every_rank", 2, values::differ),
-        all("gpus::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, values::operand),
+        all(
+            "gpus::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on",
+            3,
+            values::operand,
+        ),
         all("gpus::times_and_sizes_without_end_have_an_end", 2, values::without_end),
         all("gpus::values_of_the_host_go_there_and_back", 2, host),
-        all("gpus::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it", 2, losses::absent),
+        all(
+            "gpus::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it",
+            2,
+            losses::absent,
+        ),
         losing("gpus::a_rank_killed_before_its_call_is_named_and_the_rest_goes_on", losses::before),
         losing("gpus::a_rank_killed_in_mid_course_is_named_and_the_rest_goes_on", losses::middle),
         losing("gpus::rank_0_is_a_rank_like_any_other", losses::first),
@@ -95,7 +104,8 @@ pub fn driver() -> Result<PathBuf, String> {
 /// Starts a scene's ranks.
 fn start(scene: &Scene, folder: &Folder, fault: &str) -> Vec<Child> {
     let libraries = driver().expect("the simulated driver");
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a port").port();
     let rank = |rank: usize| {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.arg("--scene").arg(scene.name).arg(&folder.0);
@@ -104,7 +114,12 @@ fn start(scene: &Scene, folder: &Folder, fault: &str) -> Vec<Child> {
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", scene.ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         command.env("FUTENSOR_SECRET", "words").env("RUST_BACKTRACE", "0");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a process")
     };
     (0..scene.ranks).map(rank).collect()
 }
@@ -117,8 +132,10 @@ fn simulated(command: &mut Command, libraries: &Path) {
 
 /// What all said, and whether all ended well.
 fn end(ranks: Vec<Child>) -> (bool, String) {
-    let outputs: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().expect("it ends")).collect();
-    let texts = outputs.iter().enumerate().map(|(rank, output)| format!("rank {rank}:\n{}", told(output)));
+    let outputs: Vec<_> =
+        ranks.into_iter().map(|rank| rank.wait_with_output().expect("it ends")).collect();
+    let texts =
+        outputs.iter().enumerate().map(|(rank, output)| format!("rank {rank}:\n{}", told(output)));
     (outputs.iter().all(|output| output.status.success()), texts.collect())
 }
 
@@ -160,7 +177,8 @@ fn host(stage: Stage) {
 
 fn hangs(stage: Stage) {
     let since = Instant::now();
-    let error = block_on(Group::join(stage.options().deadline(Duration::from_secs(2)))).unwrap_err();
+    let error =
+        block_on(Group::join(stage.options().deadline(Duration::from_secs(2)))).unwrap_err();
     assert!(error.is_peer_lost() || error.message().contains("not through within"), "{error}");
     let took = since.elapsed();
     assert!(took < Duration::from_secs(10), "{took:?}");
@@ -231,7 +249,8 @@ fn crossed(stage: Stage) {
     let group = block_on(Group::join(options)).expect("a group");
     block_on(group.barrier()).expect("all are here");
     let x = stage.device().ones([4]);
-    let calls: [&dyn Fn() -> TensorFuture; 2] = [&|| x.all_reduce(&group, Sum), &|| x.all_gather(&group)];
+    let calls: [&dyn Fn() -> TensorFuture; 2] =
+        [&|| x.all_reduce(&group, Sum), &|| x.all_gather(&group)];
     let since = Instant::now();
     for value in [group.rank(), 1 - group.rank()].map(|i| calls[i]()) {
         let error = block_on(&value).expect_err("they do not meet").to_string();

@@ -28,14 +28,18 @@ pub fn scenes() -> Vec<Scene> {
 /// A rank: joins as the environment says, and writes what came of it.
 fn play(stage: Stage) {
     let var = |name: &str| std::env::var(name).ok();
-    let mut options = Options::default().arrival(Duration::from_secs(2)).compares(var("COMPARES").is_some());
+    let mut options =
+        Options::default().arrival(Duration::from_secs(2)).compares(var("COMPARES").is_some());
     options = options.silence(Duration::from_secs(1)).deadline(Duration::from_secs(3));
     let since = Instant::now();
     let text = match block_on(Group::join(options)) {
         Ok(group) => format!("joined {group:?}"),
         Err(error) => error.to_string(),
     };
-    stage.note(&format!("said-{}", std::process::id()), format!("{} ms: {text}", since.elapsed().as_millis()));
+    stage.note(
+        &format!("said-{}", std::process::id()),
+        format!("{} ms: {text}", since.elapsed().as_millis()),
+    );
 }
 
 struct Ranks<'a> {
@@ -132,8 +136,8 @@ fn late(launcher: &Path, scene: &Scene) {
     nothing_is_left(scene);
 }
 
-/// More callers than are greeted at once, that say nothing, or nonsense without end, and rank 1 comes
-/// in all the same: what ends this join is that neither was started by `mpirun`.
+/// More callers than are greeted at once, that say nothing, or nonsense without end, and rank 1
+/// comes in all the same: what ends this join is that neither was started by `mpirun`.
 fn strangers(launcher: &Path, scene: &Scene) {
     let ranks = Ranks::new(launcher, scene);
     let zero = ranks.start(0, &[]);
@@ -156,8 +160,12 @@ fn strangers(launcher: &Path, scene: &Scene) {
 
 fn no_library(launcher: &Path, scene: &Scene) {
     let ranks = Ranks::new(launcher, scene);
-    let none =
-        [("OMPI_LIBDIR_LOC", ""), ("PATH", "/nowhere"), ("VIRTUAL_ENV", "/no/venv"), ("LD_LIBRARY_PATH", "")];
+    let none = [
+        ("OMPI_LIBDIR_LOC", ""),
+        ("PATH", "/nowhere"),
+        ("VIRTUAL_ENV", "/no/venv"),
+        ("LD_LIBRARY_PATH", ""),
+    ];
     let said = ranks.said(ranks.start(0, &none));
     if !said.contains("no MPI library was found") {
         // The system has one.

@@ -1,7 +1,7 @@
 //! How soon a killed rank is known, whatever the ranks were doing.
 //!
-//! A few kills in the suite; `FUTENSOR_KILLS=200` has about so many, of which 99 in 100 are to be an error
-//! on every other rank within 10 ms (on a machine that does nothing else).
+//! A few kills in the suite; `FUTENSOR_KILLS=200` has about so many, of which 99 in 100 are to be
+//! an error on every other rank within 10 ms (on a machine that does nothing else).
 
 use super::losses::{SOON, joining};
 use super::stage::{Folder, Scene, Stage, block_on, command, nothing_is_left, settle, told};
@@ -16,18 +16,30 @@ const FIRST: &str = "first";
 
 pub fn scenes() -> Vec<Scene> {
     vec![
-        Scene { name: "kills::are_known_soon_in_every_phase", ranks: 4, play, direct: in_every_phase },
-        Scene { name: "kills::are_known_soon_while_all_join", ranks: 3, play: joining, direct: while_all_join },
+        Scene {
+            name: "kills::are_known_soon_in_every_phase",
+            ranks: 4,
+            play,
+            direct: in_every_phase,
+        },
+        Scene {
+            name: "kills::are_known_soon_while_all_join",
+            ranks: 3,
+            play: joining,
+            direct: while_all_join,
+        },
     ]
 }
 
 /// How many kills there are to be, where anybody says so.
 pub fn wanted() -> Option<usize> {
-    std::env::var("FUTENSOR_KILLS").ok().map(|text| text.parse().expect("FUTENSOR_KILLS is a number"))
+    std::env::var("FUTENSOR_KILLS")
+        .ok()
+        .map(|text| text.parse().expect("FUTENSOR_KILLS is a number"))
 }
 
-/// One rank after the other dies, each in another phase, until one is left. Runs take turns with which
-/// phase comes first.
+/// One rank after the other dies, each in another phase, until one is left. Runs take turns with
+/// which phase comes first.
 fn play(stage: Stage) {
     let mut group = stage.join();
     let x = Device::cpu().ones([1 << 20]) * 1.0;
@@ -82,7 +94,8 @@ fn kill(launcher: &Path, scene: &Scene, kills: usize, runs: usize) {
         let folder = Folder::new(scene);
         std::fs::write(folder.0.join(FIRST), (run % PHASES.len()).to_string()).expect("a note");
         let output = command(launcher, scene, &folder).output().expect("mpirun runs");
-        let names = std::fs::read_dir(&folder.0).expect("notes").flatten().map(|entry| entry.file_name());
+        let names =
+            std::fs::read_dir(&folder.0).expect("notes").flatten().map(|entry| entry.file_name());
         let names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
         let known = names.iter().filter(|name| name.starts_with("took-")).map(|name| {
             let text = folder.read(name).expect("a note");
@@ -96,7 +109,8 @@ fn kill(launcher: &Path, scene: &Scene, kills: usize, runs: usize) {
     let most = if wanted().is_some() { Duration::from_millis(10) } else { SOON };
     for phase in ["join", "start", "middle", "end", "shrink", ""] {
         let is_of = |name: &str| name.starts_with(&format!("took-{phase}"));
-        let mut known: Vec<Duration> = took.iter().filter(|(_, name)| is_of(name)).map(|k| k.0).collect();
+        let mut known: Vec<Duration> =
+            took.iter().filter(|(_, name)| is_of(name)).map(|k| k.0).collect();
         if known.is_empty() {
             continue;
         }

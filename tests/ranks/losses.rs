@@ -31,8 +31,10 @@ pub fn scenes() -> Vec<Scene> {
             direct: |launcher, scene| {
                 let folder = Folder::new(scene);
                 let output = command(launcher, scene, &folder).output().expect("mpirun runs");
-                let text = folder.read("ends").unwrap_or_else(|| panic!("it ends:\n{}", told(&output)));
-                let took = now().saturating_sub(Duration::from_nanos(text.parse().expect("a time")));
+                let text =
+                    folder.read("ends").unwrap_or_else(|| panic!("it ends:\n{}", told(&output)));
+                let took =
+                    now().saturating_sub(Duration::from_nanos(text.parse().expect("a time")));
                 // What hangs inside MPI's own end is waited for longer.
                 assert!(took < Duration::from_secs(8), "it took {took:?}");
                 nothing_is_left(scene);
@@ -51,7 +53,11 @@ pub fn scenes() -> Vec<Scene> {
             },
         },
         Scene::of("losses::a_rank_that_leaves_first_is_no_loss_to_what_it_took_part_in", 2, leaves),
-        Scene::of("losses::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it", 2, absent),
+        Scene::of(
+            "losses::a_call_that_one_never_makes_ends_at_the_deadline_and_names_it",
+            2,
+            absent,
+        ),
     ]
 }
 
@@ -153,7 +159,8 @@ pub fn shrinking(stage: Stage) {
     }
     let rest = block_on(shrinks).expect("this one alone");
     // Either it was lost before the new group came to be, or to the new group.
-    let rest = if rest.size() == 2 { block_on(rest.shrink()).expect("this one alone") } else { rest };
+    let rest =
+        if rest.size() == 2 { block_on(rest.shrink()).expect("this one alone") } else { rest };
     assert_eq!((rest.size(), rest.rank()), (1, 0));
     stage.note("well-0", "");
 }
@@ -209,7 +216,8 @@ fn last(stage: Stage) {
     drop(group);
     // Nothing of the group is left in this process.
     let is_of_group = |thread: std::fs::DirEntry| {
-        std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name == "futensor-ranks\n")
+        std::fs::read_to_string(thread.path().join("comm"))
+            .is_ok_and(|name| name == "futensor-ranks\n")
     };
     until(|| !std::fs::read_dir("/proc/self/task").expect("threads").flatten().any(is_of_group));
     stage.note("ends", now().as_nanos());
@@ -220,7 +228,10 @@ fn segments(stage: Stage) {
     block_on(group.barrier()).expect("all are here");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("what is mapped");
     let shared: Vec<&str> = maps.lines().filter(|line| line.contains("/sm_segment.")).collect();
-    assert!(shared.len() >= 3 && shared.iter().all(|line| line.ends_with("(deleted)")), "{shared:?}");
+    assert!(
+        shared.len() >= 3 && shared.iter().all(|line| line.ends_with("(deleted)")),
+        "{shared:?}"
+    );
 }
 
 fn apart(stage: Stage) {

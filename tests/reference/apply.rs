@@ -248,7 +248,9 @@ fn create(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Made
     let size = |name: &str| attrs[name].as_u64().map(|n| n as usize);
     match op {
         "arange" => futures(device.arange(scalar(0)?, scalar(1)?, scalar(2)?)),
-        "linspace" => futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?)),
+        "linspace" => {
+            futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?))
+        }
         "eye" if attrs["n"] == attrs["m"] => futures(device.eye(size("n")?)),
         "eye" => futures(device.eye([size("n")?, size("m")?])),
         "full" => {
@@ -273,14 +275,24 @@ fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         return Some(made);
     }
     match (op, args) {
-        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Tensor(b)]) => return futures(c.where_cond(a, b)),
-        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Scalar(b)]) => return futures(c.where_cond(a, *b)),
-        ("where", [Arg::Tensor(c), Arg::Scalar(a), Arg::Tensor(b)]) => return futures(c.where_cond(*a, b)),
+        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Tensor(b)]) => {
+            return futures(c.where_cond(a, b));
+        }
+        ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Scalar(b)]) => {
+            return futures(c.where_cond(a, *b));
+        }
+        ("where", [Arg::Tensor(c), Arg::Scalar(a), Arg::Tensor(b)]) => {
+            return futures(c.where_cond(*a, b));
+        }
         ("cat" | "stack", _) => {
             let all: Option<Vec<&TensorFuture>> =
                 args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
             let dim = attrs["dim"].as_i64()? as isize;
-            return futures(if op == "cat" { futensor::cat(&all?, dim) } else { futensor::stack(&all?, dim) });
+            return futures(if op == "cat" {
+                futensor::cat(&all?, dim)
+            } else {
+                futensor::stack(&all?, dim)
+            });
         }
         _ => {}
     }
@@ -386,14 +398,18 @@ fn more(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             futures(x.layer_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
         }
         ("rms_norm", [x, w]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
-        ("rms_norm", [x]) => futures(x.rms_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?)),
+        ("rms_norm", [x]) => {
+            futures(x.rms_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
+        }
         ("gather", [x, index]) => futures(x.gather(dim()?, index)),
         ("index_select", [x, index]) => futures(x.index_select(dim()?, index)),
         ("embedding", [table, index]) => futures(table.embedding(index)),
         ("scatter_add", [x, index, source]) => futures(x.scatter_add(dim()?, index, source)),
         ("one_hot", [x]) => futures(x.one_hot(attrs["num_classes"].as_u64()? as usize)),
         ("sort", [x]) => futures(x.sort(dim()?, flag("descending")?)),
-        ("topk_values", [x]) => futures(x.topk(attrs["k"].as_u64()? as usize, dim()?, flag("largest")?).0),
+        ("topk_values", [x]) => {
+            futures(x.topk(attrs["k"].as_u64()? as usize, dim()?, flag("largest")?).0)
+        }
         ("cumsum", [x]) => futures(x.cumsum(dim()?)),
         ("tril", [x]) => futures(x.tril(attrs["diagonal"].as_i64()?)),
         ("triu", [x]) => futures(x.triu(attrs["diagonal"].as_i64()?)),

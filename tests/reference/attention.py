@@ -24,7 +24,9 @@ def case(out, name, layer, inputs, call, gradients=True):
             p.copy_(noise(p.shape, name, k, scale=0.5))
     for k, p in layer.state_dict().items():
         out[f"{name}/state.{k}"] = p.float()
-    leaves = {k: v.double().requires_grad_(True) for k, v in inputs.items() if v.is_floating_point()}
+    leaves = {
+        k: v.double().requires_grad_(True) for k, v in inputs.items() if v.is_floating_point()
+    }
     y = call(layer, {**inputs, **leaves})
     up = noise(y.shape, name, "up")
     y.backward(up.double())
@@ -40,8 +42,10 @@ def case(out, name, layer, inputs, call, gradients=True):
 def make():
     torch.set_num_threads(1)
     out = {}
-    attention = lambda **more: torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **more)  # noqa: E731
-    itself = lambda m, i, **more: m(i["x"], i["x"], i["x"], need_weights=False, **more)[0]  # noqa: E731
+    # noqa: E731
+    attention = lambda **more: torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, **more)
+    # noqa: E731
+    itself = lambda m, i, **more: m(i["x"], i["x"], i["x"], need_weights=False, **more)[0]
     x = noise((3, 5, WIDTH), "x")
     hidden = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 1, 1], [0, 1, 1, 1, 1]], dtype=torch.bool)
     blind = torch.tensor([[0, 0, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]], dtype=torch.bool)
@@ -64,7 +68,9 @@ def make():
         "layer_first": dict(activation="gelu", norm_first=True),
     }
     for name, options in layers.items():
-        layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, MIDDLE, dropout=0.0, batch_first=True, **options)
+        layer = torch.nn.TransformerEncoderLayer(
+            WIDTH, HEADS, MIDDLE, dropout=0.0, batch_first=True, **options
+        )
         call = lambda m, i: m(i["x"], src_key_padding_mask=i["hidden"])  # noqa: E731
         case(out, name, layer, {"x": x, "hidden": hidden}, call)
     write_tensors(HERE / "attention.safetensors", out)

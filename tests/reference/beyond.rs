@@ -21,8 +21,12 @@ pub fn call(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Ma
             "acosh" => futures(x.acosh()),
             "atanh" => futures(x.atanh()),
             "cumprod" => futures(x.cumprod(int("dim")?)),
-            "cumsum_with" => futures(x.cumsum_with(int("dim")?, flag("exclusive"), flag("reverse"))),
-            "cumprod_with" => futures(x.cumprod_with(int("dim")?, flag("exclusive"), flag("reverse"))),
+            "cumsum_with" => {
+                futures(x.cumsum_with(int("dim")?, flag("exclusive"), flag("reverse")))
+            }
+            "cumprod_with" => {
+                futures(x.cumprod_with(int("dim")?, flag("exclusive"), flag("reverse")))
+            }
             "i" => futures(x.i(spans(&attrs["spans"]))),
             _ => None,
         },
@@ -53,13 +57,23 @@ pub fn call(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Ma
         [Arg::Tensor(x), Arg::Tensor(cosine), Arg::Tensor(sine)] if op == "rope" => {
             futures(x.rope(cosine, sine, flag("interleaved")))
         }
-        [Arg::Tensor(x), Arg::Tensor(index), Arg::Tensor(source)] => scatter(op, x, index, source, attrs),
+        [Arg::Tensor(x), Arg::Tensor(index), Arg::Tensor(source)] => {
+            scatter(op, x, index, source, attrs)
+        }
         [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), Arg::Tensor(lengths)] => {
-            let options = AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
+            let options =
+                AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
             futures(q.scaled_dot_product_attention(k, v, options.grouped(true).lengths(lengths)))
         }
-        [Arg::Tensor(q), Arg::Tensor(k), Arg::Tensor(v), Arg::Tensor(table), Arg::Tensor(lengths)] => {
-            let options = AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
+        [
+            Arg::Tensor(q),
+            Arg::Tensor(k),
+            Arg::Tensor(v),
+            Arg::Tensor(table),
+            Arg::Tensor(lengths),
+        ] => {
+            let options =
+                AttentionOptions::default().causal(flag("causal")).scale(attrs["scale"].as_f64()?);
             futures(q.paged_attention(k, v, table, lengths, options))
         }
         _ => None,

@@ -85,12 +85,19 @@ fn dtype(of: Dtype) -> DType {
 
 /// The element type of a PyTorch name.
 pub fn dtype_named(name: &str) -> DType {
-    DType::ALL.into_iter().find(|d| d.name() == name).unwrap_or_else(|| panic!("no type is called {name}"))
+    DType::ALL
+        .into_iter()
+        .find(|d| d.name() == name)
+        .unwrap_or_else(|| panic!("no type is called {name}"))
 }
 
 /// Integers of a JSON list.
 pub fn ints(list: &Value) -> Vec<isize> {
-    list.as_array().expect("a list").iter().map(|x| x.as_i64().expect("an integer") as isize).collect()
+    list.as_array()
+        .expect("a list")
+        .iter()
+        .map(|x| x.as_i64().expect("an integer") as isize)
+        .collect()
 }
 
 fn sizes(list: &Value) -> Vec<usize> {
@@ -129,8 +136,12 @@ pub fn folder() -> PathBuf {
 /// The ops in the README's table, of which another test says that it has all.
 pub fn ops() -> BTreeSet<String> {
     let readme = std::fs::read_to_string(folder().join("../../README.md")).expect("the README");
-    let table = readme.split("<!-- ops -->").nth(1).and_then(|rest| rest.split("<!-- /ops -->").next());
-    let rows = table.expect("the table").lines().filter(|l| !l.contains("(`nn`)") && !l.contains("(`optim`)"));
+    let table =
+        readme.split("<!-- ops -->").nth(1).and_then(|rest| rest.split("<!-- /ops -->").next());
+    let rows = table
+        .expect("the table")
+        .lines()
+        .filter(|l| !l.contains("(`nn`)") && !l.contains("(`optim`)"));
     let names: BTreeSet<String> =
         rows.flat_map(|l| l.split('`').skip(1).step_by(2)).map(str::to_string).collect();
     assert!(names.contains("conv2d") && names.contains("exp"), "{names:?}");
@@ -143,12 +154,18 @@ pub fn read(name: &str) -> Vec<Case> {
     let tensors = SafeTensors::deserialize(&data).expect("a safetensors file");
     let tensor = |key: &Value| {
         let view = tensors.tensor(key.as_str().expect("a name")).expect("a tensor of that name");
-        Arc::new(Host { dtype: dtype(view.dtype()), shape: view.shape().to_vec(), bytes: view.data().to_vec() })
+        Arc::new(Host {
+            dtype: dtype(view.dtype()),
+            shape: view.shape().to_vec(),
+            bytes: view.data().to_vec(),
+        })
     };
     let operand = |x: &Value| match x {
         Value::Null => Operand::Absent,
         Value::Object(_) => Operand::Scalar(scalar(x)),
-        Value::Array(list) => Operand::Tensor(tensor(&list[0]), list[1..].iter().map(step).collect()),
+        Value::Array(list) => {
+            Operand::Tensor(tensor(&list[0]), list[1..].iter().map(step).collect())
+        }
         name => Operand::Tensor(tensor(name), Vec::new()),
     };
     let text = |x: &Value| x.as_str().unwrap_or("bits").to_string();
@@ -168,7 +185,8 @@ pub fn read(name: &str) -> Vec<Case> {
                 op: text(&case["op"]),
                 attrs: case.get("attrs").cloned().unwrap_or_default(),
                 ins: list(&case["in"]).iter().map(operand).collect(),
-                out: (case["out"] != "error").then(|| list(&case["out"]).iter().map(tensor).collect()),
+                out: (case["out"] != "error")
+                    .then(|| list(&case["out"]).iter().map(tensor).collect()),
                 tolerance: text(&case["tol"]),
                 own: case.get("own").map_or(Vec::new(), |own| {
                     list(own).iter().map(|x| (!x.is_null()).then(|| tensor(x))).collect()
@@ -235,7 +253,8 @@ impl Host {
     /// The elements as a view of them shows them, row by row.
     pub fn seen_through(&self, steps: &[Step]) -> Host {
         let mut shape: Vec<usize> = self.shape.clone();
-        let mut strides: Vec<usize> = (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
+        let mut strides: Vec<usize> =
+            (0..shape.len()).map(|d| shape[d + 1..].iter().product()).collect();
         let mut offset = 0;
         let at = |d: isize, rank: usize| (if d < 0 { d + rank as isize } else { d }) as usize;
         for step in steps {
@@ -252,7 +271,9 @@ impl Host {
                 Step::Expand(to) => {
                     let lead = to.len() - rank;
                     strides = (0..to.len())
-                        .map(|i| if i < lead || shape[i - lead] != to[i] { 0 } else { strides[i - lead] })
+                        .map(|i| {
+                            if i < lead || shape[i - lead] != to[i] { 0 } else { strides[i - lead] }
+                        })
                         .collect();
                     shape = to.clone();
                 }

@@ -2,9 +2,9 @@
 //! the harnesses. `store.py`'s `agrees` is the same rule on the other side.
 //!
 //! Tolerances (for floats; all else must be equal): `bits` the same value with the same sign of
-//! zero; `own` no rougher than PyTorch's own halves ([`rougher`]); `value` the same value; `ulp:N` at most `N` floats apart; `near:N:A` that, or at most `A`
-//! apart; `input:N:R` that, or at most `R` times the first input (64 at most) apart. NaN agrees
-//! with any NaN.
+//! zero; `own` no rougher than PyTorch's own halves ([`rougher`]); `value` the same value; `ulp:N`
+//! at most `N` floats apart; `near:N:A` that, or at most `A` apart; `input:N:R` that, or at most
+//! `R` times the first input (64 at most) apart. NaN agrees with any NaN.
 
 use super::case::{Host, Item};
 use futensor::DType;
@@ -54,7 +54,9 @@ fn agrees(got: &Host, want: &Host, i: usize, tolerance: &Tolerance, first: Optio
         Tolerance::Bits => g.to_bits() == w.to_bits(),
         Tolerance::Value => g == w,
         Tolerance::Within { ulps: n, apart, per_input } => {
-            let input = match first.filter(|f| per_input > 0.0 && f.numel() == want.numel()).map(|f| f.item(i))
+            let input = match first
+                .filter(|f| per_input > 0.0 && f.numel() == want.numel())
+                .map(|f| f.item(i))
             {
                 Some(Item::Float(x)) => x.abs().min(64.0),
                 Some(Item::Int(x)) => (x as f64).abs().min(64.0),
@@ -69,7 +71,12 @@ fn agrees(got: &Host, want: &Host, i: usize, tolerance: &Tolerance, first: Optio
 
 /// Says in a few words where `got` is not `want`, if it is not. `first` is the first input, for
 /// tolerances that are relative to it.
-pub fn difference(got: &Host, want: &Host, tolerance: &str, first: Option<&Host>) -> Option<String> {
+pub fn difference(
+    got: &Host,
+    want: &Host,
+    tolerance: &str,
+    first: Option<&Host>,
+) -> Option<String> {
     if got.dtype != want.dtype {
         return Some(format!("type {}, expected {}", got.dtype, want.dtype));
     }
@@ -80,10 +87,14 @@ pub fn difference(got: &Host, want: &Host, tolerance: &str, first: Option<&Host>
         return Some(format!("{} bytes, expected {}", got.bytes.len(), want.bytes.len()));
     }
     let rule = parse(tolerance);
-    let bad: Vec<usize> = (0..want.numel()).filter(|&i| !agrees(got, want, i, &rule, first)).collect();
+    let bad: Vec<usize> =
+        (0..want.numel()).filter(|&i| !agrees(got, want, i, &rule, first)).collect();
     let &i = bad.first()?;
-    let far =
-        if want.dtype.is_float() { format!(", {} ulps apart", ulps(got, want, i)) } else { String::new() };
+    let far = if want.dtype.is_float() {
+        format!(", {} ulps apart", ulps(got, want, i))
+    } else {
+        String::new()
+    };
     Some(format!(
         "{} of {} elements; at {:?} got {}, expected {}{far} (allowed {tolerance})",
         bad.len(),
@@ -99,8 +110,10 @@ fn rounded(x: f64, dtype: DType) -> (f64, f64) {
     macro_rules! of {
         ($T:ident) => {{
             let near = $T::from_f64(x);
-            let (low, high) =
-                ($T::from_bits(near.to_bits() & 0x7fff), $T::from_bits((near.to_bits() & 0x7fff) + 1));
+            let (low, high) = (
+                $T::from_bits(near.to_bits() & 0x7fff),
+                $T::from_bits((near.to_bits() & 0x7fff) + 1),
+            );
             (near.to_f64(), high.to_f64() - low.to_f64())
         }};
     }
@@ -112,9 +125,9 @@ fn rounded(x: f64, dtype: DType) -> (f64, f64) {
 }
 
 /// Says where `got`, in halves, is further from the `truth`, in float32, than a unit in the last
-/// place and 1.2 times what PyTorch's own answer is; and where it is 0, infinite or NaN although the
-/// truth, rounded, is not. `terms` is how many units in the last place of the largest element may be
-/// lost besides, where the terms of sums are halves.
+/// place and 1.2 times what PyTorch's own answer is; and where it is 0, infinite or NaN although
+/// the truth, rounded, is not. `terms` is how many units in the last place of the largest element
+/// may be lost besides, where the terms of sums are halves.
 pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>, terms: f64) -> Option<String> {
     if got.shape != truth.shape {
         return Some(format!("shape {:?}, expected {:?}", got.shape, truth.shape));
@@ -156,7 +169,12 @@ pub fn rougher(got: &Host, truth: &Host, own: Option<&Host>, terms: f64) -> Opti
 }
 
 /// The index of the first element that differs, linear, to look up what went in there.
-pub fn first_difference(got: &Host, want: &Host, tolerance: &str, first: Option<&Host>) -> Option<usize> {
+pub fn first_difference(
+    got: &Host,
+    want: &Host,
+    tolerance: &str,
+    first: Option<&Host>,
+) -> Option<usize> {
     if got.dtype != want.dtype || got.shape != want.shape {
         return None;
     }

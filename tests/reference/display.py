@@ -18,7 +18,18 @@ def values():
     yield t([[3.0, 3.0]])
     for d in DTYPES:
         yield noise(d, (), "show")
-        for shape in ((0,), (1,), (5,), (0, 3), (2, 0, 3), (3, 4), (2, 3, 2), (1, 1, 1, 1), (40,), (2, 2, 1, 3)):
+        for shape in (
+            (0,),
+            (1,),
+            (5,),
+            (0, 3),
+            (2, 0, 3),
+            (3, 4),
+            (2, 3, 2),
+            (1, 1, 1, 1),
+            (40,),
+            (2, 2, 1, 3),
+        ):
             yield noise(d, shape, "show")
         yield noise(d, (12, 100), "show")
     for d in FLOATS:
@@ -32,7 +43,16 @@ def values():
         yield t(-0.0, d)
         yield t(nan, d)
         yield edges(d)
-    for x in ([1e8], [1.0001e8], [1e8, 1e8 + 8], [3e38, 1e-45], [1e10, 2e10], [99999999.0, 0.0], [16777216.0, 33554432.0], [1e20, nan, inf]):
+    for x in (
+        [1e8],
+        [1.0001e8],
+        [1e8, 1e8 + 8],
+        [3e38, 1e-45],
+        [1e10, 2e10],
+        [99999999.0, 0.0],
+        [16777216.0, 33554432.0],
+        [1e20, nan, inf],
+    ):
         yield t(x)
         yield t(x, torch.float64)
     yield t([1e-300, 1e-310, 5e-324, 1e300], torch.float64)
@@ -52,7 +72,20 @@ def values():
     yield torch.arange(60.0).reshape(2, 30)
     yield torch.arange(120.0).reshape(2, 2, 30) / 3
     # Summaries, of more than 1000 elements.
-    for shape in ((1000,), (1001,), (6, 200), (7, 200), (200, 6), (200, 7), (3, 4, 100), (11, 10, 10), (2, 2, 2, 2, 80), (1001, 1), (1, 1001), (7, 1, 7, 30)):
+    for shape in (
+        (1000,),
+        (1001,),
+        (6, 200),
+        (7, 200),
+        (200, 6),
+        (200, 7),
+        (3, 4, 100),
+        (11, 10, 10),
+        (2, 2, 2, 2, 80),
+        (1001, 1),
+        (1, 1001),
+        (7, 1, 7, 30),
+    ):
         n = torch.tensor(shape).prod().item()
         yield torch.arange(n).to(torch.int32).reshape(shape)
     for shape in ((1, 1, 1200), (10, 120), (8, 9, 16)):
@@ -70,12 +103,23 @@ def make():
     g = Group("display")
     default, add = torch._C._get_default_device, _tensor_str._add_suffixes
     short = lambda s: s.replace("torch.", "")  # noqa: E731
-    _tensor_str._add_suffixes = lambda text, suffixes, *a, **k: add(text, [short(s) for s in suffixes], *a, **k)
+    _tensor_str._add_suffixes = lambda text, suffixes, *a, **k: add(
+        text, [short(s) for s in suffixes], *a, **k
+    )
     for k, x in enumerate(values()):
         # A device is shown where it is not the default one: the default is said to be another.
         for device in (None, "cpu") if k % 7 == 0 else (None,):
             torch._C._get_default_device = default if device is None else (lambda: "another")
             text = repr(x)
             torch._C._get_default_device = default
-            g.lines.append(json.dumps({"in": g.tensor(x), "dtype": dtype_name(x.dtype), "device": device, "want": text}))
+            g.lines.append(
+                json.dumps(
+                    {
+                        "in": g.tensor(x),
+                        "dtype": dtype_name(x.dtype),
+                        "device": device,
+                        "want": text,
+                    }
+                )
+            )
     g.write()

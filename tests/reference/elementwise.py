@@ -3,7 +3,22 @@
 import numpy as np
 import torch
 
-from store import COMPLAINTS, DTYPES, EPS, FLOATS, INTS, Group, In, agrees, dtype_name, oracle, random, refused, run, value
+from store import (
+    COMPLAINTS,
+    DTYPES,
+    EPS,
+    FLOATS,
+    INTS,
+    Group,
+    In,
+    agrees,
+    dtype_name,
+    oracle,
+    random,
+    refused,
+    run,
+    value,
+)
 
 F = torch.nn.functional
 
@@ -85,7 +100,8 @@ BINARY = {
     "bitwise_xor": (torch.bitwise_xor, "bits"),
 }
 # Where the op table promises something other than PyTorch (README.md lists them): no cases.
-FLOAT_ONLY = {"silu", "softplus", "gelu", "gelu_tanh"}  # PyTorch refuses integers, we compute in float32.
+# PyTorch refuses integers, we compute in float32.
+FLOAT_ONLY = {"silu", "softplus", "gelu", "gelu_tanh"}
 NO_BOOL = {"sign", "square"}  # PyTorch takes bool, we refuse it.
 TENSORS_ONLY = {"maximum", "minimum", "atan2", "logical_and", "logical_or", "logical_xor"}
 
@@ -117,12 +133,71 @@ def edges(dtype):
         return torch.tensor(small, dtype=dtype)
     f = torch.finfo(dtype)
     tiny = f.smallest_normal * f.eps  # the smallest subnormal
-    half = [tiny, 3 * tiny, f.smallest_normal / 2, f.smallest_normal, f.eps / 4, f.eps, 1e-3, 0.25, 0.5, 0.75]
-    half += [1 - f.eps / 2, 1.0, 1 + f.eps, 1.5, 2.0, 2.5, 3.0, 3.5, 1.5707963267948966, 3.141592653589793, 4.0, 5.0]
-    half += [6.5, 9.0, 10.0, 11.0, 16.0, 17.5, 19.96, 20.0, 20.1, 33.0, 50.5, 87.3, 88.72, 89.0, 103.9, 127.99, 128.0, 149.0]
-    half += [300.0, 709.7, 745.2, 1000.0, 4095.0, 12345.678, 65504.0, 1e5, 8388609.0, 1e10, 1e22, 3e38, f.max]
+    half = [
+        tiny,
+        3 * tiny,
+        f.smallest_normal / 2,
+        f.smallest_normal,
+        f.eps / 4,
+        f.eps,
+        1e-3,
+        0.25,
+        0.5,
+        0.75,
+    ]
+    half += [
+        1 - f.eps / 2,
+        1.0,
+        1 + f.eps,
+        1.5,
+        2.0,
+        2.5,
+        3.0,
+        3.5,
+        1.5707963267948966,
+        3.141592653589793,
+        4.0,
+        5.0,
+    ]
+    half += [
+        6.5,
+        9.0,
+        10.0,
+        11.0,
+        16.0,
+        17.5,
+        19.96,
+        20.0,
+        20.1,
+        33.0,
+        50.5,
+        87.3,
+        88.72,
+        89.0,
+        103.9,
+        127.99,
+        128.0,
+        149.0,
+    ]
+    half += [
+        300.0,
+        709.7,
+        745.2,
+        1000.0,
+        4095.0,
+        12345.678,
+        65504.0,
+        1e5,
+        8388609.0,
+        1e10,
+        1e22,
+        3e38,
+        f.max,
+    ]
     half = [x for x in half if x <= f.max]
-    return floats(dtype, [float("nan"), float("inf"), float("-inf"), 0.0, -0.0] + half + [-x for x in half])
+    return floats(
+        dtype, [float("nan"), float("inf"), float("-inf"), 0.0, -0.0] + half + [-x for x in half]
+    )
 
 
 def short_edges(dtype, divisor=False):
@@ -138,7 +213,9 @@ def short_edges(dtype, divisor=False):
         return torch.tensor([x for x in out if not (divisor and x in (0, -1))], dtype=dtype)
     f = torch.finfo(dtype)
     out = [f.smallest_normal * f.eps, f.smallest_normal, 0.5, 1.0, 1 + f.eps, 2.0, 3.0, 7.5, f.max]
-    return floats(dtype, [float("nan"), float("inf"), float("-inf"), 0.0, -0.0] + out + [-x for x in out])
+    return floats(
+        dtype, [float("nan"), float("inf"), float("-inf"), 0.0, -0.0] + out + [-x for x in out]
+    )
 
 
 def noise(dtype, shape, *key, scale=3.0):
@@ -160,7 +237,11 @@ def any_bits(dtype, n, *key):
     if dtype in (torch.float64, torch.int64):
         hi, lo = (torch.randint(-(2**31), 2**31, (n,), generator=g) for _ in range(2))
         return ((hi << 32) | (lo & 0xFFFFFFFF)).view(dtype)
-    return torch.randint(0, 256, (n,), generator=g).to(dtype) if dtype == torch.uint8 else noise(dtype, (n,), *key)
+    return (
+        torch.randint(0, 256, (n,), generator=g).to(dtype)
+        if dtype == torch.uint8
+        else noise(dtype, (n,), *key)
+    )
 
 
 def shaped(dtype, *key):
@@ -185,7 +266,8 @@ def elementwise(g, op, f, ins, kind, attrs=None):
     dtype = native[0].dtype
     if dtype.is_floating_point and kind in ("ulp", "input", "normal"):
         tol = tolerance(kind, dtype)
-        # PyTorch's own erf, gelu, sinh and cosh are rougher than this in 32 bits and below; see README.md.
+        # PyTorch's own erf, gelu, sinh and cosh are rougher than this in 32 bits and below; see
+        # README.md.
         check = op not in ("erf", "gelu", "sinh", "cosh") or dtype == torch.float64
         label = (g.name, op, dtype_name(dtype), str(ins)[:60])
         out = oracle(f, ins, attrs, tol, label, common=dtype, check=check)
@@ -202,7 +284,9 @@ def elementwise(g, op, f, ins, kind, attrs=None):
 def unary(g):
     for op, (f, kind) in UNARY.items():
         for dtype in DTYPES:
-            if (op in FLOAT_ONLY and dtype not in FLOATS) or (op in NO_BOOL and dtype == torch.bool):
+            if (op in FLOAT_ONLY and dtype not in FLOATS) or (
+                op in NO_BOOL and dtype == torch.bool
+            ):
                 continue
             e = edges(dtype)
             ins = [e]
@@ -231,9 +315,19 @@ def pairs(dtype, op):
 
 
 SHAPES = [
-    ((), ()), ((), (3,)), ((1,), (3,)), ((2, 1), (3,)), ((2, 1), (1, 3)), ((0,), (1,)), ((0, 3), (3,)),
-    ((2, 0, 3), (2, 1, 3)), ((4, 1, 3), (2, 1)), ((2, 3, 1, 2), (1, 4, 1)), ((1, 2, 1, 3, 1), (2, 1, 2, 1, 2)),
-    ((5,), (5,)), ((2, 2, 2), (2, 2, 2)),
+    ((), ()),
+    ((), (3,)),
+    ((1,), (3,)),
+    ((2, 1), (3,)),
+    ((2, 1), (1, 3)),
+    ((0,), (1,)),
+    ((0, 3), (3,)),
+    ((2, 0, 3), (2, 1, 3)),
+    ((4, 1, 3), (2, 1)),
+    ((2, 3, 1, 2), (1, 4, 1)),
+    ((1, 2, 1, 3, 1), (2, 1, 2, 1, 2)),
+    ((5,), (5,)),
+    ((2, 2, 2), (2, 2, 2)),
 ]
 MISFITS = [((2,), (3,)), ((2, 3), (2,)), ((0,), (2,)), ((2, 3), (4,)), ((2, 3, 4), (2, 1, 3))]
 
@@ -246,7 +340,9 @@ def binary(g):
         for k, (a, b) in enumerate(SHAPES):
             if op not in ("add", "pow", "le") and k % 3 != len(op) % 3:
                 continue
-            for dtype in (torch.float32, torch.int64) if op.startswith("bitwise") else (torch.float32,):
+            for dtype in (
+                (torch.float32, torch.int64) if op.startswith("bitwise") else (torch.float32,)
+            ):
                 elementwise(g, op, f, [noise(dtype, a, "a"), noise(dtype, b, "b")], kind)
         x, y = shaped(torch.float32, op)[4:], shaped(torch.float32, op, "other")[4:]
         if not op.startswith("bitwise"):
@@ -267,7 +363,11 @@ def scalars(g):
                 x = torch.where(x == 0, torch.ones_like(x), x)
             for s in (2, -3, 2.5, -0.5, True):
                 # By an integer of another sign u8 has no answer that PyTorch defines for all ops.
-                if dtype == torch.uint8 and s == -3 and op not in ("add", "sub", "mul", "bitwise_and", "bitwise_or"):
+                if (
+                    dtype == torch.uint8
+                    and s == -3
+                    and op not in ("add", "sub", "mul", "bitwise_and", "bitwise_or")
+                ):
                     continue
                 if op == "pow" and s in (-3, True):
                     continue  # PyTorch refuses a negative exponent of integers, we give 0, 1 or -1.
@@ -275,7 +375,10 @@ def scalars(g):
                     ins = [s, x] if left else [x, s]
                     call = with_scalar(op, f)
                     if call is None or refused(call, ins, {}):
-                        if (op in ("bitwise_and", "bitwise_or", "bitwise_xor") and isinstance(s, float)) or (
+                        if (
+                            op in ("bitwise_and", "bitwise_or", "bitwise_xor")
+                            and isinstance(s, float)
+                        ) or (
                             op in ("sub", "fmod", "remainder") and dtype == torch.bool and s is True
                         ):
                             g.case(op, ins, {}, "error")
@@ -321,7 +424,18 @@ def weak(s, x):
     return torch.tensor(s, dtype=t)
 
 
-PROMOTED = ("add", "div", "pow", "maximum", "eq", "lt", "logical_xor", "bitwise_and", "atan2", "remainder")
+PROMOTED = (
+    "add",
+    "div",
+    "pow",
+    "maximum",
+    "eq",
+    "lt",
+    "logical_xor",
+    "bitwise_and",
+    "atan2",
+    "remainder",
+)
 
 
 def promotion(g):
@@ -337,7 +451,13 @@ def promotion(g):
     for a in DTYPES:
         for b in DTYPES:
             t = torch.promote_types(a, b)
-            g.case("promote_types", [], {"a": dtype_name(a), "b": dtype_name(b), "want": dtype_name(t)}, [], "bits")
+            g.case(
+                "promote_types",
+                [],
+                {"a": dtype_name(a), "b": dtype_name(b), "want": dtype_name(t)},
+                [],
+                "bits",
+            )
         for s in (True, 2, 2.5):
             t = torch.result_type(torch.ones(2, dtype=a), s)
             g.case("promote_scalar", [s], {"a": dtype_name(a), "want": dtype_name(t)}, [], "bits")
@@ -355,15 +475,36 @@ def where_and_cast(g):
         for b in DTYPES:
             elementwise(g, "where", f, [c, noise(a, (12,), "x"), noise(b, (12,), "y")], "bits")
     c = In(noise(torch.bool, (2, 3), "c"), ("transpose", 0, 1))
-    for a, b in (((2,), (3, 1)), ((), ()), ((1, 1), (4, 3, 2)), ((3, 2), (1,)), ((0, 1, 2), (2,)), ((5,), (2,))):
-        elementwise(g, "where", f, [c, noise(torch.float32, a, "x"), noise(torch.float32, b, "y")], "bits")
+    for a, b in (
+        ((2,), (3, 1)),
+        ((), ()),
+        ((1, 1), (4, 3, 2)),
+        ((3, 2), (1,)),
+        ((0, 1, 2), (2,)),
+        ((5,), (2,)),
+    ):
+        elementwise(
+            g, "where", f, [c, noise(torch.float32, a, "x"), noise(torch.float32, b, "y")], "bits"
+        )
     x = noise(torch.float16, (3, 2), "x")
     for s in (2, 2.5, True):
         elementwise(g, "where", f, [c, x, s], "bits")
         elementwise(g, "where", f, [c, s, x], "bits")
     # float, int and NaN operands keep their bits; a condition must be bool.
-    elementwise(g, "where", f, [noise(torch.int64, (3,)), edges(torch.float32)[:3], edges(torch.float32)[3:6]], "bits")
-    elementwise(g, "where", f, [noise(torch.bool, (6,)), edges(torch.float32)[:6], edges(torch.float32)[6:12]], "bits")
+    elementwise(
+        g,
+        "where",
+        f,
+        [noise(torch.int64, (3,)), edges(torch.float32)[:3], edges(torch.float32)[3:6]],
+        "bits",
+    )
+    elementwise(
+        g,
+        "where",
+        f,
+        [noise(torch.bool, (6,)), edges(torch.float32)[:6], edges(torch.float32)[6:12]],
+        "bits",
+    )
     for a in DTYPES:
         for b in DTYPES:
             x = edges(a)
@@ -373,7 +514,10 @@ def where_and_cast(g):
                 x = x[(x.double() >= i.min) & (x.double() < i.max * (1 - 2**-20))]
             name = {"dtype": dtype_name(b)}
             g.case("cast", [x], name, [x.to(b)], "bits")
-            x = In(noise(a, (3, 4), "cast").abs() if a != torch.bool else noise(a, (3, 4)), ("transpose", 0, 1))
+            x = In(
+                noise(a, (3, 4), "cast").abs() if a != torch.bool else noise(a, (3, 4)),
+                ("transpose", 0, 1),
+            )
             g.case("cast", [x], name, [value(x).to(b)], "bits")
 
 

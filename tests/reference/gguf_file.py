@@ -17,7 +17,14 @@ T = gguf.GGMLQuantizationType
 w = (rng.standard_normal((3, 512)) * rng.choice([1e-3, 1, 30], (3, 1))).astype(np.float32)
 w[1, 32:64] = 0  # a block without a scale
 out = gguf.GGUFWriter(pathlib.Path(__file__).with_name("reference.gguf"), "reference")
-for name, value in [("u8", 200), ("i8", -3), ("u16", 40000), ("i16", -300), ("u32", 1 << 31), ("i32", -5)]:
+for name, value in [
+    ("u8", 200),
+    ("i8", -3),
+    ("u16", 40000),
+    ("i16", -300),
+    ("u32", 1 << 31),
+    ("i32", -5),
+]:
     getattr(out, {"u": "add_uint", "i": "add_int"}[name[0]] + name[1:])(f"value.{name}", value)
 out.add_uint64("value.u64", (1 << 64) - 1)
 out.add_int64("value.i64", -(1 << 63))

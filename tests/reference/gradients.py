@@ -34,14 +34,44 @@ def make():
             for x in shaped(torch.float32, op, "grad"):
                 both(op, f, [ok(op, x)])
     kinks = torch.tensor([0.0, -0.0, 1.0, -1.0, 20.0, 20.5, 30.0, -30.0, 88.0, -88.0])
-    for op in ("relu", "abs", "softplus", "sigmoid", "tanh", "silu", "gelu", "square", "erf", "exp2"):
+    for op in (
+        "relu",
+        "abs",
+        "softplus",
+        "sigmoid",
+        "tanh",
+        "silu",
+        "gelu",
+        "square",
+        "erf",
+        "exp2",
+    ):
         both(op, UNARY[op][0], [kinks])
-    for op in ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "atan2", "fmod", "remainder"):
+    for op in (
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "maximum",
+        "minimum",
+        "atan2",
+        "fmod",
+        "remainder",
+    ):
         f = BINARY[op][0]
         a = (lambda x: x.abs() + 0.2) if op == "pow" else (lambda x: x)
-        b = (lambda x: x + torch.where(x < 0, -0.3, 0.3).to(x.dtype)) if op in ("div", "fmod", "remainder") else (lambda x: x)
+        b = (
+            (lambda x: x + torch.where(x < 0, -0.3, 0.3).to(x.dtype))
+            if op in ("div", "fmod", "remainder")
+            else (lambda x: x)
+        )
         for dtype in (torch.float32, torch.float64):
-            both(op, f, [a(noise(dtype, (24,), "ga", scale=1.5)), b(noise(dtype, (24,), "gb", scale=1.5))])
+            both(
+                op,
+                f,
+                [a(noise(dtype, (24,), "ga", scale=1.5)), b(noise(dtype, (24,), "gb", scale=1.5))],
+            )
         for x, y in SHAPES:
             both(op, f, [a(noise(torch.float32, x, "ga")), b(noise(torch.float32, y, "gb"))])
         for x in shaped(torch.float32, op, "ga")[4:]:

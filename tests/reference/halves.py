@@ -12,7 +12,8 @@ from store import FLOATS, Group, In, as_tuple, ordered, random, value
 
 HALVES = (torch.float16, torch.bfloat16)
 SCALES = (1e-4, 1.0, 300.0)
-# Calls of an op, and elements of an operand, at most; more elements where an op has no smaller call before.
+# Calls of an op, and elements of an operand, at most; more elements where an op has no smaller call
+# before.
 CALLS_MAX, NUMEL_MAX, FIRST_MAX = 4, 48, 1200
 
 
@@ -25,8 +26,13 @@ def scaled(x, scale, dtype):
 
 def back(f, ins, attrs, up, wide):
     """Results and gradients of the float operands; `None` where PyTorch has none."""
-    seen = [x.double() if wide and isinstance(x, torch.Tensor) and x.dtype in FLOATS else x for x in ins]
-    seen = [x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.dtype in FLOATS else x for x in seen]
+    seen = [
+        x.double() if wide and isinstance(x, torch.Tensor) and x.dtype in FLOATS else x for x in ins
+    ]
+    seen = [
+        x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.dtype in FLOATS else x
+        for x in seen
+    ]
     leaves = [x for x in seen if isinstance(x, torch.Tensor) and x.requires_grad]
     out = as_tuple(f(*seen, **attrs))[0]
     if not out.requires_grad:
@@ -43,12 +49,16 @@ def stored(g, truth, own, dtype):
     if own is not None:
         ulps = (ordered(own.detach().to(dtype)) - ordered(near)).abs()
         own = own if bool((ulps > 1).any()) else None
-    return g.tensor(truth.detach().float()), None if own is None else g.tensor(own.detach().to(dtype))
+    return g.tensor(truth.detach().float()), None if own is None else g.tensor(
+        own.detach().to(dtype)
+    )
 
 
 def case(op, f, ins, attrs, key, dtype):
     def up(out):
-        return torch.randn(out.shape, generator=random("half", op, key), dtype=torch.float64).to(dtype)
+        return torch.randn(out.shape, generator=random("half", op, key), dtype=torch.float64).to(
+            dtype
+        )
 
     truth, slopes = back(f, ins, attrs, up, True)
     if not truth.dtype.is_floating_point:
@@ -61,8 +71,14 @@ def case(op, f, ins, attrs, key, dtype):
         return  # a result of another type: its call mixes them
     want, beside = stored(VALUES, truth, own, dtype)
     VALUES.case(op, ins, attrs, "own", own=[beside])
-    VALUES.lines[-1] = VALUES.lines[-1].replace('"out":"own"', f'"out":["{want}"]').replace('"tol":"bits"', '"tol":"own"')
-    kept = [None if s is None else stored(GRADIENTS, s, o, dtype) for s, o in zip(slopes, own_slopes)]
+    VALUES.lines[-1] = (
+        VALUES.lines[-1]
+        .replace('"out":"own"', f'"out":["{want}"]')
+        .replace('"tol":"bits"', '"tol":"own"')
+    )
+    kept = [
+        None if s is None else stored(GRADIENTS, s, o, dtype) for s, o in zip(slopes, own_slopes)
+    ]
     if all(k is None for k in kept):
         return
     GRADIENTS.case(
@@ -77,13 +93,18 @@ VALUES, GRADIENTS, SEEN = Group("halves"), Group("grad_halves"), {}
 def take(op, f, ins, attrs):
     """One more call that has gradients: it is made now, since it may be of what its loop has now."""
     floats = [x for x in ins if isinstance(x, torch.Tensor) and x.dtype in FLOATS]
-    plain = not any(isinstance(x, In) for x in ins) and all(x.dtype == torch.float32 for x in floats)
+    plain = not any(isinstance(x, In) for x in ins) and all(
+        x.dtype == torch.float32 for x in floats
+    )
     calls = SEEN.setdefault(op, set())
     most = NUMEL_MAX if calls else FIRST_MAX
     small = all(value(x).numel() <= most for x in ins if isinstance(value(x), torch.Tensor))
     if not plain or not small or not floats or op in ("cast", "paged_attention"):
         return
-    key = (str(attrs), tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__ for x in ins))
+    key = (
+        str(attrs),
+        tuple(tuple(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__ for x in ins),
+    )
     if key in calls or len(calls) == CALLS_MAX:
         return
     calls.add(key)
@@ -105,7 +126,12 @@ def many():
         index = torch.zeros(3000, dtype=torch.int64)
         zero = torch.zeros(2, dtype=dtype)
         call = lambda op, f, ins, attrs: case(op, f, ins, attrs, "many", dtype)  # noqa: E731
-        call("scatter_add", lambda x, i, s, dim: x.scatter_add(dim, i, s), [zero, index, ones], {"dim": 0})
+        call(
+            "scatter_add",
+            lambda x, i, s, dim: x.scatter_add(dim, i, s),
+            [zero, index, ones],
+            {"dim": 0},
+        )
         for how in ("amax", "amin"):
             f = lambda x, i, s, dim, reduce: x.scatter_reduce(dim, i, s, reduce)  # noqa: E731
             call("scatter_reduce", f, [zero, index, ones], {"dim": 0, "reduce": how})
@@ -114,5 +140,10 @@ def many():
         table = torch.zeros((2, 2), dtype=dtype)
         call("embedding", lambda w, i: torch.nn.functional.embedding(i, w), [table, index], {})
         row = (torch.arange(24).reshape(4, 6) / 7 - 1.5).to(dtype)
-        call("linear", torch.nn.functional.linear, [row[:2], row, torch.tensor([-1.0, 0.5, 3, 0]).to(dtype)], {})
+        call(
+            "linear",
+            torch.nn.functional.linear,
+            [row[:2], row, torch.tensor([-1.0, 0.5, 3, 0]).to(dtype)],
+            {},
+        )
         call("take", lambda x, i: x.take(i), [zero, index], {})

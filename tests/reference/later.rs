@@ -21,18 +21,22 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("layer_norm", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => {
             futures(x.layer_norm(w, b, attrs["eps"].as_f64()?))
         }
-        ("rms_norm", [Arg::Tensor(x), Arg::Tensor(w)]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
+        ("rms_norm", [Arg::Tensor(x), Arg::Tensor(w)]) => {
+            futures(x.rms_norm(w, attrs["eps"].as_f64()?))
+        }
         ("layer_norm", [Arg::Tensor(x), Arg::Tensor(w), Arg::Absent]) => {
             futures(x.layer_norm_weighted(w, attrs["eps"].as_f64()?))
         }
-        ("layer_norm", [Arg::Tensor(x), Arg::Absent, Arg::Absent]) => {
-            futures(x.layer_norm_plain(attrs["normalized_shape"].as_array()?.len(), attrs["eps"].as_f64()?))
-        }
-        ("rms_norm", [Arg::Tensor(x), Arg::Absent]) => {
-            futures(x.rms_norm_plain(attrs["normalized_shape"].as_array()?.len(), attrs["eps"].as_f64()?))
-        }
+        ("layer_norm", [Arg::Tensor(x), Arg::Absent, Arg::Absent]) => futures(
+            x.layer_norm_plain(attrs["normalized_shape"].as_array()?.len(), attrs["eps"].as_f64()?),
+        ),
+        ("rms_norm", [Arg::Tensor(x), Arg::Absent]) => futures(
+            x.rms_norm_plain(attrs["normalized_shape"].as_array()?.len(), attrs["eps"].as_f64()?),
+        ),
         ("gather", [Arg::Tensor(x), Arg::Tensor(i)]) => futures(x.gather(int("dim")?, i)),
-        ("index_select", [Arg::Tensor(x), Arg::Tensor(i)]) => futures(x.index_select(int("dim")?, i)),
+        ("index_select", [Arg::Tensor(x), Arg::Tensor(i)]) => {
+            futures(x.index_select(int("dim")?, i))
+        }
         ("embedding", [Arg::Tensor(x), Arg::Tensor(i)]) => futures(x.embedding(i)),
         ("scatter_add", [Arg::Tensor(x), Arg::Tensor(i), Arg::Tensor(s)]) => {
             futures(x.scatter_add(int("dim")?, i, s))
@@ -51,17 +55,23 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("triu", [Arg::Tensor(x)]) => futures(x.triu(attrs["diagonal"].as_i64()?)),
         ("roll", [Arg::Tensor(x)]) => futures(x.roll(ints(&attrs["shifts"]), ints(&attrs["dims"]))),
         ("flip", [Arg::Tensor(x)]) => futures(x.flip(ints(&attrs["dims"]))),
-        ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => futures(x.masked_fill(m, *s)),
+        ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => {
+            futures(x.masked_fill(m, *s))
+        }
         ("repeat", [Arg::Tensor(x)]) => futures(x.repeat(ints(&attrs["repeats"]))),
         ("split", [Arg::Tensor(x)]) if attrs["sizes"].is_array() => {
             several(x.split_with_sizes(ints(&attrs["sizes"]), int("dim")?))
         }
         ("split", [Arg::Tensor(x)]) => several(x.split(size("size")?, int("dim")?)),
         ("chunk", [Arg::Tensor(x)]) => several(x.chunk(size("chunks")?, int("dim")?)),
-        ("linear", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => futures(x.linear(w, Some(b))),
+        ("linear", [Arg::Tensor(x), Arg::Tensor(w), Arg::Tensor(b)]) => {
+            futures(x.linear(w, Some(b)))
+        }
         ("bmm", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.bmm(b)),
         ("t", [Arg::Tensor(x)]) => futures(x.t()),
-        ("argsort", [Arg::Tensor(x)]) => futures(x.argsort(int("dim")?, attrs["descending"] == true)),
+        ("argsort", [Arg::Tensor(x)]) => {
+            futures(x.argsort(int("dim")?, attrs["descending"] == true))
+        }
         ("sort_with_positions", [Arg::Tensor(x)]) => {
             both(x.sort_with_positions(int("dim")?, attrs["descending"] == true))
         }

@@ -4,8 +4,8 @@
 use super::apply::{Arg, Made, futures};
 use super::case::ints;
 use futensor::{
-    AttentionOptions, ConvOptions, InterpolateMode, InterpolateOptions, LossOptions, PadMode, PoolOptions,
-    Reduction, TensorFuture,
+    AttentionOptions, ConvOptions, InterpolateMode, InterpolateOptions, LossOptions, PadMode,
+    PoolOptions, Reduction, TensorFuture,
 };
 use serde_json::Value;
 
@@ -52,7 +52,9 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         },
         "take" => futures(x.take(tensor(1)?)),
         "index" => futures(x.index(&(1..args.len()).map(tensor).collect::<Vec<_>>())),
-        "flatten" => futures(x.flatten(attrs["start"].as_i64()? as isize, attrs["end"].as_i64()? as isize)),
+        "flatten" => {
+            futures(x.flatten(attrs["start"].as_i64()? as isize, attrs["end"].as_i64()? as isize))
+        }
         "scaled_dot_product_attention" => {
             let mut options = AttentionOptions::default().causal(attrs["is_causal"] == true);
             if let Some(scale) = attrs["scale"].as_f64() {
@@ -123,9 +125,9 @@ fn pool(attrs: &Value) -> PoolOptions {
 
 fn interpolation(attrs: &Value) -> Option<InterpolateOptions> {
     let options = match (&attrs["size"], &attrs["scale_factor"]) {
-        (Value::Null, Value::Array(all)) => {
-            InterpolateOptions::scales(&all.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>()?)
-        }
+        (Value::Null, Value::Array(all)) => InterpolateOptions::scales(
+            &all.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>()?,
+        ),
         (Value::Null, one) => InterpolateOptions::scale(one.as_f64()?),
         (size, _) => InterpolateOptions::size(sizes(size)),
     };

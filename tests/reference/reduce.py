@@ -68,7 +68,18 @@ def one(g, grad, op, x, attrs):
         sums = OPS["sum"](v.double().abs(), **attrs) if not v.isnan().any() else v.new_zeros(())
         scale = biggest(sums / (v.numel() or 1)) if op == "mean" else biggest(sums)
         scale = biggest(v) if op == "mean" else scale
-    numeric(g, op, f, [x], attrs, scale=scale, n=4, ulp=8 if op == "prod" else 2, grad=grad, wide=op != "prod")
+    numeric(
+        g,
+        op,
+        f,
+        [x],
+        attrs,
+        scale=scale,
+        n=4,
+        ulp=8 if op == "prod" else 2,
+        grad=grad,
+        wide=op != "prod",
+    )
 
 
 def tied(dtype):
@@ -87,7 +98,9 @@ def make():
                 scale = 1.2 if op == "prod" else 3.0
                 x = noise(dtype, shape, "reduce", scale=scale)
                 if op in ("any", "all"):
-                    x = (noise(torch.int64, shape, op).abs() % 9 < (1 if op == "any" else 8)).to(dtype)
+                    x = (noise(torch.int64, shape, op).abs() % 9 < (1 if op == "any" else 8)).to(
+                        dtype
+                    )
                 for k, dims in enumerate(choices):
                     if op in ARGS and dims is not None:
                         if len(dims) > 1:
@@ -98,7 +111,9 @@ def make():
                     attrs = {key: dims}
                     if dims is not None:
                         attrs["keepdim"] = (k + len(shape)) % 2 == 1
-                    one(g, grad if dtype == torch.float32 or len(shape) == 3 else None, op, x, attrs)
+                    one(
+                        g, grad if dtype == torch.float32 or len(shape) == 3 else None, op, x, attrs
+                    )
             for d in (None, 0, 1):
                 attrs = {key: d if op in ARGS or d is None else [d]}
                 one(g, None, op, tied(dtype), attrs)

@@ -18,12 +18,18 @@ SHAPE = (7,)
 OPTIMIZERS = {
     "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr),
     "sgd_decay": lambda p, lr: torch.optim.SGD(p, lr=lr, weight_decay=0.05),
-    "sgd_momentum": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, dampening=0.2, weight_decay=0.01),
+    "sgd_momentum": lambda p, lr: torch.optim.SGD(
+        p, lr=lr, momentum=0.9, dampening=0.2, weight_decay=0.01
+    ),
     "sgd_nesterov": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9, nesterov=True),
     "adam": lambda p, lr: torch.optim.Adam(p, lr=lr),
-    "adam_decay": lambda p, lr: torch.optim.Adam(p, lr=lr, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+    "adam_decay": lambda p, lr: torch.optim.Adam(
+        p, lr=lr, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1
+    ),
     "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr),
-    "adamw_decay": lambda p, lr: torch.optim.AdamW(p, lr=lr, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2),
+    "adamw_decay": lambda p, lr: torch.optim.AdamW(
+        p, lr=lr, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2
+    ),
 }
 
 
@@ -40,7 +46,9 @@ def optimizers(out):
     for kind, dtype in HALVES.items():
         for scale in SCALES:
             start = (noise(SHAPE, "start", scale) * scale).to(dtype)
-            gradients = [(noise(SHAPE, "gradient", scale, k) * scale).to(dtype) for k in range(STEPS)]
+            gradients = [
+                (noise(SHAPE, "gradient", scale, k) * scale).to(dtype) for k in range(STEPS)
+            ]
             out[f"{kind}/{scale:g}/start"] = start
             for k, g in enumerate(gradients):
                 out[f"{kind}/{scale:g}/gradient/{k}"] = g
@@ -59,13 +67,17 @@ def optimizers(out):
 def clipping(out):
     for kind, dtype in HALVES.items():
         for scale in SCALES:
-            gradients = [(noise(s, "clip", scale, str(s)) * scale).to(dtype) for s in [(300,), (4,)]]
+            gradients = [
+                (noise(s, "clip", scale, str(s)) * scale).to(dtype) for s in [(300,), (4,)]
+            ]
             for limit in (0.1, 100.0):
                 all = [torch.nn.Parameter(g.double()) for g in gradients]
                 for p in all:
                     p.grad = p.detach().clone()
                 case = f"clip/{kind}/{scale:g}/{limit:g}"
-                out[f"{case}/norm"] = torch.nn.utils.clip_grad_norm_(all, limit * scale).detach().to(dtype)
+                out[f"{case}/norm"] = (
+                    torch.nn.utils.clip_grad_norm_(all, limit * scale).detach().to(dtype)
+                )
                 for k, p in enumerate(all):
                     out[f"{case}/{k}"] = p.grad.to(dtype)
                 for p, g in zip(all, gradients):
@@ -138,7 +150,10 @@ def layers(out):
     batch = torch.nn.BatchNorm1d(3, eps=0.5, momentum=0.3)
     for k in range(3):
         out[f"layers/batch/{k}"] = batch(x[k]).detach().clone()
-    out["layers/batch/mean"], out["layers/batch/var"] = batch.running_mean.clone(), batch.running_var.clone()
+    out["layers/batch/mean"], out["layers/batch/var"] = (
+        batch.running_mean.clone(),
+        batch.running_var.clone(),
+    )
     out["layers/batch/use"] = batch.eval()(x[3]).detach().clone()
     weight = noise((3,), "layers", "weight").float()
     out["layers/weight"] = weight

@@ -17,19 +17,33 @@ pub fn reference(device: &Device) -> HashMap<String, TensorFuture> {
 }
 
 /// The optimizers of `steps.py`.
-pub const OPTIMIZERS: [&str; 8] =
-    ["sgd", "sgd_decay", "sgd_momentum", "sgd_nesterov", "adam", "adam_decay", "adamw", "adamw_decay"];
+pub const OPTIMIZERS: [&str; 8] = [
+    "sgd",
+    "sgd_decay",
+    "sgd_momentum",
+    "sgd_nesterov",
+    "adam",
+    "adam_decay",
+    "adamw",
+    "adamw_decay",
+];
 
 pub fn optimizer(name: &str, p: Vec<Parameter>, lr: f64) -> Box<dyn Optimizer> {
     match name {
         "sgd" => Box::new(optim::Sgd::new(p, lr)),
         "sgd_decay" => Box::new(optim::Sgd::new(p, lr).weight_decay(0.05)),
-        "sgd_momentum" => Box::new(optim::Sgd::new(p, lr).momentum(0.9).dampening(0.2).weight_decay(0.01)),
+        "sgd_momentum" => {
+            Box::new(optim::Sgd::new(p, lr).momentum(0.9).dampening(0.2).weight_decay(0.01))
+        }
         "sgd_nesterov" => Box::new(optim::Sgd::new(p, lr).momentum(0.9).nesterov(true)),
         "adam" => Box::new(optim::Adam::new(p, lr)),
-        "adam_decay" => Box::new(optim::Adam::new(p, lr).betas(0.8, 0.95).eps(1e-3).weight_decay(0.1)),
+        "adam_decay" => {
+            Box::new(optim::Adam::new(p, lr).betas(0.8, 0.95).eps(1e-3).weight_decay(0.1))
+        }
         "adamw" => Box::new(optim::AdamW::new(p, lr)),
-        "adamw_decay" => Box::new(optim::AdamW::new(p, lr).betas(0.8, 0.95).eps(1e-3).weight_decay(0.2)),
+        "adamw_decay" => {
+            Box::new(optim::AdamW::new(p, lr).betas(0.8, 0.95).eps(1e-3).weight_decay(0.2))
+        }
         other => panic!("no optimizer is called {other}"),
     }
 }
@@ -56,7 +70,11 @@ pub fn one_ulp(got: &TensorFuture, want: &TensorFuture, what: &str) {
     for (g, w) in got.iter().zip(&want) {
         let ulp = least.max(2f64.powi(w.abs().max(least).log2().floor() as i32 - digits));
         assert!((g - w).abs() <= ulp, "{what}: {got:?}, and not {want:?}");
-        assert_eq!((*g == 0.0, g.is_finite()), (*w == 0.0, w.is_finite()), "{what}: {got:?}, and not {want:?}");
+        assert_eq!(
+            (*g == 0.0, g.is_finite()),
+            (*w == 0.0, w.is_finite()),
+            "{what}: {got:?}, and not {want:?}"
+        );
     }
 }
 
@@ -94,21 +112,25 @@ pub fn halves_step_as_float64_rounded_once(device: &Device, optimizers: &[&str])
 /// The same steps inside a region: its closure makes an optimizer that goes on from a state.
 pub fn a_region_steps_halves_as_float64_rounded_once(device: &Device, optimizers: &[&str]) {
     let reference = reference(device);
-    for (half, name) in HALVES.iter().flat_map(|half| optimizers.iter().map(move |name| (half, *name))) {
+    for (half, name) in
+        HALVES.iter().flat_map(|half| optimizers.iter().map(move |name| (half, *name)))
+    {
         let scale = "300";
         let at = |what: &str| &reference[&format!("{half}/{scale}/{what}")];
         let lr = rate(name, scale);
         let names = std::sync::Mutex::new(Vec::new());
-        let region = device.region(|(p, g, kept): (TensorFuture, TensorFuture, Vec<TensorFuture>)| {
-            let p = Parameter::new(p);
-            let mut own = optimizer(name, vec![p.clone()], lr);
-            let before = names.lock().unwrap().clone();
-            own.load_state(before.into_iter().zip(kept).collect()).expect("its own state");
-            own.step(&[g]).detach();
-            let (after, kept): (Vec<String>, Vec<TensorFuture>) = own.state().into_iter().unzip();
-            *names.lock().unwrap() = after;
-            (p.value().stop_gradient(), kept)
-        });
+        let region =
+            device.region(|(p, g, kept): (TensorFuture, TensorFuture, Vec<TensorFuture>)| {
+                let p = Parameter::new(p);
+                let mut own = optimizer(name, vec![p.clone()], lr);
+                let before = names.lock().unwrap().clone();
+                own.load_state(before.into_iter().zip(kept).collect()).expect("its own state");
+                own.step(&[g]).detach();
+                let (after, kept): (Vec<String>, Vec<TensorFuture>) =
+                    own.state().into_iter().unzip();
+                *names.lock().unwrap() = after;
+                (p.value().stop_gradient(), kept)
+            });
         let (mut p, mut kept) = (at("start").clone(), Vec::new());
         for k in 0..4 {
             let (new, after) = region.call((p, at(&format!("gradient/{k}")).clone(), kept));
@@ -126,12 +148,14 @@ pub fn halves_are_clipped_as_float64_rounded_once(device: &Device) {
         let at = |what: &str| reference[&format!("clip/{half}/{scale}/{what}")].clone();
         let gradients = [at("gradient/0"), at("gradient/1")];
         for limit in ["0.1", "100"] {
-            let most = limit.parse::<f64>().expect("a limit") * scale.parse::<f64>().expect("a scale");
+            let most =
+                limit.parse::<f64>().expect("a limit") * scale.parse::<f64>().expect("a scale");
             let what = format!("{half} at {scale}, limit {limit}");
             let (clipped, norm) = optim::clip_grad_norm(&gradients, most);
             one_ulp(&norm, &at(&format!("{limit}/norm")), &what);
             let values = optim::clip_grad_value(&gradients, most);
-            let region = device.region(|gradients: Vec<TensorFuture>| optim::clip_grad_norm(&gradients, most));
+            let region = device
+                .region(|gradients: Vec<TensorFuture>| optim::clip_grad_norm(&gradients, most));
             let (inside, norm_inside) = region.call(gradients.to_vec());
             one_ulp(&norm_inside, &norm, &what);
             for k in 0..2 {
@@ -143,8 +167,8 @@ pub fn halves_are_clipped_as_float64_rounded_once(device: &Device) {
     }
 }
 
-/// Steps are counted for each parameter: PyTorch's values of one that is first used at the fourth step, and of
-/// another that is left out of the fifth.
+/// Steps are counted for each parameter: PyTorch's values of one that is first used at the fourth
+/// step, and of another that is left out of the fifth.
 pub fn steps_are_counted_for_each_parameter(
     device: &Device,
     of: impl Fn(&str, Vec<Parameter>) -> Box<dyn Optimizer>,
@@ -158,10 +182,12 @@ pub fn steps_are_counted_for_each_parameter(
         for step in 0..6 {
             let used = [step != 4, step >= 3];
             let gradient = |k: usize| used[k].then(|| at(format!("gradient/{step}/{k}")));
-            block_on(optimizer.step_some(&[gradient(0), gradient(1)])).expect("a step that is taken");
+            block_on(optimizer.step_some(&[gradient(0), gradient(1)]))
+                .expect("a step that is taken");
             for (k, p) in p.iter().enumerate() {
                 let (got, want) = (floats(&p.value()), floats(&at(format!("{name}/{step}/{k}"))));
-                let near = got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 2e-6 * w.abs().max(1.0));
+                let near =
+                    got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 2e-6 * w.abs().max(1.0));
                 assert!(near, "{name}, step {step}, parameter {k}: {got:?}, and not {want:?}");
             }
             // Another one goes on from what was kept.

@@ -122,9 +122,14 @@ def write_raw(path, tensors):
 
 def write_tensors(path, named):
     """A safetensors file of tensors by name."""
+
     def raw(t):
         t = t.detach().contiguous()
-        return (t.view(torch.int16) if t.dtype in (torch.bfloat16, torch.float16) else t).numpy().tobytes()
+        return (
+            (t.view(torch.int16) if t.dtype in (torch.bfloat16, torch.float16) else t)
+            .numpy()
+            .tobytes()
+        )
 
     entries = [(name, NAMES[t.dtype][0], list(t.shape), raw(t)) for name, t in named.items()]
     size = write_raw(path, sorted(entries, key=lambda e: (-WIDTH[e[1]], e[0])))
@@ -132,7 +137,12 @@ def write_tensors(path, named):
 
 
 WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
-EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
+EPS = {
+    torch.float32: 2.0**-23,
+    torch.float64: 2.0**-52,
+    torch.float16: 2.0**-10,
+    torch.bfloat16: 2.0**-7,
+}
 
 
 def ordered(x):
@@ -249,7 +259,9 @@ def numeric(g, op, f, ins, attrs=None, scale=None, n=4, ulp=4, check=True, grad=
     else:
         tol = near(scale, dtype, n if not half else min(n, 2), ulp if not half else 2)
     # PyTorch's halves are rounded between steps in places; the float64 answer is the better one.
-    out = oracle(f, ins, attrs, tol, (g.name, op, dtype_name(dtype), attrs), check=check and not half)
+    out = oracle(
+        f, ins, attrs, tol, (g.name, op, dtype_name(dtype), attrs), check=check and not half
+    )
     g.case(op, ins, attrs, out, tol)
     if grad is not None and not half:
         gradient(grad, op, f, ins, attrs, tol)
@@ -270,7 +282,14 @@ def gradient(g, op, f, ins, attrs, tol, n=16):
         else:
             leaves.append(None)
             args.append(x)
-    dtype = next((value(x).dtype for x in ins if isinstance(value(x), torch.Tensor) and value(x).dtype in FLOATS), None)
+    dtype = next(
+        (
+            value(x).dtype
+            for x in ins
+            if isinstance(value(x), torch.Tensor) and value(x).dtype in FLOATS
+        ),
+        None,
+    )
     for also in ALSO:
         also(op, f, ins, attrs)
     wanted = [x for x in leaves if x is not None]
@@ -279,7 +298,9 @@ def gradient(g, op, f, ins, attrs, tol, n=16):
     out = run(f, args, attrs)[0]
     if not out.requires_grad:
         return
-    up = torch.randn(out.shape, generator=random("up", op, tuple(out.shape), str(attrs)), dtype=torch.float64).to(dtype)
+    up = torch.randn(
+        out.shape, generator=random("up", op, tuple(out.shape), str(attrs)), dtype=torch.float64
+    ).to(dtype)
     grads = iter(torch.autograd.grad(out, wanted, up.double(), allow_unused=True))
     found = [None if x is None else next(grads) for x in leaves]
     ins_dtypes = [None if l is None else value(x).dtype for l, x in zip(leaves, ins)]

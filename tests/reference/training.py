@@ -19,12 +19,18 @@ def noise(shape, *key, scale=1.0):
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "sgd_decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.05),
-    "sgd_momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.01),
+    "sgd_momentum": lambda p: torch.optim.SGD(
+        p, lr=0.1, momentum=0.9, dampening=0.2, weight_decay=0.01
+    ),
     "sgd_nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.05),
-    "adam_decay": lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1),
+    "adam_decay": lambda p: torch.optim.Adam(
+        p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.1
+    ),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.05),
-    "adamw_decay": lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2),
+    "adamw_decay": lambda p: torch.optim.AdamW(
+        p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2
+    ),
 }
 
 

@@ -22,7 +22,11 @@ CASES = [
     ("transpose", (2, 3), [[0, 1], [-1, 0], [1, 1], [0, 2]]),
     ("transpose", (2, 3, 4, 1), [[0, 2], [-1, -2], [-5, 0]]),
     ("transpose", (), [[0, 0], [0, -1]]),
-    ("permute", (2, 3, 4), [[[2, 0, 1]], [[0, 1, 2]], [[-1, 0, 1]], [[0, 1]], [[0, 0, 1]], [[0, 1, 3]]]),
+    (
+        "permute",
+        (2, 3, 4),
+        [[[2, 0, 1]], [[0, 1, 2]], [[-1, 0, 1]], [[0, 1]], [[0, 0, 1]], [[0, 1, 3]]],
+    ),
     ("permute", (), [[[]]]),
     ("unsqueeze", (2, 3), [[0], [1], [2], [-1], [-3], [3], [-4]]),
     ("unsqueeze", (), [[0], [-1]]),
@@ -32,7 +36,21 @@ CASES = [
     ("expand", (3, 1), [[[3, 4]], [[2, 3, 4]], [[-1, 5]], [[3, 0]], [[2, 4]], [[4]], [[-1, 3, 1]]]),
     ("expand", (), [[[2, 2]], [[]]]),
     ("expand", (0, 1), [[[0, 3]], [[2, 0, 1]]]),
-    ("narrow", (4, 5), [[0, 1, 2], [1, 0, 5], [-1, 2, 3], [0, 4, 0], [0, 3, 2], [0, -2, 2], [0, 5, 0], [2, 0, 1], [1, 0, -1]]),
+    (
+        "narrow",
+        (4, 5),
+        [
+            [0, 1, 2],
+            [1, 0, 5],
+            [-1, 2, 3],
+            [0, 4, 0],
+            [0, 3, 2],
+            [0, -2, 2],
+            [0, 5, 0],
+            [2, 0, 1],
+            [1, 0, -1],
+        ],
+    ),
 ]
 NAMES = {
     "reshape": ["shape"], "transpose": ["dim0", "dim1"], "permute": ["dims"], "unsqueeze": ["dim"],
@@ -68,7 +86,14 @@ def make():
             attrs = dict(zip(NAMES[op], args))
             for k, dtype in enumerate((torch.float32, torch.int64, torch.bool, torch.bfloat16)):
                 if k == 0 or shape in ((2, 3), (2, 3, 4)):
-                    numeric(g, op, VIEWS[op], [noise(dtype, shape, op)], attrs, grad=grad if k == 0 else None)
+                    numeric(
+                        g,
+                        op,
+                        VIEWS[op],
+                        [noise(dtype, shape, op)],
+                        attrs,
+                        grad=grad if k == 0 else None,
+                    )
     for x in strided(torch.float32):
         n = x.value().numel()
         for shape in ([n], [-1, 2], [2, -1], [n // 4, 2, 2], [2, 2, n // 4]):
@@ -86,14 +111,23 @@ def make():
             if dtype in (torch.float32, torch.uint8) or shape == (2, 2):
                 ins = [x, noise(dtype, shape, "src")]
                 numeric(g, "slice_assign", assign, ins, {"ranges": ranges}, grad=grad)
-        for y in (x, noise(dtype, (0, 3)), noise(dtype, (2, 3, 2), "z"), noise(dtype, (), "z"), torch.zeros(3).to(dtype)):
+        for y in (
+            x,
+            noise(dtype, (0, 3)),
+            noise(dtype, (2, 3, 2), "z"),
+            noise(dtype, (), "z"),
+            torch.zeros(3).to(dtype),
+        ):
             if dtype != torch.bool and y is not x and y.numel() > 1:
                 y = y * (noise(torch.bool, y.shape, "nz")).to(dtype)
             numeric(g, "nonzero", torch.nonzero, [y], {})
     numeric(g, "nonzero", torch.nonzero, [edges(torch.float32)[:8]], {})
     for x in strided(torch.int32):
         numeric(g, "nonzero", torch.nonzero, [x], {})
-    ins = [In(noise(torch.float32, (5, 4), "x"), ("transpose", 0, 1)), In(noise(torch.float32, (2, 1), "s"), ("expand", [2, 3]))]
+    ins = [
+        In(noise(torch.float32, (5, 4), "x"), ("transpose", 0, 1)),
+        In(noise(torch.float32, (2, 1), "s"), ("expand", [2, 3])),
+    ]
     numeric(g, "slice_assign", assign, ins, {"ranges": [[1, 3], [1, 4]]}, grad=grad)
     creation(g)
     g.write()
@@ -108,7 +142,14 @@ def joins(g, grad):
         numeric(g, "cat", cat, parts[:1], {"dim": -2})
         numeric(g, "cat", cat, [noise(dtype, (2, 3), k) for k in range(3)], {"dim": 0}, grad=gr)
         for dim in (0, 1, -1):
-            numeric(g, "stack", lambda *xs, dim: torch.stack(xs, dim), [noise(dtype, (2, 3), k) for k in range(2)], {"dim": dim}, grad=gr)
+            numeric(
+                g,
+                "stack",
+                lambda *xs, dim: torch.stack(xs, dim),
+                [noise(dtype, (2, 3), k) for k in range(2)],
+                {"dim": dim},
+                grad=gr,
+            )
         other = noise(torch.float16, (1, 3), "o")
         numeric(g, "cat", cat, [noise(dtype, (2, 3)), other], {"dim": 0})
         numeric(g, "cat", cat, [noise(dtype, (2,)), noise(torch.int32, (3,))], {"dim": 0})
@@ -116,7 +157,10 @@ def joins(g, grad):
     f32 = torch.float32
     for ins in (
         [In(noise(f32, (3, 2), 1), ("transpose", 0, 1)), noise(f32, (2, 3), 2)],
-        [In(noise(f32, (2, 1), 3), ("expand", [2, 3])), In(noise(f32, (4, 5), 4), ("narrow", 0, 1, 2), ("narrow", 1, 1, 3))],
+        [
+            In(noise(f32, (2, 1), 3), ("expand", [2, 3])),
+            In(noise(f32, (4, 5), 4), ("narrow", 0, 1, 2), ("narrow", 1, 1, 3)),
+        ],
     ):
         for dim in (0, 1):
             numeric(g, "cat", cat, ins, {"dim": dim}, grad=grad)
@@ -132,11 +176,38 @@ def joins(g, grad):
 
 
 def creation(g):
-    for a in ((0, 5, 1), (5, 0, -2), (1, 10, 3), (0, 0, 1), (3, 3, -1), (0, 1, -1), (1, 0, 1), (0, 5, 0), (-7, 8, 5)):
+    for a in (
+        (0, 5, 1),
+        (5, 0, -2),
+        (1, 10, 3),
+        (0, 0, 1),
+        (3, 3, -1),
+        (0, 1, -1),
+        (1, 0, 1),
+        (0, 5, 0),
+        (-7, 8, 5),
+    ):
         numeric(g, "arange", torch.arange, list(a), {}, n=1, ulp=1)
-    for a in ((0.0, 1.0, 0.3), (0.0, 1.0, 0.25), (1.0, -1.0, -0.1), (0.5, 0.5, 1.0), (0.0, 1.0, -0.5), (0.0, 1e6, 99999.5), (1, 2.5, 0.5)):
+    for a in (
+        (0.0, 1.0, 0.3),
+        (0.0, 1.0, 0.25),
+        (1.0, -1.0, -0.1),
+        (0.5, 0.5, 1.0),
+        (0.0, 1.0, -0.5),
+        (0.0, 1e6, 99999.5),
+        (1, 2.5, 0.5),
+    ):
         numeric(g, "arange", torch.arange, list(a), {}, n=1, ulp=1)
-    for a, b, n in ((0.0, 1.0, 5), (-3.0, 4.0, 8), (1.0, 0.0, 3), (2.0, 2.0, 4), (0.0, 1.0, 1), (5.0, 7.0, 0), (-1e30, 1e30, 11), (0, 10, 6)):
+    for a, b, n in (
+        (0.0, 1.0, 5),
+        (-3.0, 4.0, 8),
+        (1.0, 0.0, 3),
+        (2.0, 2.0, 4),
+        (0.0, 1.0, 1),
+        (5.0, 7.0, 0),
+        (-1e30, 1e30, 11),
+        (0, 10, 6),
+    ):
         f = lambda a, b, steps: torch.linspace(a, b, steps)  # noqa: E731
         numeric(g, "linspace", f, [a, b], {"steps": n}, n=1, ulp=1)
     for n, m in ((3, 3), (2, 4), (4, 2), (0, 0), (1, 0), (0, 3)):

@@ -15,7 +15,8 @@ CONVS = [  # sizes, channels, out, kernel, stride, before, after, dilation, grou
     ((3, 5, 4), 2, 2, (2, 3, 1), (1, 2, 1), (1, 0, 0), (0, 2, 1), (2, 1, 1), 1),
     ((2, 3, 3), 3, 4, (1, 1, 1), (1, 1, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1),
 ]  # fmt: skip
-TRANSPOSED = [  # sizes, channels, out, kernel, stride, before, after, output padding, dilation, groups
+# sizes, channels, out, kernel, stride, before, after, output padding, dilation, groups
+TRANSPOSED = [
     ((4,), 2, 3, (3,), (2,), (1,), (0,), (1,), (1,), 1), ((3, 4), 4, 2, (3, 2), (2, 1), (1, 0), (0, 1), (0, 0), (1, 2), 2),
     ((2, 3, 2), 2, 3, (2, 3, 2), (1, 1, 1), (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1),
     ((2, 3, 3), 4, 4, (3, 2, 3), (2, 2, 1), (1, 0, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1), 2),
@@ -48,9 +49,31 @@ def transpose(x, w, b, stride, before, after, output_padding, dilation, groups):
     # PyTorch's padding is a crop; what is put behind comes before the crop.
     y = f(x, w, b, stride=stride, dilation=dilation, groups=groups)
     more = [p - q for p, q in zip(output_padding, after)]
-    y = y if max(more) <= 0 else torch.cat([f(F.pad(x, flat([0] * len(stride), list(output_padding))), w, b, stride=stride, dilation=dilation, groups=groups)])
+    y = (
+        y
+        if max(more) <= 0
+        else torch.cat(
+            [
+                f(
+                    F.pad(x, flat([0] * len(stride), list(output_padding))),
+                    w,
+                    b,
+                    stride=stride,
+                    dilation=dilation,
+                    groups=groups,
+                )
+            ]
+        )
+    )
     for d, (p, q) in enumerate(zip(before, after)):
-        size = (x.shape[2 + d] - 1) * stride[d] + dilation[d] * (w.shape[2 + d] - 1) + 1 + output_padding[d] - p - q
+        size = (
+            (x.shape[2 + d] - 1) * stride[d]
+            + dilation[d] * (w.shape[2 + d] - 1)
+            + 1
+            + output_padding[d]
+            - p
+            - q
+        )
         y = y.narrow(2 + d, p, size)
     return y
 
@@ -67,7 +90,17 @@ def largest(x, kernel_size, stride, before, after, dilation, ceil_mode):
     return y, index
 
 
-def mean(x, kernel_size, stride, before, after, dilation, ceil_mode, count_include_pad=True, divisor_override=None):
+def mean(
+    x,
+    kernel_size,
+    stride,
+    before,
+    after,
+    dilation,
+    ceil_mode,
+    count_include_pad=True,
+    divisor_override=None,
+):
     n = len(stride)
     f = (F.conv1d, F.conv2d, F.conv3d)[n - 1]
     # A window that reaches beyond the padding, as a last one may, counts none of what is there.
@@ -75,7 +108,10 @@ def mean(x, kernel_size, stride, before, after, dilation, ceil_mode, count_inclu
     over = [s - 1 if ceil_mode else 0 for s in stride]
     size = [x.shape[2 + d] for d in range(n)]
     out = [(size[d] + before[d] + after[d] + over[d] - reach[d]) // stride[d] + 1 for d in range(n)]
-    out = [o - 1 if ceil_mode and (o - 1) * stride[d] >= size[d] + before[d] else o for d, o in enumerate(out)]
+    out = [
+        o - 1 if ceil_mode and (o - 1) * stride[d] >= size[d] + before[d] else o
+        for d, o in enumerate(out)
+    ]
     ones = torch.ones(1, 1, *size, dtype=x.dtype)
     if count_include_pad:
         ones = F.pad(ones, flat(before, after), value=1.0)
@@ -83,8 +119,13 @@ def mean(x, kernel_size, stride, before, after, dilation, ceil_mode, count_inclu
         ones = F.pad(ones, flat(before, after))
     beyond = flat([0] * n, over)
     w = torch.ones(1, 1, *kernel_size, dtype=x.dtype)
-    sums = lambda x: f(x, w, stride=stride, dilation=dilation)[(..., *(slice(0, o) for o in out))]  # noqa: E731
-    y = sums(F.pad(F.pad(x, flat(before, after)), beyond).reshape(-1, 1, *(s + b + a + o for s, b, a, o in zip(size, before, after, over))))
+    # noqa: E731
+    sums = lambda x: f(x, w, stride=stride, dilation=dilation)[(..., *(slice(0, o) for o in out))]
+    y = sums(
+        F.pad(F.pad(x, flat(before, after)), beyond).reshape(
+            -1, 1, *(s + b + a + o for s, b, a, o in zip(size, before, after, over))
+        )
+    )
     by = divisor_override or sums(F.pad(ones, beyond))
     return (y / by).reshape(*x.shape[:2], *out)
 
@@ -94,25 +135,74 @@ def windows(g, grad):
     for dtype in FLOATS:
         gr = grad if dtype == torch.float32 else None
         for i, (size, c, o, k, s, p, q, d, groups) in enumerate(CONVS):
-            ins = [noise(dtype, (2, c, *size), "wx"), noise(dtype, (o, c // groups, *k), "ww"), noise(dtype, (o,), "wb") if i % 2 else None]
+            ins = [
+                noise(dtype, (2, c, *size), "wx"),
+                noise(dtype, (o, c // groups, *k), "ww"),
+                noise(dtype, (o,), "wb") if i % 2 else None,
+            ]
             attrs = {"stride": s, "before": p, "after": q, "dilation": d, "groups": groups}
             numeric(g, f"conv{len(size)}d", convolve, ins, attrs, grad=gr, **wide)
         turned = In(noise(dtype, (2, 4, 3, 5, 2), "wt"), ("permute", [0, 4, 2, 1, 3]))
-        attrs = {"stride": [1, 1, 2], "before": [1, 0, 1], "after": [0, 0, 1], "dilation": [1, 1, 1], "groups": 1}
-        numeric(g, "conv3d", convolve, [turned, noise(dtype, (3, 2, 2, 2, 3), "ww"), None], attrs, grad=gr, **wide)
+        attrs = {
+            "stride": [1, 1, 2],
+            "before": [1, 0, 1],
+            "after": [0, 0, 1],
+            "dilation": [1, 1, 1],
+            "groups": 1,
+        }
+        numeric(
+            g,
+            "conv3d",
+            convolve,
+            [turned, noise(dtype, (3, 2, 2, 2, 3), "ww"), None],
+            attrs,
+            grad=gr,
+            **wide,
+        )
         for i, (size, c, o, k, s, p, q, op, d, groups) in enumerate(TRANSPOSED):
-            ins = [noise(dtype, (2, c, *size), "wx"), noise(dtype, (c, o // groups, *k), "wt"), noise(dtype, (o,), "wb") if i % 2 else None]
-            attrs = {"stride": s, "before": p, "after": q, "output_padding": op, "dilation": d, "groups": groups}
+            ins = [
+                noise(dtype, (2, c, *size), "wx"),
+                noise(dtype, (c, o // groups, *k), "wt"),
+                noise(dtype, (o,), "wb") if i % 2 else None,
+            ]
+            attrs = {
+                "stride": s,
+                "before": p,
+                "after": q,
+                "output_padding": op,
+                "dilation": d,
+                "groups": groups,
+            }
             numeric(g, f"conv_transpose{len(size)}d", transpose, ins, attrs, grad=gr, **wide)
         for size, k, s, p, q, d, ceil in POOLS:
             x = noise(dtype, (2, 2, *size), "wp")
-            attrs = {"kernel_size": k, "stride": s, "before": p, "after": q, "dilation": d, "ceil_mode": ceil}
+            attrs = {
+                "kernel_size": k,
+                "stride": s,
+                "before": p,
+                "after": q,
+                "dilation": d,
+                "ceil_mode": ceil,
+            }
             if not ceil or p == q == (0,) * len(size):
                 numeric(g, f"max_pool{len(size)}d_with_positions", largest, [x], attrs, grad=gr)
             for more in ({}, {"count_include_pad": False}, {"divisor_override": 5}):
-                numeric(g, f"avg_pool{len(size)}d", mean, [x], {**attrs, **more}, n=16, wide=True, grad=gr)
+                numeric(
+                    g,
+                    f"avg_pool{len(size)}d",
+                    mean,
+                    [x],
+                    {**attrs, **more},
+                    n=16,
+                    wide=True,
+                    grad=gr,
+                )
         # PyTorch's own, where it has the options.
-        for n, x in ((1, noise(dtype, (2, 3, 9), "wp")), (3, noise(dtype, (2, 3, 4, 5, 4), "wp")), (3, noise(dtype, (3, 5, 4, 5), "wp"))):
+        for n, x in (
+            (1, noise(dtype, (2, 3, 9), "wp")),
+            (3, noise(dtype, (2, 3, 4, 5, 4), "wp")),
+            (3, noise(dtype, (3, 5, 4, 5), "wp")),
+        ):
             a = {"kernel_size": [3] * n, "stride": [2] * n, "padding": [1] * n, "ceil_mode": True}
             most = (F.max_pool1d, F.max_pool2d, F.max_pool3d)[n - 1]
             full = lambda x, **a: most(x, **a, return_indices=True)  # noqa: E731
@@ -120,11 +210,30 @@ def windows(g, grad):
             average = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)[n - 1]
             # Of halves PyTorch has no means of volumes.
             for more in ({}, {"count_include_pad": False}) if n < 3 or dtype in FLOATS[:2] else ():
-                numeric(g, f"avg_pool{n}d", lambda x, **a: average(x, **a), [x], {**a, **more}, grad=gr)  # noqa: B023
+                # noqa: B023
+                numeric(
+                    g, f"avg_pool{n}d", lambda x, **a: average(x, **a), [x], {**a, **more}, grad=gr
+                )
 
 
-SIZES = [((5,), (8,)), ((7,), (3,)), ((4, 5), (7, 5)), ((3, 4), (6, 12)), ((6, 7), (3, 2)), ((2, 3), (1, 1)), ((1, 2), (3, 5)), ((2, 3, 4), (5, 2, 7))]
-SCALES = [((5,), 2.0), ((7,), 1.3), ((4, 5), 1.5), ((4, 6), [0.5, 2.7]), ((10, 9), 1.05), ((2, 3, 4), [2.0, 1.5, 0.6])]
+SIZES = [
+    ((5,), (8,)),
+    ((7,), (3,)),
+    ((4, 5), (7, 5)),
+    ((3, 4), (6, 12)),
+    ((6, 7), (3, 2)),
+    ((2, 3), (1, 1)),
+    ((1, 2), (3, 5)),
+    ((2, 3, 4), (5, 2, 7)),
+]
+SCALES = [
+    ((5,), 2.0),
+    ((7,), 1.3),
+    ((4, 5), 1.5),
+    ((4, 6), [0.5, 2.7]),
+    ((10, 9), 1.05),
+    ((2, 3, 4), [2.0, 1.5, 0.6]),
+]
 
 
 def interpolation(g, grad):
@@ -140,15 +249,39 @@ def interpolation(g, grad):
                 smooth = ["linear", "bilinear", "trilinear"][len(size) - 1]
                 for mode in [smooth] + (["bicubic"] if len(size) == 2 else []):
                     for align in (False, True):
-                        # At a factor a little off 1 PyTorch's gradient is that of a copy, which its values are not.
+                        # At a factor a little off 1 PyTorch's gradient is that of a copy, which its
+                        # values are not.
                         known = None if mode == "bicubic" and to == 1.05 else gr
-                        numeric(g, "interpolate", f, [x], {target: to, "mode": mode, "align_corners": align}, n=16, wide=True, grad=known)
+                        numeric(
+                            g,
+                            "interpolate",
+                            f,
+                            [x],
+                            {target: to, "mode": mode, "align_corners": align},
+                            n=16,
+                            wide=True,
+                            grad=known,
+                        )
         view = In(noise(dtype, (3, 4, 2, 2), "ip"), ("permute", [2, 3, 1, 0]))
-        numeric(g, "interpolate", f, [view], {"size": [5, 6], "mode": "bilinear", "align_corners": False}, n=16, wide=True, grad=gr)
+        numeric(
+            g,
+            "interpolate",
+            f,
+            [view],
+            {"size": [5, 6], "mode": "bilinear", "align_corners": False},
+            n=16,
+            wide=True,
+            grad=gr,
+        )
     bytes_ = noise(torch.uint8, (2, 2, 3, 4), "ip")
     numeric(g, "interpolate", f, [bytes_], {"size": [5, 3], "mode": "nearest"})
     x = noise(torch.float32, (2, 2, 3, 4), "ip")
-    for wrong in ({"size": [0, 3]}, {"size": [3, 3, 3]}, {"scale_factor": 0.1}, {"scale_factor": [2.0, 2.0, 2.0]}):
+    for wrong in (
+        {"size": [0, 3]},
+        {"size": [3, 3, 3]},
+        {"scale_factor": 0.1},
+        {"scale_factor": [2.0, 2.0, 2.0]},
+    ):
         numeric(g, "interpolate", f, [x], {**wrong, "mode": "bilinear", "align_corners": False})
     numeric(g, "interpolate", f, [x], {"size": [3, 3], "mode": "nearest", "align_corners": True})
     numeric(g, "interpolate", f, [x[0, 0]], {"size": [3], "mode": "nearest"})

@@ -1,4 +1,5 @@
-//! The programs. Each is as small as can be, since what it says is said of every order of its threads.
+//! The programs. Each is as small as can be, since what it says is said of every order of its
+//! threads.
 
 use crate::support::{Letter, device, large, nothing_stays, poll_once, soon, values};
 use futensor::block_on;
@@ -121,7 +122,8 @@ pub fn sources_that_come_beside_drops() {
     let y = &x + 1.0;
     let z = &y * 2.0;
     let lost = &gone + &x;
-    let sender = thread::spawn(move || letters.iter().for_each(|letter| letter.send(vec![1.0, 2.0])));
+    let sender =
+        thread::spawn(move || letters.iter().for_each(|letter| letter.send(vec![1.0, 2.0])));
     drop((gone, lost));
     assert_eq!(values(&z), [4.0, 6.0]);
     sender.join().unwrap();
@@ -157,7 +159,8 @@ pub fn steps_beside_drops() {
     nothing_stays(device);
 }
 
-/// A value is worked with when the device's last handle is gone: the threads that start for it end as well.
+/// A value is worked with when the device's last handle is gone: the threads that start for it end
+/// as well.
 pub fn an_op_after_the_last_handle() {
     let device = device(|o| o);
     let x = device.arange(0.0f32, 2.0, 1.0);

@@ -1,4 +1,5 @@
-//! What the programs share: how they are explored, a source that is told when, and what may not stay behind.
+//! What the programs share: how they are explored, a source that is told when, and what may not
+//! stay behind.
 
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
 use futensor::schedule;
@@ -21,8 +22,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Runs a program under as many orders as `FUTENSOR_SCHEDULES` says, half of them by priority (PCT: Burckhardt et
-/// al., ASPLOS 2010); or under the one of `FUTENSOR_SCHEDULE`.
+/// Runs a program under as many orders as `FUTENSOR_SCHEDULES` says, half of them by priority (PCT:
+/// Burckhardt et al., ASPLOS 2010); or under the one of `FUTENSOR_SCHEDULE`.
 pub fn explore(name: &str, program: fn()) {
     let run = move || {
         schedule::begin();
@@ -46,19 +47,22 @@ pub fn explore(name: &str, program: fn()) {
     // For as long as there is time, where that is said.
     config.max_time = number("FUTENSOR_SECONDS").map(|seconds| Duration::from_secs(seconds) / 2);
     let by_priority = orders / 2;
-    let pct = Runner::new(PctScheduler::new_from_seed(seed, DEPTH, by_priority), config.clone()).run(run);
-    let random = Runner::new(RandomScheduler::new_from_seed(seed, orders - by_priority), config).run(run);
+    let pct =
+        Runner::new(PctScheduler::new_from_seed(seed, DEPTH, by_priority), config.clone()).run(run);
+    let random =
+        Runner::new(RandomScheduler::new_from_seed(seed, orders - by_priority), config).run(run);
     println!("{name}: {pct} and {random} were run");
 }
 
 /// A device of two threads.
 pub fn device(change: impl FnOnce(CpuOptions) -> CpuOptions) -> Device {
-    let options = CpuOptions::default().threads(2).nice(0).spread(false).linger(Duration::from_micros(1));
+    let options =
+        CpuOptions::default().threads(2).nice(0).spread(false).linger(Duration::from_micros(1));
     Device::cpu_with(change(options))
 }
 
-/// Every handle has been dropped: soon nothing is queued, runs or lives. (What waits, and what is in the books, is looked
-/// for at the end of the order, when every thread of the engine has ended.)
+/// Every handle has been dropped: soon nothing is queued, runs or lives. (What waits, and what is
+/// in the books, is looked for at the end of the order, when every thread of the engine has ended.)
 pub fn nothing_stays(device: Device) {
     block_on(device.waitall()).unwrap();
     soon(&device);
@@ -118,7 +122,8 @@ impl Operation for Large {
         Ok(Meta::clone(inputs[0]))
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let values = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+        let values =
+            run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
         // Others come in between.
         thread::yield_now();
         run.output().fill_from(values);

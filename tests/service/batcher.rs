@@ -212,25 +212,35 @@ fn an_error_fails_its_batch_only_and_names_the_line_that_made_the_batcher() {
     let batcher = Batcher::new(options, move |requests: &[u32]| {
         let x = own.ones([requests.len(), 2]);
         match requests[0] {
-            0 => rows(&custom_fn("broken", &[&x], crate::support::same_meta, |_| Err(Refusal::kernel("no")))),
+            0 => rows(&custom_fn("broken", &[&x], crate::support::same_meta, |_| {
+                Err(Refusal::kernel("no"))
+            })),
             1 => rows(&x.matmul(own.ones([3]))),
             2 => panic!("on purpose: {}", requests[1]),
             3 => rows(&x)[..1].to_vec(),
             _ => rows(&x),
         }
     });
-    let answers: Vec<Answer> = (0..5).flat_map(|i| [batcher.submit(i), batcher.submit(i)]).collect();
+    let answers: Vec<Answer> =
+        (0..5).flat_map(|i| [batcher.submit(i), batcher.submit(i)]).collect();
     while simulation.run() + timer.advance(Duration::ZERO) > 0 {}
-    let results: Vec<_> = answers.into_iter().map(|a| simulation.block_on(a).expect("it ends")).collect();
+    let results: Vec<_> =
+        answers.into_iter().map(|a| simulation.block_on(a).expect("it ends")).collect();
     let error = |i: usize| {
-        let (a, b) = (results[2 * i].as_ref().unwrap_err(), results[2 * i + 1].as_ref().unwrap_err());
+        let (a, b) =
+            (results[2 * i].as_ref().unwrap_err(), results[2 * i + 1].as_ref().unwrap_err());
         assert!(a.same_root(b));
         a
     };
     assert!(error(0).is_kernel() && error(0).op() == "broken");
     assert!(results[2].is_err() && results[3].is_err());
-    assert!(error(2).is_kernel() && error(2).message() == "the batch's function panicked: on purpose: 2");
-    assert!(error(3).is_argument() && error(3).message().contains("2 requests came back with 1 values"));
+    assert!(
+        error(2).is_kernel()
+            && error(2).message() == "the batch's function panicked: on purpose: 2"
+    );
+    assert!(
+        error(3).is_argument() && error(3).message().contains("2 requests came back with 1 values")
+    );
     for own in [error(2), error(3)] {
         assert_eq!(
             (own.location().file().ends_with("service/batcher.rs"), own.location().line()),
@@ -312,7 +322,8 @@ fn all_who_wait_for_a_place_are_woken_as_the_batcher_closes() {
     hand.timer.advance(2 * MS);
     assert_eq!(hand.sizes(), [1]);
     let held = hand.batcher.submit(2.0);
-    let mut waits: Vec<_> = (0..4).map(|_| (hand.batcher.clone(), Arc::new(Woken::default()))).collect();
+    let mut waits: Vec<_> =
+        (0..4).map(|_| (hand.batcher.clone(), Arc::new(Woken::default()))).collect();
     for (service, woken) in &mut waits {
         let waker = Waker::from(woken.clone());
         assert!(service.poll_ready(&mut Context::from_waker(&waker)).is_pending());
@@ -375,7 +386,11 @@ fn batches_are_of_one_key_and_the_oldest_goes_first() {
         answers.push((r, batcher.submit(r)));
         timer.advance(Duration::from_micros(100));
     }
-    assert_eq!(*seen.lock().unwrap(), [vec![11, 12, 13]], "a full key goes though an older one waits");
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [vec![11, 12, 13]],
+        "a full key goes though an older one waits"
+    );
     timer.advance(2 * MS);
     assert_eq!(seen.lock().unwrap()[1..], [vec![21, 22], vec![31, 32]]);
     for (r, answer) in answers {
@@ -431,7 +446,10 @@ fn towers_layers_go_around_it() {
         }
         let stats = batcher.stats();
         assert_eq!((stats.answered, stats.waiting, stats.running), (200, 0, 0), "{stats:?}");
-        assert_eq!(stats.sizes.iter().enumerate().map(|(k, n)| (k as u64 + 1) * n).sum::<u64>(), 200);
+        assert_eq!(
+            stats.sizes.iter().enumerate().map(|(k, n)| (k as u64 + 1) * n).sum::<u64>(),
+            200
+        );
     });
 }
 
@@ -442,7 +460,10 @@ fn an_answer_is_a_barrier_and_names_the_line_of_its_request() {
     let answer = batcher.submit(1.0);
     let error = block_on(futensor::barrier::deny_barriers(answer)).unwrap_err();
     assert!(error.is_barrier() && error.op() == "answer");
-    assert_eq!((error.location().line(), error.location().file().ends_with("batcher.rs")), (line, true));
+    assert_eq!(
+        (error.location().line(), error.location().file().ends_with("batcher.rs")),
+        (line, true)
+    );
 }
 
 fn a_stuck_batch_is_left_behind_by_its_deadline() {
@@ -464,7 +485,8 @@ fn a_stuck_batch_is_left_behind_by_its_deadline() {
         let next = batcher.submit(false).await.unwrap();
         assert_eq!(next.to_vec::<f32>().await.unwrap(), [2.0, 2.0]);
     });
-    // What would have come after the stuck step is wanted by nobody: it leaves the queue while that step is stuck.
+    // What would have come after the stuck step is wanted by nobody: it leaves the queue while that
+    // step is stuck.
     until(|| device.stats().queued == 1);
     gate.open();
     block_on(device.waitall()).unwrap();
@@ -501,8 +523,9 @@ fn rows_that_no_memory_holds_are_one_failed_value_and_requests_are_told_why() {
     assert!(all.len() == 1 && all[0].error().unwrap().is_out_of_memory());
     for sizes in [[usize::MAX, 2], [1 << 40, 1]] {
         let device = device.clone();
-        let batcher =
-            Batcher::new(BatchOptions::default().batch_max(2), move |_: &[u32]| rows(&device.zeros(sizes)));
+        let batcher = Batcher::new(BatchOptions::default().batch_max(2), move |_: &[u32]| {
+            rows(&device.zeros(sizes))
+        });
         for answer in [batcher.submit(1), batcher.submit(2)] {
             let error = block_on(answer).unwrap_err();
             assert!(error.is_out_of_memory() && error.op() != "batcher", "{error}");

@@ -96,7 +96,9 @@ fn life(seed: u64) -> (usize, usize) {
                         }
                         Err(error) => {
                             assert!(
-                                error.is_kernel() || error.is_out_of_memory() || error.is_device_lost(),
+                                error.is_kernel()
+                                    || error.is_out_of_memory()
+                                    || error.is_device_lost(),
                                 "{error}"
                             );
                             failed += 1;
@@ -128,7 +130,10 @@ fn life(seed: u64) -> (usize, usize) {
     assert_eq!(stats.answered as usize, answered, "{stats:?}");
     assert_eq!(stats.failed as usize, failed, "{stats:?}");
     assert_eq!((stats.left_waiting + stats.left_running) as usize, left, "{stats:?}");
-    assert_eq!((stats.refused as usize, stats.requests as usize), (refused, total as usize - refused));
+    assert_eq!(
+        (stats.refused as usize, stats.requests as usize),
+        (refused, total as usize - refused)
+    );
     // A kernel's failure or a lack of memory is of one batch; only a loss takes more.
     if fault < 2 {
         assert!(failed <= 5, "{failed} requests failed of one fault");

@@ -111,7 +111,10 @@ fn several_runtimes_share_a_device_and_its_values() {
             let (device, shared) = (device.clone(), shared.clone());
             std::thread::spawn(move || {
                 let runtime = match k {
-                    0 => tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap(),
+                    0 => tokio::runtime::Builder::new_multi_thread()
+                        .worker_threads(2)
+                        .build()
+                        .unwrap(),
                     _ => tokio::runtime::Builder::new_current_thread().build().unwrap(),
                 };
                 let waits = runtime.spawn(async move { shared.to_vec::<f32>().await.unwrap() });
@@ -230,7 +233,10 @@ fn results_come_in_the_order_of_their_completion() {
         for k in [2, 0, 1] {
             gates[k].open();
             let (number, result) = results.next().await.unwrap();
-            assert_eq!((number, result.unwrap().to_vec::<f32>().await.unwrap()), (k, vec![1.0, 1.0]));
+            assert_eq!(
+                (number, result.unwrap().to_vec::<f32>().await.unwrap()),
+                (k, vec![1.0, 1.0])
+            );
         }
         assert!(results.next().await.is_none());
     });

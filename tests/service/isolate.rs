@@ -70,7 +70,8 @@ fn by_hand(fault: Fault, options: BatchOptions) -> Hand {
             _ => {}
         }
         let index: Vec<i64> = requests.iter().map(|&r| if r < 0 { 999 } else { r }).collect();
-        let index = if fault == Fault::Later { index } else { index.iter().map(|i| i % 100).collect() };
+        let index =
+            if fault == Fault::Later { index } else { index.iter().map(|i| i % 100).collect() };
         let mut values = rows(&table.index_select(0, device.from_vec(index, [requests.len()])));
         values.truncate(requests.len() - usize::from(fault == Fault::TooFew && bad));
         values
@@ -100,7 +101,8 @@ impl Hand {
     fn drive<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);
         for _ in 0..1000 {
-            if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+            {
                 return out;
             }
             self.settle();
@@ -133,7 +135,11 @@ fn one_bad_request_fails_alone_in_whichever_way_and_place() {
                 assert!(sizes.len() <= 1 + g + n.div_ceil(g), "{about}");
                 assert!(sizes.iter().sum::<usize>() <= 2 * n + n.div_ceil(g), "{about}");
                 let stats = hand.batcher.stats();
-                assert_eq!((stats.answered, stats.failed, stats.running), (n as u64 - 1, 1, 0), "{about}");
+                assert_eq!(
+                    (stats.answered, stats.failed, stats.running),
+                    (n as u64 - 1, 1, 0),
+                    "{about}"
+                );
                 assert_eq!(stats.again + 1, stats.batches, "{about}");
                 assert_eq!((stats.in_flight, stats.waiting), (0, 0), "{about}");
             }
@@ -173,7 +179,10 @@ fn several_bad_requests_fail_alone_and_others_pass_whatever_the_seed() {
         // Where each group had a bad one, nobody could tell: all have the error. Else each has its
         // own.
         if requests.chunks(n.div_ceil(g)).all(|group| group.contains(&-1)) {
-            assert!(requests.iter().zip(&results).all(|(r, result)| *r >= 0 || result.is_err()), "{about}");
+            assert!(
+                requests.iter().zip(&results).all(|(r, result)| *r >= 0 || result.is_err()),
+                "{about}"
+            );
         } else {
             check(&requests, &results, &about);
         }

@@ -18,7 +18,8 @@ pub fn all() -> Vec<Case> {
 }
 
 fn at(sites: &[BarrierSite], line: u32) -> &BarrierSite {
-    let mut of_line = sites.iter().filter(|s| s.site.line() == line && s.site.file().ends_with("report.rs"));
+    let mut of_line =
+        sites.iter().filter(|s| s.site.line() == line && s.site.file().ends_with("report.rs"));
     let site = of_line.next().unwrap_or_else(|| panic!("no site at line {line}: {sites:#?}"));
     assert!(of_line.next().is_none(), "one line, one site");
     site
@@ -43,12 +44,18 @@ fn each_line_is_counted_with_its_waits() {
     });
     let report = barriers.report();
     let site = at(&report.sites, line);
-    assert_eq!((site.what, site.count, site.waited, site.device), ("wait_to_read", 3, 1, device.name()));
+    assert_eq!(
+        (site.what, site.count, site.waited, site.device),
+        ("wait_to_read", 3, 1, device.name())
+    );
     assert_eq!(site.total, site.worst);
     assert!(site.worst > std::time::Duration::ZERO && site.queued_max >= 1, "{site:?}");
     assert_eq!(report.total(), report.sites.iter().map(|s| s.total).sum());
     let table = report.to_string();
-    assert!(table.lines().count() == 1 + report.sites.len() && table.contains("wait_to_read"), "{table}");
+    assert!(
+        table.lines().count() == 1 + report.sites.len() && table.contains("wait_to_read"),
+        "{table}"
+    );
     assert!(table.contains(&format!("report.rs:{line}")), "{table}");
 }
 

@@ -147,7 +147,8 @@ fn two_tasks_on_one_thread_have_their_own_scopes() {
 
 fn a_poll_that_panics_takes_its_scope_with_it() {
     let device = Device::cpu_with(Default::default());
-    let caught = std::panic::catch_unwind(|| block_on(deny_barriers(async { panic!("on purpose") })));
+    let caught =
+        std::panic::catch_unwind(|| block_on(deny_barriers(async { panic!("on purpose") })));
     assert!(caught.is_err());
     block_on(device.ones([2])).unwrap();
 }

@@ -1,4 +1,5 @@
-//! A timer is a user's: it may call back in, and it may panic. Neither holds a batcher up, nor ends anything else.
+//! A timer is a user's: it may call back in, and it may panic. Neither holds a batcher up, nor ends
+//! anything else.
 
 use crate::batcher::doubling;
 use crate::trials::{Case, cases};
@@ -113,7 +114,8 @@ fn times_go_on_after_a_timer_that_panicked() {
     let (own, inner) = (broken.clone(), ManualTimer::new());
     let before = move |what: &str| assert!(!own.load(SeqCst), "no {what}");
     inner.advance(Duration::from_secs(1000));
-    let options = BatchOptions::default().batch_max(1).timer(Odd { inner, before: Box::new(before) });
+    let options =
+        BatchOptions::default().batch_max(1).timer(Odd { inner, before: Box::new(before) });
     let batcher = Batcher::new(options, doubling(&device, &Default::default()));
     let first = batcher.submit(1.0);
     broken.store(true, SeqCst);
@@ -163,6 +165,7 @@ fn without_a_thread_for_the_time_requests_are_refused() {
     batcher.close();
     limited(u64::MAX);
     // The next one has it.
-    let batcher = Batcher::new(BatchOptions::default().delay(MS), doubling(&device, &Default::default()));
+    let batcher =
+        Batcher::new(BatchOptions::default().delay(MS), doubling(&device, &Default::default()));
     assert_eq!(block_on(block_on(batcher.submit(3.0)).unwrap().item::<f32>()).unwrap(), 6.0);
 }

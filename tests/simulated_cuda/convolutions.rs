@@ -25,7 +25,11 @@ pub fn all() -> Vec<Entry> {
 }
 
 fn bits(x: &TensorFuture) -> Vec<u32> {
-    block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
+    block_on(x.to_dtype(DType::F32).to_vec::<f32>())
+        .unwrap()
+        .into_iter()
+        .map(f32::to_bits)
+        .collect()
 }
 
 fn random(device: &Device, shape: &[usize], dtype: DType) -> TensorFuture {
@@ -57,7 +61,9 @@ fn convolutions_of_every_kind_go_through_cudnn_where_it_takes_them(simulator: &S
             .map(|device| {
                 device.seed(5);
                 let all = all_three(device, stride, groups, dtype);
-                all.iter().map(|x| block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap()).collect()
+                all.iter()
+                    .map(|x| block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap())
+                    .collect()
             })
             .into();
         let (got, want): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (got, want);
@@ -66,7 +72,11 @@ fn convolutions_of_every_kind_go_through_cudnn_where_it_takes_them(simulator: &S
             assert!((got - want).abs() <= slack * (1.0 + want.abs()), "{got} and {want}, {dtype}");
         }
         // Each is tried once, and then done.
-        assert_eq!(simulator.stats().convolutions - before, 2 * through, "{stride} {groups} {dtype}");
+        assert_eq!(
+            simulator.stats().convolutions - before,
+            2 * through,
+            "{stride} {groups} {dtype}"
+        );
     }
 }
 
@@ -83,7 +93,8 @@ fn a_not_a_number_stays_with_the_outputs_that_see_it(simulator: &Simulator, _: u
 
 fn a_region_with_convolutions_is_a_graph_with_the_same_bits(simulator: &Simulator, _: u64) {
     let device = device(0);
-    let (x, w) = (random(&device, &[2, 3, 8, 8], DType::F32), random(&device, &[3, 3, 3, 3], DType::F32));
+    let (x, w) =
+        (random(&device, &[2, 3, 8, 8], DType::F32), random(&device, &[3, 3, 3, 3], DType::F32));
     let body = |x: TensorFuture, w: TensorFuture| {
         let options = || ConvOptions::default().padding(1);
         let y = x.conv2d(&w, None, options()).relu();
@@ -134,7 +145,10 @@ fn what_is_too_large_to_be_tried_is_asked_for_untried(simulator: &Simulator, _: 
     assert_eq!(simulator.stats().convolutions, 1);
     // Its kernel is loaded by the step, which may wait for what runs: the one case.
     let report = simulator.report();
-    assert!(report.lines().all(|line| line.starts_with("stall: cudnnConvolutionForward")), "{report}");
+    assert!(
+        report.lines().all(|line| line.starts_with("stall: cudnnConvolutionForward")),
+        "{report}"
+    );
     simulator.clear_report();
 }
 
@@ -156,10 +170,14 @@ fn a_device_says_why_cudnn_is_not_asked(_: &Simulator, _: u64) {
     assert!(after.starts_with(&before) && after[before.len()..].starts_with(why), "{after}");
     let said = |name, value| played("libraries", |c| c.env(name, value));
     assert!(
-        said("FUTENSOR_CUDNN", "never").contains("convolutions: columns and products: cuDNN is switched off")
+        said("FUTENSOR_CUDNN", "never")
+            .contains("convolutions: columns and products: cuDNN is switched off")
     );
     let old = said("FUTENSOR_SIM_CUDNN", "8907");
-    assert!(old.contains("convolutions: columns and products: cuDNN of version 8907 was found"), "{old}");
+    assert!(
+        old.contains("convolutions: columns and products: cuDNN of version 8907 was found"),
+        "{old}"
+    );
 }
 
 fn no_launch_waits_for_what_cudnn_loads(_: &Simulator, seed: u64) {

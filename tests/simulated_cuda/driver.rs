@@ -1,5 +1,5 @@
-//! What the driver is asked for, and when: nothing that may wait while the device works, few calls an
-//! op, memory that comes back, and an end that may come at any time.
+//! What the driver is asked for, and when: nothing that may wait while the device works, few calls
+//! an op, memory that comes back, and an end that may come at any time.
 
 use super::edges::{folder, played};
 use super::support::{Deadline, block_on, until};
@@ -38,13 +38,17 @@ pub fn held(hold: &std::path::Path) -> String {
     std::fs::write(hold, "").unwrap();
     let before = simulator.stats().allocations;
     let slow: Vec<TensorFuture> = (0..3).map(|_| x.exp()).collect();
-    let quick: Vec<f32> = (0..40).map(|i| block_on((&x + i as f32).to_vec::<f32>()).unwrap()[i]).collect();
+    let quick: Vec<f32> =
+        (0..40).map(|i| block_on((&x + i as f32).to_vec::<f32>()).unwrap()[i]).collect();
     assert!(quick.iter().enumerate().all(|(i, &v)| v == 2.0 * i as f32));
     assert!(slow.iter().all(|y| !y.is_ready()));
-    // What needs the kernel is not tried again, with memory for its result each time, whenever anything
-    // else has come.
+    // What needs the kernel is not tried again, with memory for its result each time, whenever
+    // anything else has come.
     let tries = simulator.stats().allocations - before;
-    assert!(tries <= 8, "{tries} allocations for 3 results, and for those of 40 others one after the other");
+    assert!(
+        tries <= 8,
+        "{tries} allocations for 3 results, and for those of 40 others one after the other"
+    );
     std::fs::remove_file(hold).unwrap();
     let same = slow.iter().all(|y| block_on(y.to_vec::<f32>()).unwrap()[1] == 1f32.exp());
     format!("{same} {}", simulator.report())
@@ -54,8 +58,10 @@ fn while_a_kernel_is_compiled_other_values_come(_: &Simulator, _: u64) {
     let folder = folder("held");
     let (hold, compiler) = (folder.join("hold"), folder.join("compiler"));
     let real = std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into());
-    let script =
-        format!("#!/bin/sh\nwhile [ -e {} ]; do sleep 0.01; done\nexec {real} \"$@\"\n", hold.display());
+    let script = format!(
+        "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.01; done\nexec {real} \"$@\"\n",
+        hold.display()
+    );
     std::fs::write(&compiler, script).unwrap();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o700)).unwrap();
@@ -75,8 +81,9 @@ fn a_large_value_comes_in_pieces_wherever_it_goes(simulator: &Simulator, _: u64)
     let n = 1_500_001usize; // 6 MB: pieces, and a last one that is shorter.
     let x = block_on(device.arange(0.0, n as f64, 1.0) + 0.0).unwrap();
     let before = simulator.stats();
-    let right =
-        |v: Vec<f32>, at: &dyn Fn(usize) -> usize| v.iter().enumerate().all(|(i, &v)| v == at(i) as f32);
+    let right = |v: Vec<f32>, at: &dyn Fn(usize) -> usize| {
+        v.iter().enumerate().all(|(i, &v)| v == at(i) as f32)
+    };
     assert!(right(block_on(x.to_vec::<f32>()).unwrap(), &|i| i));
     assert!(right(block_on(x.flip(0).to_vec::<f32>()).unwrap(), &|i| n - 1 - i));
     assert!(right(block_on(x.narrow(0, 3, 1_000_000).to_vec::<f32>()).unwrap(), &|i| i + 3));
@@ -87,7 +94,11 @@ fn a_large_value_comes_in_pieces_wherever_it_goes(simulator: &Simulator, _: u64)
     let places = block_on(x.ge(n as f64 - 3.0).nonzero()).unwrap();
     assert_eq!(places.dims(), [3, 1]);
     assert!(block_on(x.display()).unwrap().contains("1.5000e+06"));
-    assert_eq!(simulator.stats().live_pinned, before.live_pinned, "page-locked memory is had at the start");
+    assert_eq!(
+        simulator.stats().live_pinned,
+        before.live_pinned,
+        "page-locked memory is had at the start"
+    );
     // Somebody who looks away is no reason to keep anything.
     drop((x.to_vec::<f32>(), x.flip(0).to_vec::<f32>()));
     block_on(device.waitall()).unwrap();
@@ -124,9 +135,10 @@ fn an_op_is_one_call_of_the_driver(simulator: &Simulator, _: u64) {
     let after = simulator.stats();
     simulator.resume();
     block_on(last).unwrap();
-    // Without events: they stand where a burst of the caller's ends, and who waits for them asks and
-    // sleeps on another thread.
-    let elsewhere = |s: &futensor_simulated_driver::Stats| s.queries + s.blocking_calls + s.records + s.events;
+    // Without events: they stand where a burst of the caller's ends, and who waits for them asks
+    // and sleeps on another thread.
+    let elsewhere =
+        |s: &futensor_simulated_driver::Stats| s.queries + s.blocking_calls + s.records + s.events;
     let calls = (after.calls - elsewhere(&after)) - (before.calls - elsewhere(&before));
     // Two more an op, where each asks for memory and gives it back.
     assert!(calls <= 55, "{calls} calls for 51 launches");
@@ -166,7 +178,10 @@ fn a_pair_of_gpus_is_tried_once(simulator: &Simulator, _: u64) {
 }
 
 /// A block of two products, of operands that need so many bytes each.
-fn products(device: &Device, n: usize) -> (impl Fn(&TensorFuture) -> TensorFuture + use<>, TensorFuture) {
+fn products(
+    device: &Device,
+    n: usize,
+) -> (impl Fn(&TensorFuture) -> TensorFuture + use<>, TensorFuture) {
     let w = block_on(device.randn([n, n]) * (1.0 / n as f64)).unwrap();
     let x = block_on(device.randn([n, n]) + 0.0).unwrap();
     let region = device.region(move |x: TensorFuture| (x.matmul(&w).relu() + 1.0).matmul(&w) * 0.5);
@@ -197,7 +212,10 @@ fn graphs_with_products_share_one_workspace_a_lane(simulator: &Simulator, _: u64
     assert!((32 << 20..40 << 20).contains(&held), "{held} bytes");
 }
 
-fn a_block_with_large_products_becomes_a_graph_and_its_operands_may_move(simulator: &Simulator, _: u64) {
+fn a_block_with_large_products_becomes_a_graph_and_its_operands_may_move(
+    simulator: &Simulator,
+    _: u64,
+) {
     let device = device(0);
     let (call, x) = products(&device, 80);
     let want = bits(&call(&x));
@@ -215,7 +233,8 @@ fn a_warm_region_is_one_graph_from_its_first_call(simulator: &Simulator, _: u64)
     for graphs in [true, false] {
         let device = Device::cuda_with(0, CudaOptions::default().graphs(graphs)).unwrap();
         let w = block_on(device.randn([24, 24])).unwrap();
-        let region = device.region(move |x: TensorFuture| (x.matmul(&w).exp() * 0.5 + 1.0).softmax(1));
+        let region =
+            device.region(move |x: TensorFuture| (x.matmul(&w).exp() * 0.5 + 1.0).softmax(1));
         let x = TensorFuture::clone(&block_on(device.randn([24, 24]) + 0.0).unwrap());
         block_on(region.warm(x.clone())).unwrap();
         let before = simulator.stats();
@@ -242,8 +261,8 @@ fn a_warm_device_has_its_handles_before_the_first_product(simulator: &Simulator,
     until(|| simulator.stats().live_handles == 0);
 }
 
-/// A device is lost when some pieces of what is read have come. In a process of its own: what has come
-/// is copied on, from memory that a machine made anew would take away.
+/// A device is lost when some pieces of what is read have come. In a process of its own: what has
+/// come is copied on, from memory that a machine made anew would take away.
 pub fn lost() {
     let seed: u64 = std::env::var("FUTENSOR_TEST_SEED").unwrap().parse().unwrap();
     let _deadline = Deadline::of("reads of a device that is lost");
@@ -265,7 +284,11 @@ pub fn lost() {
 
 fn a_device_that_is_lost_while_values_arrive_ends_every_await(_: &Simulator, _: u64) {
     for seed in 0..8 {
-        assert_eq!(played("lost", |c| c.env("FUTENSOR_TEST_SEED", seed.to_string())), "", "seed {seed}");
+        assert_eq!(
+            played("lost", |c| c.env("FUTENSOR_TEST_SEED", seed.to_string())),
+            "",
+            "seed {seed}"
+        );
     }
 }
 
@@ -297,8 +320,9 @@ pub fn gone() {
 fn a_process_may_end_with_work_queued(_: &Simulator, _: u64) {
     // Some at a time: each waits more than it works.
     let one = |seed: u64| {
-        let text =
-            played("gone", |c| c.env("FUTENSOR_TEST_SEED", seed.to_string()).env("FUTENSOR_SIM_DEVICES", "2"));
+        let text = played("gone", |c| {
+            c.env("FUTENSOR_TEST_SEED", seed.to_string()).env("FUTENSOR_SIM_DEVICES", "2")
+        });
         assert_eq!(text, "", "seed {seed}");
     };
     std::thread::scope(|scope| {

@@ -45,7 +45,10 @@ pub fn part() -> Option<ExitCode> {
         },
         "sums" => println!("{:?}", sums()),
         "timed" => println!("{}", timed()),
-        "held" => println!("{}", driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))),
+        "held" => println!(
+            "{}",
+            driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))
+        ),
         "gone" => driver::gone(),
         "lost" => driver::lost(),
         "libraries" => println!("{}", device(0).libraries()),
@@ -80,7 +83,8 @@ fn values() -> Vec<u32> {
         let y = (&x * 2.0 + 1.0).sqrt() - x.sin();
         let read = [block_on(y.to_vec::<f32>()), block_on(y.sum(1).to_vec::<f32>())];
         let product = block_on(x.matmul(x.t()).to_vec::<f32>());
-        bits = read.into_iter().chain([product]).flat_map(|v| v.unwrap()).map(f32::to_bits).collect();
+        bits =
+            read.into_iter().chain([product]).flat_map(|v| v.unwrap()).map(f32::to_bits).collect();
     }
     bits
 }
@@ -108,7 +112,8 @@ fn sums() -> (Vec<Vec<u32>>, u64) {
             let some = [x.sum(dim), turned.sum(dim), widened].map(bits);
             assert!(some.iter().all(|s| *s == some[0]), "{shape:?} over {dim}");
             let made =
-                [products.sum(dim), (&x * 1.5 + 0.25).sum(dim), (&turned * 1.5 + 0.25).sum(dim)].map(bits);
+                [products.sum(dim), (&x * 1.5 + 0.25).sum(dim), (&turned * 1.5 + 0.25).sum(dim)]
+                    .map(bits);
             assert!(made.iter().all(|s| *s == made[0]), "{shape:?} over {dim}, made on the way");
             launches += simulator.stats().launches - before;
             all.extend([some[0].clone(), made[0].clone()]);
@@ -211,7 +216,10 @@ fn without(symbol: &str, part: &str) -> String {
 
 fn a_driver_that_lacks_a_call_is_said_to_be_too_old(_: &Simulator, _: u64) {
     let text = without("cuEventSynchronize", "probe");
-    assert!(text.contains("too old: it knows CUDA 12.2") && text.contains("cuEventSynchronize"), "{text}");
+    assert!(
+        text.contains("too old: it knows CUDA 12.2") && text.contains("cuEventSynchronize"),
+        "{text}"
+    );
     assert!(text.ends_with("0 0\ncpu\n"), "{text}");
 }
 
@@ -239,15 +247,21 @@ fn refused() -> String {
 
 fn a_compiler_that_is_newer_than_the_driver_is_named_with_what_to_do(_: &Simulator, _: u64) {
     let text = played("refused", |c| {
-        c.env("FUTENSOR_SIM_DRIVER", "12.2").env("FUTENSOR_SIM_NVRTC", "12.8").env("FUTENSOR_CACHE", "")
+        c.env("FUTENSOR_SIM_DRIVER", "12.2")
+            .env("FUTENSOR_SIM_NVRTC", "12.8")
+            .env("FUTENSOR_CACHE", "")
     });
-    assert!(text.contains("NVRTC 12.8 is newer than NVIDIA's driver, which knows CUDA 12.2"), "{text}");
+    assert!(
+        text.contains("NVRTC 12.8 is newer than NVIDIA's driver, which knows CUDA 12.2"),
+        "{text}"
+    );
     assert!(text.contains("arange") && text.contains("install an NVRTC"), "{text}");
 }
 
 fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {
     let (all, root) = (libraries(), folder("wheels"));
-    let (wheel, driver) = (root.join("lib/python3.12/site-packages/nvidia/cu13/lib"), root.join("driver"));
+    let (wheel, driver) =
+        (root.join("lib/python3.12/site-packages/nvidia/cu13/lib"), root.join("driver"));
     [&wheel, &driver].into_iter().for_each(|folder| std::fs::create_dir_all(folder).unwrap());
     for file in std::fs::read_dir(&all).unwrap().flatten() {
         if file.file_name().to_string_lossy().starts_with("libcuda.") {
@@ -256,7 +270,8 @@ fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {
     }
     // As NVIDIA's are, these know their own names.
     for name in ["libnvrtc.so.13", "libcublas.so.13", "libcublasLt.so.13"] {
-        let mut link = Command::new(std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into()));
+        let mut link =
+            Command::new(std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into()));
         link.args(["-shared", "-Wl,--no-as-needed", &format!("-Wl,-soname,{name}"), "-o"]);
         assert!(link.arg(wheel.join(name)).arg(all.join("libcuda.so")).status().unwrap().success());
     }
@@ -269,9 +284,11 @@ fn libraries_in_a_pythons_wheels_are_found(_: &Simulator, _: u64) {
     std::fs::create_dir_all(&bin).unwrap();
     std::os::unix::fs::symlink("/bin/true", bin.join("python3")).unwrap();
     let own = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&own))).unwrap();
-    let got =
-        played("values", |c| c.env("LD_LIBRARY_PATH", &driver).env_remove("VIRTUAL_ENV").env("PATH", path));
+    let path =
+        std::env::join_paths(std::iter::once(bin).chain(std::env::split_paths(&own))).unwrap();
+    let got = played("values", |c| {
+        c.env("LD_LIBRARY_PATH", &driver).env_remove("VIRTUAL_ENV").env("PATH", path)
+    });
     assert_eq!(got, format!("{:?}\n", values()));
     std::fs::remove_dir_all(&root).unwrap();
 }
@@ -310,7 +327,8 @@ fn settings_of_the_environment_change_no_value(_: &Simulator, _: u64) {
 
 fn entries_of(folder: &Path) -> Vec<PathBuf> {
     let list = std::fs::read_dir(folder).unwrap().flatten().map(|f| f.path());
-    let mut list: Vec<PathBuf> = list.filter(|p| p.extension().is_some_and(|e| e == "cubin")).collect();
+    let mut list: Vec<PathBuf> =
+        list.filter(|p| p.extension().is_some_and(|e| e == "cubin")).collect();
     list.sort();
     list
 }
@@ -319,9 +337,10 @@ fn entries_of(folder: &Path) -> Vec<PathBuf> {
 /// and the image.
 fn entry_of(image: &[u8]) -> Vec<u8> {
     let length = (image.len() as u64).to_le_bytes();
-    let sum = length.iter().chain(image).fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |h, &b| {
-        (h ^ b as u128).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-    });
+    let sum =
+        length.iter().chain(image).fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |h, &b| {
+            (h ^ b as u128).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
+        });
     [b"futensor kernel1".as_slice(), &length, &sum.to_le_bytes(), image].concat()
 }
 
@@ -343,7 +362,8 @@ fn a_disk_cache_is_thinned_out_and_rid_of_what_was_never_finished(_: &Simulator,
 
 fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
     let cache = folder("cache");
-    let run = || played("values", |c| c.env("FUTENSOR_CACHE", &cache).env("FUTENSOR_FUSION", "now"));
+    let run =
+        || played("values", |c| c.env("FUTENSOR_CACHE", &cache).env("FUTENSOR_FUSION", "now"));
     let want = run();
     let whole: Vec<(PathBuf, Vec<u8>)> =
         entries_of(&cache).into_iter().map(|p| (p.clone(), std::fs::read(p).unwrap())).collect();
@@ -351,7 +371,13 @@ fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
     let damages: [fn(&[u8]) -> Vec<u8>; 4] = [
         |_| Vec::new(),
         |bytes| bytes[..bytes.len() / 2].to_vec(),
-        |bytes| bytes.iter().enumerate().map(|(i, &b)| if i == bytes.len() - 9 { b ^ 1 } else { b }).collect(),
+        |bytes| {
+            bytes
+                .iter()
+                .enumerate()
+                .map(|(i, &b)| if i == bytes.len() - 9 { b ^ 1 } else { b })
+                .collect()
+        },
         |_| b"what is this".to_vec(),
     ];
     for damage in damages {
@@ -361,15 +387,18 @@ fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
         assert_eq!(run(), want);
         // What a run did not ask for stays as it was, and which fused kernels it asks for depends
         // on who is quick.
-        let anew =
-            whole.iter().filter(|(path, bytes)| std::fs::read(path).is_ok_and(|now| now == *bytes)).count();
+        let anew = whole
+            .iter()
+            .filter(|(path, bytes)| std::fs::read(path).is_ok_and(|now| now == *bytes))
+            .count();
         assert!(anew > 0, "none of {} is written anew", whole.len());
     }
     // One that is whole, and that the driver does not take.
     let forged = entry_of(b"no image at all");
     whole.iter().for_each(|(path, _)| std::fs::write(path, &forged).unwrap());
     assert_eq!(run(), want);
-    let left = whole.iter().filter(|(path, _)| std::fs::read(path).is_ok_and(|now| now == forged)).count();
+    let left =
+        whole.iter().filter(|(path, _)| std::fs::read(path).is_ok_and(|now| now == forged)).count();
     assert!(left < whole.len(), "all of {left} are left");
     // What a compiler of another version made is not taken.
     let before = entries_of(&cache).len();

@@ -8,7 +8,8 @@ use futensor::nn::Parameter;
 use futensor::optim::{self, Optimizer};
 use futensor::{DType, Device, Error, TensorFuture};
 use futensor_simulated_driver::{
-    DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES, Simulator,
+    DEVICE_UNAVAILABLE, ECC_UNCORRECTABLE, ILLEGAL_ADDRESS, LAUNCH_FAILED, LAUNCH_OUT_OF_RESOURCES,
+    Simulator,
 };
 use std::time::Duration;
 
@@ -60,7 +61,8 @@ fn memory_that_is_short_once_fails_nothing(simulator: &Simulator, seed: u64) {
 
 fn a_launch_that_is_refused_fails_its_value_alone(simulator: &Simulator, seed: u64) {
     let device = device(0);
-    let values: Vec<TensorFuture> = (0..8).map(|i| device.arange(0.0, 5000.0 + i as f64, 1.0).exp()).collect();
+    let values: Vec<TensorFuture> =
+        (0..8).map(|i| device.arange(0.0, 5000.0 + i as f64, 1.0).exp()).collect();
     let one = values[0].clone() + 1.0;
     block_on(one.wait_to_read()).unwrap();
     simulator.fail_launch(1 + seed % 8, LAUNCH_OUT_OF_RESOURCES);
@@ -78,7 +80,10 @@ fn values_without_elements_and_values_without_end_come_or_fail(_: &Simulator, _:
         [0.0; 0]
     );
     let large = device.zeros([1usize << 40]);
-    assert_eq!(block_on(large.narrow(0, 0, 0).to_dtype(DType::F64).to_vec::<f64>()).unwrap(), [0.0; 0]);
+    assert_eq!(
+        block_on(large.narrow(0, 0, 0).to_dtype(DType::F64).to_vec::<f64>()).unwrap(),
+        [0.0; 0]
+    );
     let error = block_on(large.to_dtype(DType::F64) + 1.0).unwrap_err();
     assert!(error.is_out_of_memory(), "{error}");
     let error = block_on(large.repeat(2) + 1.0).unwrap_err();
@@ -86,7 +91,10 @@ fn values_without_elements_and_values_without_end_come_or_fail(_: &Simulator, _:
     assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
 }
 
-fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(simulator: &Simulator, _: u64) {
+fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(
+    simulator: &Simulator,
+    _: u64,
+) {
     simulator.set_memory(0, 8 << 20);
     let device = device(0);
     let small = device.arange(0.0, 1000.0, 1.0) + 1.0;
@@ -140,7 +148,11 @@ fn memory_that_other_streams_free_is_waited_for(simulator: &Simulator, _: u64) {
         }
         drop(small);
         let large = device.arange(0.0, 1_000_000.0, 1.0);
-        assert_eq!(block_on(large.narrow(0, 7, 1).to_vec::<f32>()).unwrap(), [7.0], "round {round}");
+        assert_eq!(
+            block_on(large.narrow(0, 7, 1).to_vec::<f32>()).unwrap(),
+            [7.0],
+            "round {round}"
+        );
     }
     simulator.lazy(false);
 }
@@ -153,7 +165,11 @@ fn everything_ends(device: &Device, others: &[&Device], values: &[TensorFuture])
     let _ = block_on(device.waitall());
     block_on(device.ready());
     for other in others {
-        assert_eq!(block_on((other.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0], "{other}");
+        assert_eq!(
+            block_on((other.ones([2]) + 1.0).to_vec::<f32>()).unwrap(),
+            [2.0, 2.0],
+            "{other}"
+        );
     }
 }
 
@@ -196,7 +212,10 @@ fn a_lost_device_ends_every_await(simulator: &Simulator, seed: u64) {
     if !seed.is_multiple_of(3) {
         let _ = block_on(values[values.len() / 2].wait_to_read());
     }
-    simulator.lose_device(0, if seed.is_multiple_of(2) { ECC_UNCORRECTABLE } else { DEVICE_UNAVAILABLE });
+    simulator.lose_device(
+        0,
+        if seed.is_multiple_of(2) { ECC_UNCORRECTABLE } else { DEVICE_UNAVAILABLE },
+    );
     everything_ends(&a, &[&b, &Device::cpu()], &values);
     everything_ends(&a, &[], &more);
     simulator.clear_report();
@@ -218,7 +237,8 @@ fn a_kernel_that_never_ends_is_ended_by_the_watchdog(simulator: &Simulator, seed
 
 fn a_kernel_that_never_ends_is_found_while_others_come_behind_it(simulator: &Simulator, _: u64) {
     let options = CudaOptions::default().watchdog(Some(Duration::from_millis(300)));
-    let device = Device::cuda_with(0, options.streams(1).depth(100_000).in_flight_ops(100_000)).unwrap();
+    let device =
+        Device::cuda_with(0, options.streams(1).depth(100_000).in_flight_ops(100_000)).unwrap();
     let x = device.arange(0.0, 100.0, 1.0) + 0.0;
     block_on(&x + 1.0).unwrap();
     simulator.hang_launch(1);
@@ -284,7 +304,8 @@ fn trained(device: &Device, bad: bool) -> (Vec<u32>, Vec<Error>) {
         }
         step(vec![k, 0, 2]).detach();
     }
-    let read = |p: &Parameter| block_on(p.value().to_vec::<f32>()).expect("a parameter that is there");
+    let read =
+        |p: &Parameter| block_on(p.value().to_vec::<f32>()).expect("a parameter that is there");
     let bits = read(&table).into_iter().chain(read(&bias)).map(f32::to_bits).collect();
     block_on(device.waitall()).unwrap();
     (bits, wrong.into_iter().map(|step| block_on(step).unwrap_err()).collect())
@@ -312,7 +333,8 @@ fn a_gradient_whose_launch_is_refused_stops_the_whole_step(simulator: &Simulator
     let mut sgd = optim::Sgd::new(parameters.clone(), 0.1);
     // Before any of them is asked for: the first launches are theirs.
     simulator.fail_launch(1 + seed % 4, LAUNCH_OUT_OF_RESOURCES);
-    let gradients: Vec<TensorFuture> = parameters.iter().map(|p| p.value().stop_gradient().cumsum(0)).collect();
+    let gradients: Vec<TensorFuture> =
+        parameters.iter().map(|p| p.value().stop_gradient().cumsum(0)).collect();
     for g in &gradients {
         // Some of them are there before the step is asked for, some are not.
         if seed.is_multiple_of(2) {

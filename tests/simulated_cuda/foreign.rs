@@ -31,7 +31,9 @@ struct OnGpu<F> {
     run: F,
 }
 
-impl<F: Fn(&mut CudaRun<'_>) -> Result<(), Refusal> + Send + Sync + 'static> Operation for OnGpu<F> {
+impl<F: Fn(&mut CudaRun<'_>) -> Result<(), Refusal> + Send + Sync + 'static> Operation
+    for OnGpu<F>
+{
     fn name(&self) -> &str {
         "on_gpu"
     }
@@ -86,11 +88,17 @@ fn an_op_that_never_asks_for_its_output_fails(_: &Simulator, _: u64) {
     leave_dirt(&device);
     for dtype in [DType::Bool, DType::F32] {
         let error = block_on(on_gpu(&x, (&[1000], dtype), |_| Ok(()))).unwrap_err();
-        assert!(error.is_kernel() && error.message().contains("never asked where its output is"), "{error}");
+        assert!(
+            error.is_kernel() && error.message().contains("never asked where its output is"),
+            "{error}"
+        );
     }
     assert_eq!(block_on((&x + 1.0).to_vec::<f32>()).unwrap(), [2.0; 3]);
     // Where there are no elements there is nothing to ask for.
-    assert_eq!(block_on(on_gpu(&x, (&[0], DType::F32), |_| Ok(())).to_vec::<f32>()).unwrap(), [0.0; 0]);
+    assert_eq!(
+        block_on(on_gpu(&x, (&[0], DType::F32), |_| Ok(())).to_vec::<f32>()).unwrap(),
+        [0.0; 0]
+    );
 }
 
 fn what_an_op_does_not_write_is_zero(_: &Simulator, _: u64) {
@@ -174,7 +182,9 @@ fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
         let x = device.arange(0.0, n as f32, 1.0) + 0.0;
         block_on(&x).unwrap();
         let y = add_one(&x, &tell);
-        assert!(block_on(y.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0)));
+        assert!(
+            block_on(y.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 1.0))
+        );
         assert!(block_on(x.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32)));
         assert!(!told.recv().unwrap());
         for z in [x.flip(0), device.zeros([n])] {
@@ -189,7 +199,9 @@ fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
         let last = add_one(&add_one(&x, &tell), &tell);
         drop(x);
         gate.open();
-        assert!(block_on(last.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 2.0)));
+        assert!(
+            block_on(last.to_vec::<f32>()).unwrap().into_iter().eq((0..n).map(|i| i as f32 + 2.0))
+        );
         let (_, second) = (told.recv().unwrap(), told.recv().unwrap());
         assert!(second, "the last reader may have the memory");
         // The same memory has no second view.
@@ -198,7 +210,8 @@ fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
             Ok(())
         };
         let z = device.ones([n]) + 0.0;
-        let looks = custom(OnGpu { meta: Meta::new([n], DType::F32), reuses: Some(0), run: look }, &[&z]);
+        let looks =
+            custom(OnGpu { meta: Meta::new([n], DType::F32), reuses: Some(0), run: look }, &[&z]);
         let error = block_on(looks).unwrap_err();
         assert!(error.is_kernel() && error.message().contains("are in the output"), "{error}");
         // Read twice by its last reader, it is copied.
@@ -217,8 +230,8 @@ fn an_op_in_place_has_one_view_with_the_old_elements(_: &Simulator, _: u64) {
         assert_eq!(block_on(twice.to_vec::<f32>()).unwrap(), vec![2.0; n]);
     }
     let tell = std::sync::Mutex::new(tell);
-    let region =
-        device.region(move |x: TensorFuture| add_one(&(x * 2.0).cumsum(0), &tell.lock().unwrap()) * 3.0);
+    let region = device
+        .region(move |x: TensorFuture| add_one(&(x * 2.0).cumsum(0), &tell.lock().unwrap()) * 3.0);
     for _ in 0..6 {
         let y = block_on(region.call(device.ones([3]) + 0.0).to_vec::<f32>()).unwrap();
         assert_eq!(y, [9.0, 15.0, 21.0]);
@@ -269,7 +282,8 @@ fn a_key_value_cache_of_a_users_own_copies_nothing(_: &Simulator, _: u64) {
 
 fn an_op_in_place_that_found_no_memory_had_launched_nothing(simulator: &Simulator, _: u64) {
     // Each piece of memory is asked of the driver, once.
-    let device = Device::cuda_with(0, futensor::cuda::CudaOptions::default().kept_bytes(0)).unwrap();
+    let device =
+        Device::cuda_with(0, futensor::cuda::CudaOptions::default().kept_bytes(0)).unwrap();
     let x = block_on(device.zeros([1000]) + 0.0).unwrap();
     block_on(add_one(&x, &mpsc::channel().0)).unwrap();
     let attempts = Arc::new(AtomicUsize::new(0));

@@ -91,7 +91,8 @@ fn run(simulator: &Simulator, entry: Entry) -> Came {
             settle(simulator);
         }
         if let Err(panic) = outcome {
-            return trials::words(panic).map_err(|text| format!("seed {seed}: {text}\n{}", simulator.report()));
+            return trials::words(panic)
+                .map_err(|text| format!("seed {seed}: {text}\n{}", simulator.report()));
         }
         if !entry.loses {
             simulator.check();

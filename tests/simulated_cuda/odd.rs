@@ -46,9 +46,13 @@ impl Operation for Brought {
         let (x, out) = (run.inputs()[0], run.output());
         let n = out.numel();
         let kernel = CudaKernel::new(self.entry, self.source);
-        let mut args =
-            vec![CudaArg::Address(x.address()), CudaArg::Address(out.address()), CudaArg::U64(n as u64)];
-        let pair: Vec<u8> = [0.5f32.to_ne_bytes(), 0.25f32.to_ne_bytes(), 8f32.to_ne_bytes()].concat();
+        let mut args = vec![
+            CudaArg::Address(x.address()),
+            CudaArg::Address(out.address()),
+            CudaArg::U64(n as u64),
+        ];
+        let pair: Vec<u8> =
+            [0.5f32.to_ne_bytes(), 0.25f32.to_ne_bytes(), 8f32.to_ne_bytes()].concat();
         let scratch = run.scratch(4 * n)?;
         if self.arguments {
             args.extend([
@@ -84,8 +88,7 @@ fn a_source_that_does_not_compile_fails_its_value_with_the_compilers_words(_: &S
     let device = device(0);
     let x = block_on(device.arange(0.0, 100.0, 1.0) + 0.0).unwrap();
     let of = |entry, source| custom(Brought { entry, source, arguments: false }, &[&x]);
-    let broken =
-        r#"extern "C" __global__ void broken(const float* x, float* out, unsigned long long n) { nonsense; }"#;
+    let broken = r#"extern "C" __global__ void broken(const float* x, float* out, unsigned long long n) { nonsense; }"#;
     for _ in 0..2 {
         let error: Error = block_on(of("broken", broken)).unwrap_err();
         assert!(error.is_kernel() && error.message().contains("nonsense"), "{error}");
@@ -101,7 +104,8 @@ fn a_kernel_takes_arguments_of_every_kind_and_scratch_memory(_: &Simulator, _: u
     let x = block_on(device.arange(0.0, 100.0, 1.0) + 0.0).unwrap();
     let y = custom(Brought { entry: "all_kinds", source: ALL_KINDS, arguments: true }, &[&x]);
     let y = block_on(y.to_vec::<f32>()).unwrap();
-    let want: Vec<f32> = (0..100).map(|i| 8.0 * i as f32 - 1.0 + 2.0 - 3.0 + 0.5 + 0.25 + 0.5 + 0.25).collect();
+    let want: Vec<f32> =
+        (0..100).map(|i| 8.0 * i as f32 - 1.0 + 2.0 - 3.0 + 0.5 + 0.25 + 0.5 + 0.25).collect();
     assert_eq!(y, want);
 }
 
@@ -166,8 +170,9 @@ fn products_of_operands_that_no_library_call_expresses_are_right(_: &Simulator, 
         a.expand([6, 5, 64, 200]).matmul(b)
     };
     same_on_both(&gpu, DType::F32, repeated, "repeated batches");
-    let integers =
-        |d: &Device| small(d, DType::F32, &[12, 9]).matmul(small(d, DType::F32, &[9, 5])).to_dtype(DType::I64);
+    let integers = |d: &Device| {
+        small(d, DType::F32, &[12, 9]).matmul(small(d, DType::F32, &[9, 5])).to_dtype(DType::I64)
+    };
     same_on_both(&gpu, DType::I64, integers, "integers");
 }
 
@@ -199,7 +204,9 @@ fn a_reduction_over_every_other_of_many_dimensions_is_right_or_says_so(_: &Simul
     let all = block_on(values(&gpu).sum(dims(9)));
     match all {
         Ok(sums) => assert_eq!(sums.dims(), [2; 8]),
-        Err(error) => assert!(error.is_kernel() && error.message().contains("no CUDA kernel"), "{error}"),
+        Err(error) => {
+            assert!(error.is_kernel() && error.message().contains("no CUDA kernel"), "{error}")
+        }
     }
 }
 
@@ -216,7 +223,8 @@ fn a_device_that_spins_and_lingers_gives_the_same_values(_: &Simulator, _: u64) 
 fn limits_without_end_are_no_limits(_: &Simulator, _: u64) {
     let (most, longest) = (usize::MAX, std::time::Duration::MAX);
     let options = CudaOptions::default().linger(longest).hold_back(longest).watchdog(Some(longest));
-    let options = options.bytes_max(most).kept_bytes(most).in_flight_ops(most).in_flight_bytes(most);
+    let options =
+        options.bytes_max(most).kept_bytes(most).in_flight_ops(most).in_flight_bytes(most);
     let options = options.depth(u64::MAX).queue_ops(most).queue_bytes(most).permits(most);
     let device = Device::cuda_with(0, options).unwrap();
     let x = device.arange(0.0, 1000.0, 1.0) + 1.0;

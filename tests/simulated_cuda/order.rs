@@ -24,7 +24,11 @@ pub fn deep() -> Device {
 /// device's thread stands still, and nothing runs until all of them, and one that joins them, have
 /// been launched. All that they make is read then. Two that begin on streams of their own are
 /// joined as well, so that one stream waits for another at least.
-pub fn launched_at_once(simulator: &Simulator, device: &Device, ask: impl FnOnce() -> Vec<TensorFuture>) {
+pub fn launched_at_once(
+    simulator: &Simulator,
+    device: &Device,
+    ask: impl FnOnce() -> Vec<TensorFuture>,
+) {
     let [x, y] = [1.0, 2.0].map(|v| device.from_vec(vec![v; 64], [64]));
     simulator.pause();
     let (gate, joined) = (Gate::new(), Counter::new());
@@ -84,7 +88,12 @@ fn a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again(
 /// Plays a scene as it is, where it has to be silent, and once without each of its first waits,
 /// where the race check has to report it. The scene leaves out the wait of a number (0: none), and
 /// tells how many it had and whether the device is lost.
-pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: impl Fn(u64) -> (u64, bool)) {
+pub fn every_wait_is_needed(
+    simulator: &Simulator,
+    seed: u64,
+    most: u64,
+    scene: impl Fn(u64) -> (u64, bool),
+) {
     let (waits, lost) = scene(0);
     assert_eq!((simulator.report(), lost), (String::new(), false));
     assert!(waits > 0, "a scene without a wait");
@@ -109,11 +118,12 @@ pub fn every_wait_is_needed(simulator: &Simulator, seed: u64, most: u64, scene: 
     assert!(dropped > 0, "no wait was left out");
 }
 
-/// Memory is given back while all that uses it is queued, on every lane, and none of it has run: the race check sees a
-/// free that is not behind it.
+/// Memory is given back while all that uses it is queued, on every lane, and none of it has run:
+/// the race check sees a free that is not behind it.
 fn what_lanes_keep_goes_back_behind_those_who_use_it(simulator: &Simulator, _: u64) {
     let device = deep();
-    let inputs: Vec<TensorFuture> = (0..6).map(|k| device.from_vec(vec![k as f32; 256], [16, 16])).collect();
+    let inputs: Vec<TensorFuture> =
+        (0..6).map(|k| device.from_vec(vec![k as f32; 256], [16, 16])).collect();
     let chain = |x: &TensorFuture| (0..4).fold(x + 1.0, |y, k| y.cumsum(k % 2).sort(1, false));
     // Their kernels are there before it counts.
     inputs.iter().for_each(|x| drop(block_on(chain(x)).unwrap()));

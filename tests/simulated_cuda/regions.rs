@@ -120,7 +120,10 @@ fn inputs_and_outputs_are_bound_anew(_: &Simulator, _: u64) {
     // One value as both.
     let x = input(3);
     let out = region.call((x.clone(), x.clone()));
-    assert_eq!(out.iter().map(bits).collect::<Vec<_>>(), body(&x, &x).iter().map(bits).collect::<Vec<_>>());
+    assert_eq!(
+        out.iter().map(bits).collect::<Vec<_>>(),
+        body(&x, &x).iter().map(bits).collect::<Vec<_>>()
+    );
     assert!(device.stats().graphs >= graphs + 13, "{} {graphs}", device.stats().graphs);
 }
 
@@ -151,7 +154,8 @@ fn a_strided_or_constant_input_gets_a_graph_of_its_own(_: &Simulator, _: u64) {
 
 fn graphs_of_their_own(device: &Device, variants: [(TensorFuture, TensorFuture); 4]) {
     let region = device.region(|(x, y): (TensorFuture, TensorFuture)| body(&x, &y));
-    let want: Vec<Vec<_>> = variants.iter().map(|(x, y)| body(x, y).iter().map(bits).collect()).collect();
+    let want: Vec<Vec<_>> =
+        variants.iter().map(|(x, y)| body(x, y).iter().map(bits).collect()).collect();
     for (k, (x, y)) in variants.iter().enumerate() {
         warm(device, || {
             let got: Vec<_> = region.call((x.clone(), y.clone())).iter().map(bits).collect();
@@ -178,7 +182,8 @@ fn draws_of_a_graph_advance(_: &Simulator, _: u64) {
     };
     let inside = gpu.clone();
     let region = gpu.region(move |x: TensorFuture| made(&inside, &x));
-    let x = |device: &Device| device.from_vec((0..2000).map(|i| i as f32).collect(), [40, 50]) + 0.0;
+    let x =
+        |device: &Device| device.from_vec((0..2000).map(|i| i as f32).collect(), [40, 50]) + 0.0;
     let (here, there) = (x(&gpu), x(&cpu));
     gpu.seed(11);
     cpu.seed(11);
@@ -335,7 +340,10 @@ fn products_of_inputs_and_of_weights_are_part_of_a_graph(simulator: &Simulator, 
     let calls: Vec<_> = (1..6).map(|k| (k, region.call((input(k), input(3 * k))))).collect();
     for (k, (out, turned, sums)) in &calls {
         let want = made(&input(*k), &input(3 * k));
-        assert_eq!((bits(out), bits(turned), bits(sums)), (bits(&want.0), bits(&want.1), bits(&want.2)));
+        assert_eq!(
+            (bits(out), bits(turned), bits(sums)),
+            (bits(&want.0), bits(&want.1), bits(&want.2))
+        );
     }
     assert_eq!(device.stats().graphs - before.0, 5);
     assert_eq!(simulator.stats().graph_launches - before.1, 5);
@@ -468,8 +476,8 @@ fn any_region_gives_what_its_ops_give(_: &Simulator, seed: u64) {
     assert!(device.stats().graphs > before);
 }
 
-/// As a decode: a cache that changes in place, inputs from the host, and a result that is read while
-/// the next step is queued.
+/// As a decode: a cache that changes in place, inputs from the host, and a result that is read
+/// while the next step is queued.
 fn steps_that_run_again_ask_for_no_memory(simulator: &Simulator, seed: u64) {
     let device = device(0);
     let step = device.region(|(cache, x): (TensorFuture, TensorFuture)| {
@@ -515,14 +523,16 @@ fn steps_that_run_again_ask_for_no_memory(simulator: &Simulator, seed: u64) {
     assert!(before.1.allocations > 0);
     let graphs = after.graphs - before.1.graphs;
     assert!(graphs > 80, "{graphs} of 100 were graphs");
-    // A graph copies nothing. Step by step, the sums of one call may not have been taken up when the next writes.
+    // A graph copies nothing. Step by step, the sums of one call may not have been taken up when
+    // the next writes.
     let copied = after.copied_bytes - before.1.copied_bytes;
     assert!(copied <= (100 - graphs) * 64 * 64 * 4, "{copied} bytes, {graphs} of 100 were graphs");
 }
 
 fn an_urgent_call_overtakes_what_is_queued(simulator: &Simulator, _: u64) {
     for graphs in [false, true] {
-        let options = CudaOptions::default().streams(1).depth(1000).in_flight_ops(1000).graphs(graphs);
+        let options =
+            CudaOptions::default().streams(1).depth(1000).in_flight_ops(1000).graphs(graphs);
         let device = Device::cuda_with(0, options).unwrap();
         let x = ramp(&device, 16, 0.01) + 0.0;
         // No fused kernels, which come when they come.
@@ -546,7 +556,10 @@ fn an_urgent_call_overtakes_what_is_queued(simulator: &Simulator, _: u64) {
             // Slowly, so that what is to overtake is there.
             std::thread::sleep(Duration::from_millis(2));
             simulator.step(1);
-            (&mut urgent).now_or_never().inspect(|found| assert!(found.as_ref().unwrap() == &wanted)).is_some()
+            (&mut urgent)
+                .now_or_never()
+                .inspect(|found| assert!(found.as_ref().unwrap() == &wanted))
+                .is_some()
         });
         assert!(!long.is_ready(), "graphs {graphs}");
         simulator.resume();
@@ -614,8 +627,12 @@ fn two_devices_replay_beside_each_other(_: &Simulator, seed: u64) {
     for _ in 0..4 {
         // What one gives goes into the other.
         let made = on_a.0.call(on_a.1.clone());
-        let moved: Vec<TensorFuture> =
-            on_b.1.iter().enumerate().map(|(k, x)| made[k % made.len()].to_device(&b) * 0.0 + x).collect();
+        let moved: Vec<TensorFuture> = on_b
+            .1
+            .iter()
+            .enumerate()
+            .map(|(k, x)| made[k % made.len()].to_device(&b) * 0.0 + x)
+            .collect();
         let got = on_b.0.call(moved.clone());
         for (x, y) in got.iter().zip(&tangle(seed, 12, &moved)) {
             assert_eq!(bits(x), bits(y));
@@ -623,7 +640,10 @@ fn two_devices_replay_beside_each_other(_: &Simulator, seed: u64) {
     }
 }
 
-fn a_fault_in_a_replay_fails_all_its_values_and_that_device_alone(simulator: &Simulator, seed: u64) {
+fn a_fault_in_a_replay_fails_all_its_values_and_that_device_alone(
+    simulator: &Simulator,
+    seed: u64,
+) {
     let (a, b) = two_devices();
     let region = a.region(|(x, y): (TensorFuture, TensorFuture)| body(&x, &y));
     let x = ramp(&a, 16, 0.0) + 0.0;
@@ -648,7 +668,11 @@ fn a_fault_in_a_replay_fails_all_its_values_and_that_device_alone(simulator: &Si
     let _ = block_on(a.waitall());
     assert!(block_on(&region.call((x.clone(), x))[1]).unwrap_err().is_device_lost());
     for other in [&b, &Device::cpu()] {
-        assert_eq!(block_on((other.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0], "{other}");
+        assert_eq!(
+            block_on((other.ones([2]) + 1.0).to_vec::<f32>()).unwrap(),
+            [2.0, 2.0],
+            "{other}"
+        );
     }
     simulator.clear_report();
 }

@@ -51,20 +51,29 @@ fn ranges_lie_around_the_launches_of_each_step_and_name_its_ops(simulator: &Simu
     drop((region, weights, y, device));
     super::settle(simulator);
     let works = opened(simulator);
-    let kernels: Vec<_> =
-        works.iter().filter(|(_, label)| label.starts_with("kernel") || label.starts_with("cublas")).collect();
+    let kernels: Vec<_> = works
+        .iter()
+        .filter(|(_, label)| label.starts_with("kernel") || label.starts_with("cublas"))
+        .collect();
     assert!(kernels.len() >= 8, "{works:?}");
-    let within =
-        |name: &str| kernels.iter().filter(|(open, _)| open.iter().any(|text| text.contains(name))).count();
+    let within = |name: &str| {
+        kernels.iter().filter(|(open, _)| open.iter().any(|text| text.contains(name))).count()
+    };
     assert!(within(&format!("matmul (tests/simulated_cuda/times.rs:{line})")) >= 1, "{works:?}");
     // Fused with what follows, or before that came.
-    let of_line = |text: &String| text.starts_with("tanh") && text.contains(&format!("times.rs:{line})"));
+    let of_line =
+        |text: &String| text.starts_with("tanh") && text.contains(&format!("times.rs:{line})"));
     assert!(kernels.iter().any(|(open, _)| open.iter().any(of_line)), "{works:?}");
     assert!(within("sum") >= 4, "{works:?}");
     // A region's steps have ranges of their own, inside the region's.
-    assert!(kernels.iter().any(|(open, _)| open.len() == 2 && open[1].contains("matmul")), "{works:?}");
-    let bare: Vec<_> =
-        works.iter().filter(|(open, label)| open.is_empty() && label.starts_with("kernel")).collect();
+    assert!(
+        kernels.iter().any(|(open, _)| open.len() == 2 && open[1].contains("matmul")),
+        "{works:?}"
+    );
+    let bare: Vec<_> = works
+        .iter()
+        .filter(|(open, label)| open.is_empty() && label.starts_with("kernel"))
+        .collect();
     assert!(bare.is_empty(), "launched outside a range: {bare:?}");
 }
 
@@ -117,9 +126,16 @@ fn a_sample_is_timed_and_the_rest_has_times_of_the_host(simulator: &Simulator, _
     let device = Device::cuda_with(0, CudaOptions::default().timed(3)).unwrap();
     let steps = recorded(&device);
     let timed = steps.iter().filter(|s| s.by_device).count();
-    assert!(timed >= steps.len() / 3 - 1 && timed <= steps.len() / 3 + 1, "{timed} of {}", steps.len());
+    assert!(
+        timed >= steps.len() / 3 - 1 && timed <= steps.len() / 3 + 1,
+        "{timed} of {}",
+        steps.len()
+    );
     let host = steps.iter().filter(|s| !s.by_device);
-    assert!(host.clone().all(|s| s.ended > s.began), "launched, and later seen to be through: {steps:?}");
+    assert!(
+        host.clone().all(|s| s.ended > s.began),
+        "launched, and later seen to be through: {steps:?}"
+    );
     drop(device);
     super::settle(simulator);
 }

@@ -78,7 +78,8 @@ fn a_view_larger_than_a_pinned_block_goes_to_the_gpu(_: &Simulator, _: u64) {
     let (gpu, cpu) = (device(0), Device::cpu());
     let x = cpu.randn([521, 1037]);
     let last = cpu.randn([2, 270_000]).narrow(0, 1, 1);
-    let bytes = cpu.arange(0, 1_200_000, 1).to_dtype(DType::U8).reshape([3, 400, 1000]).permute([2, 0, 1]);
+    let bytes =
+        cpu.arange(0, 1_200_000, 1).to_dtype(DType::U8).reshape([3, 400, 1000]).permute([2, 0, 1]);
     let views = [
         ("turned", x.t()),
         ("a part with gaps", x.narrow(1, 3, 1030)),
@@ -91,7 +92,11 @@ fn a_view_larger_than_a_pinned_block_goes_to_the_gpu(_: &Simulator, _: u64) {
     for (name, view) in views {
         let (there, one) = (view.to_device(&gpu), 1);
         let want = block_on((&view + one).to_dtype(DType::F32).to_vec::<f32>()).unwrap();
-        assert_eq!(block_on((&there + one).to_dtype(DType::F32).to_vec::<f32>()).unwrap(), want, "{name}");
+        assert_eq!(
+            block_on((&there + one).to_dtype(DType::F32).to_vec::<f32>()).unwrap(),
+            want,
+            "{name}"
+        );
         let want = block_on(view.to_dtype(DType::F32).to_vec::<f32>()).unwrap();
         assert_eq!(
             block_on(there.to_device(&cpu).to_dtype(DType::F32).to_vec::<f32>()).unwrap(),
@@ -104,7 +109,10 @@ fn a_view_larger_than_a_pinned_block_goes_to_the_gpu(_: &Simulator, _: u64) {
 fn an_expanded_value_takes_no_more_memory_on_the_gpu_than_its_elements(_: &Simulator, _: u64) {
     let (gpu, cpu) = (device(0), Device::cpu());
     let there = cpu.arange(0.0, 4.0, 1.0).expand([1 << 18, 4]).to_device(&gpu);
-    assert_eq!(block_on(there.sum(0).to_vec::<f32>()).unwrap(), [0, 1, 2, 3].map(|k| (k << 18) as f32));
+    assert_eq!(
+        block_on(there.sum(0).to_vec::<f32>()).unwrap(),
+        [0, 1, 2, 3].map(|k| (k << 18) as f32)
+    );
     assert!(gpu.stats().bytes_live < 1 << 20, "{}", gpu.stats().bytes_live);
 }
 
@@ -118,7 +126,11 @@ fn reads_need_no_gpu_work_of_their_own_on_constants(simulator: &Simulator, _: u6
 fn display_and_item_and_nonzero_read_back(_: &Simulator, _: u64) {
     let device = device(0);
     let x = device.from_vec(vec![0, 5, 0, 7], [2, 2]) * 1;
-    assert!(block_on(x.display()).unwrap().starts_with("tensor([[0, 5],\n        [0, 7]], device='cuda:0"));
+    assert!(
+        block_on(x.display())
+            .unwrap()
+            .starts_with("tensor([[0, 5],\n        [0, 7]], device='cuda:0")
+    );
     assert_eq!(block_on(x.sum_all().item::<i64>()).unwrap(), 12);
     let at: Tensor = block_on(x.nonzero()).unwrap();
     assert_eq!(at.device(), device);
@@ -171,7 +183,8 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
             let of = |shape: &[usize]| cpu.randn(shape).to_dtype(dtype).to_dtype(DType::F32);
             let (q, up) = (of(&[2, 2, 70, 24]), of(&[2, 2, 70, 24]));
             let (k, v) = (of(&[2, 1, 90, 24]), of(&[2, 1, 90, 24]));
-            let see = cpu.randn([70, 90]).gt(0.0).logical_and(cpu.arange(0, 70, 1).ne(7).unsqueeze(1));
+            let see =
+                cpu.randn([70, 90]).gt(0.0).logical_and(cpu.arange(0, 70, 1).ne(7).unsqueeze(1));
             let all = |on: &Device, dtype: DType, graph: bool| {
                 let there = |x: &TensorFuture| x.to_device(on).to_dtype(dtype);
                 let leaves = [&q, &k, &v].map(|x| there(x).requires_grad());
@@ -179,7 +192,11 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
                 let options = AttentionOptions::default().causal(!masked);
                 let options = if masked { options.mask(see.to_device(on)) } else { options };
                 let options = options.grouped(true);
-                let options = if padded { options.lengths(on.from_vec(vec![50i64, 0], [2])) } else { options };
+                let options = if padded {
+                    options.lengths(on.from_vec(vec![50i64, 0], [2]))
+                } else {
+                    options
+                };
                 let found = q.scaled_dot_product_attention(k, v, options);
                 let mode = GradOptions::default().upstream(&there(&up)).graph(graph);
                 let mut out = grad_with(&found, &leaves, mode);
@@ -195,7 +212,8 @@ fn attention_and_its_gradients_are_those_of_the_cpu(_: &Simulator, seed: u64) {
                 for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                     let size = block_on(want.abs().max_all().item::<f32>()).unwrap();
                     let off = block_on((got - want).abs().max_all().item::<f32>()).unwrap();
-                    let what = format!("seed {seed}, {dtype}, masked {masked}, graph {graph}, value {i}");
+                    let what =
+                        format!("seed {seed}, {dtype}, masked {masked}, graph {graph}, value {i}");
                     assert!(off <= tolerance * size.max(1.0), "{what}: {off} of {size}");
                 }
             }
@@ -217,7 +235,10 @@ fn a_query_beside_others_finds_the_same_among_many_keys(_: &Simulator, _: u64) {
             block_on(found.to_vec::<f32>()).unwrap()
         };
         let (got, want) = (found(&gpu, &q), found(&cpu, &q));
-        assert!(got.iter().zip(&want).all(|(got, want)| (got - want).abs() <= tolerance), "{dtype}");
+        assert!(
+            got.iter().zip(&want).all(|(got, want)| (got - want).abs() <= tolerance),
+            "{dtype}"
+        );
         let one = found(&gpu, &q.narrow(1, 2, 1).narrow(2, 3, 1));
         for (one, all) in one.chunks(24).zip(got.chunks(3 * 5 * 24)) {
             assert_eq!(one, &all[(2 * 5 + 3) * 24..][..24], "{dtype}");
@@ -228,9 +249,11 @@ fn a_query_beside_others_finds_the_same_among_many_keys(_: &Simulator, _: u64) {
 fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
     let (gpu, cpu) = (device(0), Device::cpu());
     for dtype in [DType::F32, DType::F16] {
-        let (table, up) = (cpu.randn([40, 24]).to_dtype(dtype), cpu.randn([3000, 24]).to_dtype(dtype));
+        let (table, up) =
+            (cpu.randn([40, 24]).to_dtype(dtype), cpu.randn([3000, 24]).to_dtype(dtype));
         let words = cpu.rand([3000]).mul(40.0).floor().to_dtype(DType::I64);
-        let (row, one) = (cpu.randn([2, 4000]).to_dtype(dtype), cpu.randn([3, 900]).to_dtype(dtype));
+        let (row, one) =
+            (cpu.randn([2, 4000]).to_dtype(dtype), cpu.randn([3, 900]).to_dtype(dtype));
         let at = cpu.rand([3, 900]).mul(700.0).floor().to_dtype(DType::I64) - 3;
         let all = |on: &Device| {
             let there = |x: &TensorFuture| x.to_device(on);
@@ -272,7 +295,8 @@ fn choices_by_weight_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
             let (values, places) = there(&weights).max_with_positions(2);
             let turned = there(&weights).transpose(1, 2).narrow(2, 0, 2);
             let angles = |k: usize| there(&table).i(k as isize).reshape([3]).narrow(0, 0, 1);
-            let wide = there(&weights.transpose(1, 2)).reshape([2, n * 3]).narrow(1, 0, n * 3 / 2 * 2);
+            let wide =
+                there(&weights.transpose(1, 2)).reshape([2, n * 3]).narrow(1, 0, n * 3 / 2 * 2);
             vec![
                 kept.categorical(there(&draws)).to_dtype(dtype),
                 kept,
@@ -293,7 +317,8 @@ fn choices_by_weight_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
 fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
     let (gpu, cpu) = (device(0), Device::cpu());
     cpu.seed(seed);
-    let file = block_on(futensor::gguf::open_bytes(include_bytes!("../reference/reference.gguf"))).unwrap();
+    let file = block_on(futensor::gguf::open_bytes(include_bytes!("../reference/reference.gguf")))
+        .unwrap();
     let all = block_on(file.load(&cpu).all()).unwrap();
     let bits = |x: TensorFuture| -> Vec<u32> {
         block_on(x.to_vec::<f32>()).unwrap().into_iter().map(f32::to_bits).collect()
@@ -318,7 +343,10 @@ fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
             let there = weight.to_device(&gpu);
             assert!(bits(there.dequantize()) == bits(weight.dequantize()), "{format}");
             let index = cpu.from_vec(vec![2i64, 0, 1, 2], [2, 2]);
-            assert!(bits(there.embedding(index.to_device(&gpu))) == bits(weight.embedding(&index)), "{format}");
+            assert!(
+                bits(there.embedding(index.to_device(&gpu))) == bits(weight.embedding(&index)),
+                "{format}"
+            );
             let wrong = there.embedding(gpu.from_vec(vec![0i32, weight.dims()[0] as i32], [2]));
             assert!(block_on(wrong).unwrap_err().is_index());
             for rows in [1, 5, 17, 70] {
@@ -330,8 +358,11 @@ fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
     }
     // Rows of a view, and what is no number.
     let weight = Quantized::from_tensor(&cpu.randn([20, 32]), Format::Q4_1).unwrap();
-    let x = cpu.from_vec((0..96).map(|i| if i == 40 { f32::NAN } else { i as f32 }).collect(), [32, 3]).t();
-    let got = block_on(weight.to_device(&gpu).linear(x.to_device(&gpu).t().t()).to_vec::<f32>()).unwrap();
+    let x = cpu
+        .from_vec((0..96).map(|i| if i == 40 { f32::NAN } else { i as f32 }).collect(), [32, 3])
+        .t();
+    let got =
+        block_on(weight.to_device(&gpu).linear(x.to_device(&gpu).t().t()).to_vec::<f32>()).unwrap();
     let wanted = block_on(weight.linear(&x).to_vec::<f32>()).unwrap();
     assert!(got.iter().zip(&wanted).all(|(a, b)| a == b || a.is_nan() && b.is_nan()));
     assert_eq!(wanted.iter().filter(|x| x.is_nan()).count(), 20);
@@ -347,7 +378,10 @@ fn an_op_without_a_kernel_says_so(_: &Simulator, _: u64) {
     assert_eq!(block_on(x.to_vec::<f32>()).unwrap(), [2.0, 2.0]);
 }
 
-fn an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else(simulator: &Simulator, _: u64) {
+fn an_index_out_of_range_fails_what_is_made_from_it_and_nothing_else(
+    simulator: &Simulator,
+    _: u64,
+) {
     let device = device(0);
     let x = device.arange(0.0, 10.0, 1.0) * 1.0;
     // Nothing runs yet: all of it is queued before the index is looked at.
@@ -453,7 +487,12 @@ pub fn graph(device: &Device, seed: u64, nodes: usize) -> Vec<TensorFuture> {
 }
 
 /// `after` is given each value when it was asked for.
-fn graph_with(device: &Device, seed: u64, nodes: usize, after: impl Fn(&TensorFuture)) -> Vec<TensorFuture> {
+fn graph_with(
+    device: &Device,
+    seed: u64,
+    nodes: usize,
+    after: impl Fn(&TensorFuture),
+) -> Vec<TensorFuture> {
     let mut rng = Rng(seed);
     let n = 64;
     let mut values: Vec<TensorFuture> = (0..4)
@@ -504,6 +543,11 @@ fn any_graph_gives_what_the_cpu_gives(_: &Simulator, seed: u64) {
     for (k, (a, b)) in here.iter().chain(&fused).zip(there.iter().chain(&there)).enumerate() {
         let (a, b) = (block_on(a.to_vec::<f32>()).unwrap(), block_on(b.to_vec::<f32>()).unwrap());
         let far = a.iter().zip(&b).position(|(x, y)| (x - y).abs() > 1e-3 * y.abs().max(1.0));
-        assert!(far.is_none(), "value {k} at {far:?}: {:?} and {:?}", far.map(|i| a[i]), far.map(|i| b[i]));
+        assert!(
+            far.is_none(),
+            "value {k} at {far:?}: {:?} and {:?}",
+            far.map(|i| a[i]),
+            far.map(|i| b[i])
+        );
     }
 }

@@ -18,9 +18,11 @@ impl Browser {
     pub fn find() -> Option<Browser> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let named = std::env::var_os("FUTENSOR_BROWSER").map(PathBuf::from);
-        let names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"];
-        let folders: Vec<PathBuf> =
-            std::env::var_os("PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
+        let names =
+            ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"];
+        let folders: Vec<PathBuf> = std::env::var_os("PATH")
+            .map(|p| std::env::split_paths(&p).collect())
+            .unwrap_or_default();
         let found = || folders.iter().flat_map(|f| names.map(|n| f.join(n))).find(|p| p.is_file());
         let own = format!("futensor-page-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         Some(Browser { program: named.or_else(found)?, profile: std::env::temp_dir().join(own) })
@@ -40,10 +42,15 @@ impl Browser {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (mut to, from) = (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
+        let (mut to, from) =
+            (run.stdin.take().unwrap(), BufReader::new(run.stdout.take().unwrap()));
         let mut answers =
             from.split(0).map(|answer| serde_json::from_slice::<Value>(&answer.unwrap()).unwrap());
-        let mut ask = |method: &str, session: &Value, params: Value, is_it: &dyn Fn(&Value) -> bool| -> Value {
+        let mut ask = |method: &str,
+                       session: &Value,
+                       params: Value,
+                       is_it: &dyn Fn(&Value) -> bool|
+         -> Value {
             let mut message = json!({ "id": 1, "method": method, "params": params });
             if session.is_string() {
                 message["sessionId"] = session.clone();
@@ -52,10 +59,12 @@ impl Browser {
             answers.find(is_it).expect("an answer of the browser")
         };
         let answered = |answer: &Value| answer["id"] == 1;
-        let target = ask("Target.createTarget", &Value::Null, json!({ "url": "about:blank" }), &answered);
+        let target =
+            ask("Target.createTarget", &Value::Null, json!({ "url": "about:blank" }), &answered);
         let target = json!({ "targetId": target["result"]["targetId"], "flatten": true });
         let session =
-            ask("Target.attachToTarget", &Value::Null, target, &answered)["result"]["sessionId"].clone();
+            ask("Target.attachToTarget", &Value::Null, target, &answered)["result"]["sessionId"]
+                .clone();
         ask("Page.enable", &session, json!({}), &answered);
         ask("Page.navigate", &session, json!({ "url": url }), &|event| {
             event["method"] == "Page.loadEventFired"
@@ -69,7 +78,8 @@ impl Browser {
                 look()
             }})"
         );
-        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let params =
+            json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let page = ask("Runtime.evaluate", &session, params, &answered);
         let _ = run.kill();
         let _ = run.wait();

@@ -36,7 +36,8 @@ pub enum Kind {
 pub struct NotHere(pub &'static str);
 
 /// Every kind.
-pub const ALL: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
+pub const ALL: &[Kind] =
+    &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuOneThread, Kind::CpuImpatient];
 /// Those that can be inside two steps at once.
 pub const PARALLEL: &[Kind] = &[Kind::Cpu, Kind::CpuWithoutInline, Kind::CpuImpatient];
 
@@ -69,7 +70,8 @@ impl Kind {
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
         if self == Kind::Cuda {
-            let options = futensor::cuda::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
+            let options =
+                futensor::cuda::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
             return Device::cuda_with(0, options).expect("a simulated GPU");
         }
         Device::cpu_with(self.options())
@@ -224,8 +226,8 @@ pub fn identity(
     custom(Effect(name, effect), &[x])
 }
 
-/// A copy of the first input, contiguous float32, by a kernel. Nothing is launched before its op has returned; it is
-/// refused while the kernel is being compiled, and the op is asked again.
+/// A copy of the first input, contiguous float32, by a kernel. Nothing is launched before its op
+/// has returned; it is refused while the kernel is being compiled, and the op is asked again.
 #[allow(unsafe_code)]
 pub fn copy_on_gpu(run: &mut CudaRun<'_>) -> Result<(), Refusal> {
     const COPY: CudaKernel = CudaKernel::new(
@@ -390,8 +392,8 @@ pub const LOST: &[&str] = &["live bytes", "values"];
 
 static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
-/// Says of a device that it keeps some of what it has for good, as one that is lost or stuck does: counts by the
-/// names that [`futensor::in_hand`] has for them.
+/// Says of a device that it keeps some of what it has for good, as one that is lost or stuck does:
+/// counts by the names that [`futensor::in_hand`] has for them.
 pub fn keeps(device: &Device, what: &'static [&'static str]) {
     lock(&KEPT).push(Kept { device: device.name().to_owned(), what });
 }
@@ -416,7 +418,8 @@ fn watch() -> Running {
         loop {
             std::thread::sleep(Duration::from_millis(500));
             let running = RUNNING.get_or_init(Running::default);
-            let late = lock(running).values().find(|(_, since)| since.elapsed() > DEADLINE).cloned();
+            let late =
+                lock(running).values().find(|(_, since)| since.elapsed() > DEADLINE).cloned();
             if let Some((name, _)) = late {
                 eprintln!("\n{name}: not through after {DEADLINE:?}: something waits for ever");
                 std::process::exit(101);

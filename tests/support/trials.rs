@@ -1,10 +1,11 @@
-//! How the suites that have a list of trials run them: each in a process that has nothing else to do,
-//! with a time that it may take, and with a look at what it leaves behind.
+//! How the suites that have a list of trials run them: each in a process that has nothing else to
+//! do, with a time that it may take, and with a look at what it leaves behind.
 //!
-//! The program that cargo starts runs no trial. It starts itself again, once for each of its threads, and names
-//! one trial after the other to that process, which runs it and says what came of it. A trial that does not
-//! end has its process killed, one that ends its process is told of, and in both cases what is left to run has a
-//! fresh process: each trial that was asked for has an outcome of its own, whatever another does.
+//! The program that cargo starts runs no trial. It starts itself again, once for each of its
+//! threads, and names one trial after the other to that process, which runs it and says what came
+//! of it. A trial that does not end has its process killed, one that ends its process is told of,
+//! and in both cases what is left to run has a fresh process: each trial that was asked for has an
+//! outcome of its own, whatever another does.
 //!
 //! After a trial every device of its process must have nothing in hand: see [`behind`].
 
@@ -69,7 +70,8 @@ impl Case {
     }
 }
 
-/// `cases!["group::"; a b; async c d]`: functions without arguments as trials, and such that are to be awaited.
+/// `cases!["group::"; a b; async c d]`: functions without arguments as trials, and such that are to
+/// be awaited.
 #[allow(unused_macros)]
 macro_rules! cases {
     ($group:expr; $($name:ident)* $(; async $($awaited:ident)*)?) => {
@@ -84,7 +86,8 @@ macro_rules! cases {
 #[allow(unused_imports)]
 pub(crate) use cases;
 
-/// Awaits on a runtime of tokio's with so many threads beside this one; with none, this one runs its tasks.
+/// Awaits on a runtime of tokio's with so many threads beside this one; with none, this one runs
+/// its tasks.
 pub fn on_workers(threads: usize, code: impl Future<Output = ()>) {
     let mut builder = match threads {
         0 => tokio::runtime::Builder::new_current_thread(),
@@ -155,7 +158,8 @@ fn attempt(name: &str) -> Result<Completion, Failed> {
     let left = WORKER.take();
     let mut worker = match left {
         Some(worker) => worker,
-        None => Worker::start().map_err(|error| format!("no process could be started for it: {error}"))?,
+        None => Worker::start()
+            .map_err(|error| format!("no process could be started for it: {error}"))?,
     };
     let mut said = String::new();
     if writeln!(worker.names, "{name}").is_err() {
@@ -164,10 +168,14 @@ fn attempt(name: &str) -> Result<Completion, Failed> {
     let limit = limit();
     let mut until = Instant::now() + limit;
     loop {
-        let line = match worker.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        let line = match worker.lines.recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
             Ok(line) => line,
             Err(RecvTimeoutError::Timeout) => {
-                return Err(format!("not through after {limit:?}: something waits for ever\n{said}").into());
+                return Err(format!(
+                    "not through after {limit:?}: something waits for ever\n{said}"
+                )
+                .into());
             }
             Err(RecvTimeoutError::Disconnected) => return Err(ended(worker, &said).into()),
         };
@@ -188,7 +196,11 @@ fn attempt(name: &str) -> Result<Completion, Failed> {
             _ => {}
         }
         WORKER.set(Some(worker));
-        return Ok(if what == "ignored" { Completion::ignored_with(text) } else { Completion::Completed });
+        return Ok(if what == "ignored" {
+            Completion::ignored_with(text)
+        } else {
+            Completion::Completed
+        });
     }
 }
 
@@ -222,7 +234,8 @@ pub fn words(panic: Box<dyn std::any::Any + Send>) -> Came {
     Err(text.or_else(|| panic.downcast_ref::<&str>().map(|t| t.to_string())).unwrap_or_default())
 }
 
-/// The life of a process that trials are named to. It ends with one that failed, or that keeps something.
+/// The life of a process that trials are named to. It ends with one that failed, or that keeps
+/// something.
 fn run_named(cases: &[Case]) {
     for name in std::io::stdin().lines().map_while(Result::ok) {
         let Some(case) = cases.iter().find(|case| case.name == name) else {
@@ -247,8 +260,8 @@ enum Leaves {
     What,
 }
 
-/// Waits for every device and for the end of all that was let go of; what is there all the same, by name. All
-/// handles are dropped by now.
+/// Waits for every device and for the end of all that was let go of; what is there all the same, by
+/// name. All handles are dropped by now.
 fn behind() -> Result<Leaves, String> {
     let mut kept = support::kept();
     let lost = in_hand::devices().into_iter().filter(in_hand::InHand::is_lost);
@@ -261,9 +274,12 @@ fn behind() -> Result<Leaves, String> {
         };
         let there = counts.iter().filter(|(what, count)| *count > 0 && !may(what));
         let words: Vec<String> = there.map(|(what, count)| format!("{count} {what}")).collect();
-        (!words.is_empty()).then(|| format!("{}: {}", device.unwrap_or("all devices"), words.join(", ")))
+        (!words.is_empty())
+            .then(|| format!("{}: {}", device.unwrap_or("all devices"), words.join(", ")))
     };
-    let busy = || in_hand::devices().into_iter().filter_map(|d| Some((stays(Some(d.name()), &d.counts)?, d)));
+    let busy = || {
+        in_hand::devices().into_iter().filter_map(|d| Some((stays(Some(d.name()), &d.counts)?, d)))
+    };
     let mut waits: Vec<_> = busy().map(|(_, device)| Box::pin(device.device().waitall())).collect();
     let mut context = Context::from_waker(Waker::noop());
     loop {

@@ -21,9 +21,18 @@ torch.set_num_threads(2)
 tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 tokenizer.no_padding()
 words = (Path(__file__).parents[3] / "examples/embed/reference/sentences.txt").read_text().split()
-sentences = [" ".join(words[(k * 31 + w * 7) % len(words)] for w in range(8 + k * 7 % 33)) for k in range(32)]
+sentences = [
+    " ".join(words[(k * 31 + w * 7) % len(words)] for w in range(8 + k * 7 % 33)) for k in range(32)
+]
 cases = [
-    ("one sentence", [tokenizer.encode("Backpressure means that a producer waits until the queue is short enough.").ids]),
+    (
+        "one sentence",
+        [
+            tokenizer.encode(
+                "Backpressure means that a producer waits until the queue is short enough."
+            ).ids
+        ],
+    ),
     ("32 sentences of 8 to 40 words", [tokenizer.encode(s).ids for s in sentences]),
     ("32 x 128 tokens", [[1000 + 37 * k % 20_000 for k in range(128)]] * 32),
 ]
@@ -52,7 +61,11 @@ def measure(name, embed):
                 times.append(time.perf_counter() - start)
         times.sort()
         median, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-        what = f"median {median * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms" if len(rows) == 1 else f"{len(rows) / median:.1f} sentences/s"
+        what = (
+            f"median {median * 1e3:.2f} ms, p99 {p99 * 1e3:.2f} ms"
+            if len(rows) == 1
+            else f"{len(rows) / median:.1f} sentences/s"
+        )
         print(f"{name}: {case}: {what}")
 
 

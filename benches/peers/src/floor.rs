@@ -106,8 +106,9 @@ fn spread(
     (begin.elapsed(), sum)
 }
 
-/// How long a line of memory takes from one core to the next and back. On a virtual machine it changes by the hour, with
-/// the place where its cores are: 44 and 360 ns were seen on one, and what two threads do together follows it.
+/// How long a line of memory takes from one core to the next and back. On a virtual machine it
+/// changes by the hour, with the place where its cores are: 44 and 360 ns were seen on one, and
+/// what two threads do together follows it.
 pub fn round_trip() -> Duration {
     const TURNS: usize = 200_000;
     if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {

@@ -1,9 +1,9 @@
-//! Threads for what may take long: readers' wakers, which are the readers' code; grammars and what they
-//! allow next; templates, texts and vocabularies, which come from outside.
+//! Threads for what may take long: readers' wakers, which are the readers' code; grammars and what
+//! they allow next; templates, texts and vocabularies, which come from outside.
 //!
-//! A job that panics harms nobody else. Threads begin as there are jobs for them, and end when there
-//! have been none for a while. Whoever [looks](Helpers::look) now and then gets another where all are
-//! stuck, up to as many as there may be.
+//! A job that panics harms nobody else. Threads begin as there are jobs for them, and end when
+//! there have been none for a while. Whoever [looks](Helpers::look) now and then gets another where
+//! all are stuck, up to as many as there may be.
 
 use crate::error::{Error, Result};
 use crate::lock::lock;
@@ -71,8 +71,8 @@ impl Helpers {
         Helpers(Arc::new((Mutex::new(state), Condvar::new())))
     }
 
-    /// Has a helper do this. Where there is no thread to be had, the job waits for the next look, or
-    /// is dropped where nobody looks.
+    /// Has a helper do this. Where there is no thread to be had, the job waits for the next look,
+    /// or is dropped where nobody looks.
     pub fn push(&self, job: impl FnOnce() + Send + 'static) {
         let mut state = lock(&self.0.0);
         state.jobs.push_back(Box::new(job));
@@ -88,7 +88,10 @@ impl Helpers {
     }
 
     /// What comes of a job, which is not begun where nobody waits for it any more.
-    pub fn work<T: Send + 'static>(&self, job: impl FnOnce() -> Result<T> + Send + 'static) -> Work<T> {
+    pub fn work<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Work<T> {
         let (tell, told) = oneshot::channel();
         self.push(move || {
             if !tell.is_canceled() {
@@ -98,8 +101,8 @@ impl Helpers {
         Work::new(told)
     }
 
-    /// Has another helper take over where those at work are stuck. True while something waits: then it
-    /// is to be looked at again, [soon](STUCK).
+    /// Has another helper take over where those at work are stuck. True while something waits: then
+    /// it is to be looked at again, [soon](STUCK).
     pub fn look(&self, now: Duration) -> bool {
         let mut state = lock(&self.0.0);
         if state.jobs.is_empty() || state.seen.0 != state.begun {
@@ -142,7 +145,8 @@ fn help((state, bell): &(Mutex<State>, Condvar)) {
         while let Some(job) = own.jobs.pop_front() {
             own.begun += 1;
             drop(own);
-            // Its panic is not the other requests'. What it panicked with may panic as it is dropped.
+            // Its panic is not the other requests'. What it panicked with may panic as it is
+            // dropped.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
                 std::mem::forget(panic);
             }
@@ -152,7 +156,8 @@ fn help((state, bell): &(Mutex<State>, Condvar)) {
             break;
         }
         own.idle += 1;
-        let (woken, waited) = bell.wait_timeout(own, LINGER).unwrap_or_else(PoisonError::into_inner);
+        let (woken, waited) =
+            bell.wait_timeout(own, LINGER).unwrap_or_else(PoisonError::into_inner);
         own = woken;
         own.idle -= 1;
         if waited.timed_out() && own.jobs.is_empty() {
@@ -165,7 +170,9 @@ fn help((state, bell): &(Mutex<State>, Condvar)) {
 /// Helpers for what comes from outside: templates, texts, vocabularies.
 pub fn outside() -> &'static Helpers {
     static OUTSIDE: OnceLock<Helpers> = OnceLock::new();
-    OUTSIDE.get_or_init(|| Helpers::new(std::thread::available_parallelism().map_or(4, usize::from).max(4)))
+    OUTSIDE.get_or_init(|| {
+        Helpers::new(std::thread::available_parallelism().map_or(4, usize::from).max(4))
+    })
 }
 
 /// A result that another thread finds, as a future. Dropping it gives the result up.

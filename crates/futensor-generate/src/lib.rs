@@ -24,22 +24,22 @@
 //!
 //! # What it promises
 //!
-//! - **The same tokens, whoever else is there**: bit for bit alone and among any neighbours, whether a
-//!   prompt was computed at once, in pieces, or shared.
+//! - **The same tokens, whoever else is there**: bit for bit alone and among any neighbours,
+//!   whether a prompt was computed at once, in pieces, or shared.
 //! - **Nobody's request hurts another.** A reader that is slow stops its own request; one that goes
 //!   away frees slot and pages when the step under way is through; one that is admitted has the
 //!   memory that it may come to need.
 //! - **Every stream ends**, with its last token or with an error.
-//! - **What comes from outside is bounded**, in size, depth and work, and does not run on the caller's
-//!   thread: constraints are compiled, templates run and files read by helper threads, and
+//! - **What comes from outside is bounded**, in size, depth and work, and does not run on the
+//!   caller's thread: constraints are compiled, templates run and files read by helper threads, and
 //!   [`encode_later`](Tokenizer::encode_later) finds a long text's tokens there.
 //!
 //! # How it is built
 //!
 //! From below, each knowing those before it: `helpers`, the threads for what may take long;
-//! `tokenizer`, `template`, `constraint` and `sampling`;
-//! `pages` and `scheduler`, which are bookkeeping alone; `model`, which turns steps into calls of one
-//! region; `engine`, the thread that drives them.
+//! `tokenizer`, `template`, `constraint` and `sampling`; `pages` and `scheduler`, which are
+//! bookkeeping alone; `model`, which turns steps into calls of one region; `engine`, the thread
+//! that drives them.
 
 mod constraint;
 mod engine;

@@ -125,8 +125,8 @@ impl Pages {
         page
     }
 
-    /// Says what a page has come to hold: these tokens after the beginning `after`. Gives the serial
-    /// number of the longer beginning, which is another's where the same is known already.
+    /// Says what a page has come to hold: these tokens after the beginning `after`. Gives the
+    /// serial number of the longer beginning, which is another's where the same is known already.
     pub fn learn(&mut self, page: Page, after: u64, tokens: &[u32]) -> u64 {
         debug_assert_eq!(tokens.len(), self.size);
         if let Some((_, serial)) = self.find(after, tokens) {

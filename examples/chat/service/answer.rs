@@ -62,11 +62,15 @@ impl Answer {
         if self.asked.chat {
             let one = |id: u32, logprob: f32| json!({ "token": named(tokenizer, id), "logprob": logprob, "bytes": tokenizer.bytes(id) });
             let mut own = one(token.id, logprobs.chosen);
-            own["top_logprobs"] = logprobs.alternatives.iter().map(|&(id, logprob)| one(id, logprob)).collect();
+            own["top_logprobs"] =
+                logprobs.alternatives.iter().map(|&(id, logprob)| one(id, logprob)).collect();
             return json!({ "content": [own] });
         }
-        let top: Map<String, Value> =
-            logprobs.alternatives.iter().map(|&(id, logprob)| (named(tokenizer, id), logprob.into())).collect();
+        let top: Map<String, Value> = logprobs
+            .alternatives
+            .iter()
+            .map(|&(id, logprob)| (named(tokenizer, id), logprob.into()))
+            .collect();
         json!({
             "tokens": [named(tokenizer, token.id)], "token_logprobs": [logprobs.chosen],
             "top_logprobs": [top], "text_offset": [self.offset],
@@ -95,7 +99,9 @@ impl Answer {
         }
         let mut choice = json!({ "index": 0, "finish_reason": reason, "logprobs": all });
         match self.asked.chat {
-            true => choice["message"] = json!({ "role": "assistant", "content": text, "refusal": null }),
+            true => {
+                choice["message"] = json!({ "role": "assistant", "content": text, "refusal": null })
+            }
             false => choice["text"] = text.into(),
         }
         let mut whole = self.object(vec![choice], false);
@@ -104,9 +110,13 @@ impl Answer {
     }
 
     /// One event a token, and what follows the last.
-    pub fn events(self, tokens: Tokens) -> impl Stream<Item = Result<String, std::convert::Infallible>> + Send {
-        let events =
-            futures::stream::unfold((self, tokens, false), |(mut answer, mut tokens, done)| async move {
+    pub fn events(
+        self,
+        tokens: Tokens,
+    ) -> impl Stream<Item = Result<String, std::convert::Infallible>> + Send {
+        let events = futures::stream::unfold(
+            (self, tokens, false),
+            |(mut answer, mut tokens, done)| async move {
                 let token = match tokens.next().await {
                     _ if done => return None,
                     None => return None,
@@ -140,7 +150,8 @@ impl Answer {
                     text.push_str("data: [DONE]\n\n");
                 }
                 Some((text, (answer, tokens, false)))
-            });
+            },
+        );
         events.map(Ok)
     }
 }

@@ -29,7 +29,9 @@ impl From<futensor_generate::Error> for Refusal {
             () if error.is_busy() || error.is_ended() => (503, "server_busy"),
             () if error.is_deadline() => (504, "timeout"),
             // Not for this request alone: others of its kind had better go elsewhere.
-            () if error.device().is_some_and(futensor::Error::is_device_lost) => (503, "server_lost"),
+            () if error.device().is_some_and(futensor::Error::is_device_lost) => {
+                (503, "server_lost")
+            }
             () => (500, "server_error"),
         };
         Refusal { status, kind, text: error.to_string(), param: None }
@@ -146,7 +148,9 @@ const SHORT: usize = 8192;
 
 async fn parse(bytes: Bytes) -> Result<Body, Refusal> {
     let short = bytes.len() < SHORT;
-    let parse = move || serde_json::from_slice(&bytes).map_err(|e| Refusal::of_request(e.to_string(), None));
+    let parse = move || {
+        serde_json::from_slice(&bytes).map_err(|e| Refusal::of_request(e.to_string(), None))
+    };
     match short {
         true => parse(),
         false => tokio::task::spawn_blocking(parse).await.map_err(|e| Refusal {
@@ -158,13 +162,19 @@ async fn parse(bytes: Bytes) -> Result<Body, Refusal> {
     }
 }
 
-/// What a body asks for. Texts, templates and constraints are the business of the library's helpers.
+/// What a body asks for. Texts, templates and constraints are the business of the library's
+/// helpers.
 pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal> {
     let body = parse(bytes).await?;
     let no = |text: String, param| Err(Refusal::of_request(text, Some(param)));
     if let Some(model) = body.model.as_ref().filter(|&model| *model != app.name) {
         let text = format!("there is no model {model:?}: {:?} is", app.name);
-        return Err(Refusal { status: 404, kind: "invalid_request_error", text, param: Some("model") });
+        return Err(Refusal {
+            status: 404,
+            kind: "invalid_request_error",
+            text,
+            param: Some("model"),
+        });
     }
     if body.n.is_some_and(|n| n != 1) {
         return no("one choice a request is all there is".into(), "n");
@@ -173,9 +183,13 @@ pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal>
         return no("penalties are asked for as repetition_penalty".into(), "presence_penalty");
     }
     let prompt = match (body.prompt, body.messages) {
-        (None, Some(messages)) if chat => Prompt::Text(OneOrMore::One(conversation(app, messages).await?)),
+        (None, Some(messages)) if chat => {
+            Prompt::Text(OneOrMore::One(conversation(app, messages).await?))
+        }
         (Some(prompt), None) if !chat => prompt,
-        _ if chat => return no("messages are needed, and nothing else to begin with".into(), "messages"),
+        _ if chat => {
+            return no("messages are needed, and nothing else to begin with".into(), "messages");
+        }
         _ => return no("a prompt is needed, and nothing else to begin with".into(), "prompt"),
     };
     let tokens = match prompt {
@@ -205,13 +219,17 @@ pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal>
         (_, None | Some(Value::Null | Value::Bool(false)), None) => None,
         (true, Some(Value::Bool(true)), top) => Some(top.unwrap_or(0)),
         (false, Some(Value::Number(n)), None) => Some(n.as_u64().unwrap_or(u64::MAX) as usize),
-        (true, ..) => return no("logprobs is true or false, and needed for top_logprobs".into(), "logprobs"),
+        (true, ..) => {
+            return no("logprobs is true or false, and needed for top_logprobs".into(), "logprobs");
+        }
         (false, ..) => return no("logprobs is a number".into(), "logprobs"),
     };
     request.constraint = match body.response_format {
         None | Some(Format::Text) => None,
         Some(Format::JsonObject) => Some(Constraint::JsonSchema(json!({ "type": "object" }))),
-        Some(Format::JsonSchema { json_schema }) => Some(Constraint::JsonSchema(json_schema.schema)),
+        Some(Format::JsonSchema { json_schema }) => {
+            Some(Constraint::JsonSchema(json_schema.schema))
+        }
         Some(Format::Regex { regex }) => Some(Constraint::Regex(regex)),
     };
     if let Some(constraint) = &request.constraint {
@@ -236,8 +254,9 @@ async fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refus
         let text = match message.content {
             Value::String(text) => text,
             Value::Array(parts) => {
-                let text =
-                    |part: &Value| (part["type"] == "text").then(|| part["text"].as_str().map(String::from));
+                let text = |part: &Value| {
+                    (part["type"] == "text").then(|| part["text"].as_str().map(String::from))
+                };
                 match parts.iter().map(|part| text(part).flatten()).collect::<Option<Vec<_>>>() {
                     Some(texts) => texts.concat(),
                     None => return no("a message has other parts than text"),

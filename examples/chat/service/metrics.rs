@@ -36,7 +36,11 @@ pub fn text(app: &App) -> String {
     let (mut page, m, s) = (Page::default(), &app.metrics, app.engine.stats());
     let help = "Requests for text by status; 499: the client went away.";
     page.statuses("chat_requests_total", help, &m.statuses);
-    page.histogram("chat_answer_seconds", "Time to the answer, or to the head of a streamed one.", &m.head);
+    page.histogram(
+        "chat_answer_seconds",
+        "Time to the answer, or to the head of a streamed one.",
+        &m.head,
+    );
     page.histogram("chat_first_token_seconds", "Time to the first token.", &m.first_token);
     page.one("generate_running", "gauge", "Requests that have a slot.", s.running);
     page.one("generate_waiting", "gauge", "Requests that wait for a slot and pages.", s.waiting);

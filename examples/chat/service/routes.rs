@@ -30,7 +30,12 @@ pub fn router(app: Arc<App>) -> Router {
 }
 
 fn no_route() -> Refusal {
-    Refusal { status: 404, kind: "invalid_request_error", text: "there is no such route".into(), param: None }
+    Refusal {
+        status: 404,
+        kind: "invalid_request_error",
+        text: "there is no such route".into(),
+        param: None,
+    }
 }
 
 fn refused(refusal: &Refusal) -> Response {
@@ -72,8 +77,14 @@ async fn complete(app: Arc<App>, request: Request, chat: bool) -> Response {
 
 /// The body, unless its head, or what comes of it, says that it is too large.
 async fn received(request: Request) -> Result<Bytes, Refusal> {
-    let no = |status: u16, text: String| Refusal { status, kind: "invalid_request_error", text, param: None };
-    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    let no = |status: u16, text: String| Refusal {
+        status,
+        kind: "invalid_request_error",
+        text,
+        param: None,
+    };
+    let length =
+        request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: u64| length > BODY_MAX as u64) {
         return Err(no(413, format!("a body has {BODY_MAX} bytes at most")));
     }
@@ -86,7 +97,8 @@ async fn received(request: Request) -> Result<Bytes, Refusal> {
         } else if came > 8 * BODY_MAX {
             break;
         }
-        // Whoever is still writing hears no answer: some of what is too much is taken off his hands.
+        // Whoever is still writing hears no answer: some of what is too much is taken off his
+        // hands.
     }
     match came <= BODY_MAX {
         true => Ok(body.into()),
@@ -99,7 +111,8 @@ async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response
     let body = received(request).await?;
     let mut asked = ask::read(app, body, chat).await?;
     let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
-    let deadline = wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
+    let deadline =
+        wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
     asked.request.deadline = Some(deadline);
     let tokens = app.engine.try_generate(asked.request.clone())?;
     let stream = asked.stream;
@@ -124,7 +137,8 @@ async fn healthz(State(app): State<Arc<App>>) -> Response {
     let status = if lost.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let word = if lost.is_none() { "ok" } else { "lost" };
     let error = lost.map(|e| e.message().to_owned());
-    (status, Json(json!({ "status": word, "device": device.name(), "error": error }))).into_response()
+    (status, Json(json!({ "status": word, "device": device.name(), "error": error })))
+        .into_response()
 }
 
 async fn metrics_text(State(app): State<Arc<App>>) -> Response {

@@ -32,13 +32,22 @@ def embed(model, ids, mask):
 def batch(rows):
     width = max(map(len, rows))
     ids = torch.tensor([r + [0] * (width - len(r)) for r in rows])
-    return ids, (torch.arange(width)[None, :] < torch.tensor([len(r) for r in rows])[:, None]).long()
+    return ids, (
+        torch.arange(width)[None, :] < torch.tensor([len(r) for r in rows])[:, None]
+    ).long()
 
 
 torch.manual_seed(7)
 config = BertConfig(
-    vocab_size=40, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
-    max_position_embeddings=16, type_vocab_size=2, layer_norm_eps=1e-12, hidden_act="gelu",
+    vocab_size=40,
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=40,
+    max_position_embeddings=16,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    hidden_act="gelu",
 )
 tiny = BertModel(config, add_pooling_layer=False).eval()
 with torch.no_grad():
@@ -48,9 +57,22 @@ rows = [[1, 5, 9, 2], [1, 33, 2], [1] + list(range(10, 20)) + [2], [1, 2], [1, 7
 (here / "tiny").mkdir(exist_ok=True)
 tensors = {k: v.contiguous() for k, v in tiny.state_dict().items() if "position_ids" not in k}
 save_file(tensors, here / "tiny/model.safetensors")
-keys = ["hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "layer_norm_eps"]
-(here / "tiny/config.json").write_text(json.dumps({k: getattr(config, k) for k in keys} | {"vocab_size": 40, "max_position_embeddings": 16}) + "\n")
-cases = [{"ids": r, "embedding": e} for r, e in zip(rows, embed(tiny, *batch(rows)).double().tolist())]
+keys = [
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "layer_norm_eps",
+]
+(here / "tiny/config.json").write_text(
+    json.dumps(
+        {k: getattr(config, k) for k in keys} | {"vocab_size": 40, "max_position_embeddings": 16}
+    )
+    + "\n"
+)
+cases = [
+    {"ids": r, "embedding": e} for r, e in zip(rows, embed(tiny, *batch(rows)).double().tolist())
+]
 words = "a tensor waits for the queue and device runs on stream future await batch error is not blocked by any thread cat sits mat".split()
 names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"] + words
 small = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="[UNK]"))
@@ -73,5 +95,8 @@ if len(sys.argv) > 1:
     # Padding does not matter: alone, each is the same.
     for row, vector in zip(rows, vectors):
         assert torch.allclose(embed(model, *batch([row]))[0], vector, atol=2e-6)
-    save_file({"vectors": vectors.contiguous(), "lengths": torch.tensor([len(r) for r in rows])}, here / "vectors.safetensors")
+    save_file(
+        {"vectors": vectors.contiguous(), "lengths": torch.tensor([len(r) for r in rows])},
+        here / "vectors.safetensors",
+    )
     print(len(sentences), "sentences of", min(map(len, rows)), "to", max(map(len, rows)), "tokens")

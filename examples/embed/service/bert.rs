@@ -33,9 +33,14 @@ impl Encoder {
     fn new(sizes: &Sizes, device: &Device) -> Encoder {
         let (width, eps) = (sizes.hidden_size, sizes.layer_norm_eps);
         let layer = || {
-            nn::TransformerEncoderLayer::new(width, sizes.num_attention_heads, sizes.intermediate_size, device)
-                .activation(nn::Gelu)
-                .eps(eps)
+            nn::TransformerEncoderLayer::new(
+                width,
+                sizes.num_attention_heads,
+                sizes.intermediate_size,
+                device,
+            )
+            .activation(nn::Gelu)
+            .eps(eps)
         };
         Encoder {
             word_embeddings: nn::Embedding::new(sizes.vocab_size, width, device),
@@ -46,9 +51,16 @@ impl Encoder {
     }
 
     /// Hidden states `[tokens, hidden]` of ids at these places of theirs.
-    fn encode(&self, ids: &TensorFuture, places: &TensorFuture, options: &AttentionOptions) -> TensorFuture {
+    fn encode(
+        &self,
+        ids: &TensorFuture,
+        places: &TensorFuture,
+        options: &AttentionOptions,
+    ) -> TensorFuture {
         let x = self.word_embeddings.forward(ids) + self.position_embeddings.forward(places);
-        self.layers.iter().fold(self.norm.forward(&x), |x, layer| layer.forward_with(&x, options.clone()))
+        self.layers
+            .iter()
+            .fold(self.norm.forward(&x), |x, layer| layer.forward_with(&x, options.clone()))
     }
 }
 
@@ -94,7 +106,8 @@ impl Weights<'_> {
         if view.dtype() != Dtype::F32 {
             return Err(format!("{name} is {:?}, not F32", view.dtype()).into());
         }
-        let data: Vec<f32> = view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        let data: Vec<f32> =
+            view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         Ok(self.device.from_vec(data, view.shape()))
     }
 
@@ -107,7 +120,8 @@ impl Weights<'_> {
             ("position_embeddings.weight".into(), positions),
         ];
         for what in ["weight", "bias"] {
-            state.push((format!("norm.{what}"), self.get(&format!("embeddings.LayerNorm.{what}"))?));
+            state
+                .push((format!("norm.{what}"), self.get(&format!("embeddings.LayerNorm.{what}"))?));
         }
         // What scores are divided by is part of the weights: attention is asked for with a scale of
         // one.
@@ -177,7 +191,9 @@ impl Bert {
             .map(|same| {
                 let all = same.len() * same[0];
                 from += all;
-                x.narrow(0, from - all, all).reshape([same.len(), same[0], self.sizes.hidden_size]).mean(1)
+                x.narrow(0, from - all, all)
+                    .reshape([same.len(), same[0], self.sizes.hidden_size])
+                    .mean(1)
             })
             .collect();
         let mean = cat(&means, 0);

@@ -10,7 +10,12 @@ fn sentences(n: usize) -> Vec<String> {
     let words: Vec<&str> = include_str!("../reference/sentences.txt").split_whitespace().collect();
     let length = |k: usize| 8 + k * 7 % 33;
     (0..n)
-        .map(|k| (0..length(k)).map(|w| words[(k * 31 + w * 7) % words.len()]).collect::<Vec<_>>().join(" "))
+        .map(|k| {
+            (0..length(k))
+                .map(|w| words[(k * 31 + w * 7) % words.len()])
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
         .collect()
 }
 
@@ -33,7 +38,9 @@ async fn time(bert: &Bert, rows: &[Vec<u32>], at_least: Duration) -> Outcome<Vec
 
 pub async fn all(bert: &Bert, folder: &Path) -> Outcome<()> {
     let tokenizer = tokenizer(folder, 256)?;
-    let ids = |text: &str| -> Outcome<Vec<u32>> { Ok(tokenizer.encode_fast(text, true)?.get_ids().to_vec()) };
+    let ids = |text: &str| -> Outcome<Vec<u32>> {
+        Ok(tokenizer.encode_fast(text, true)?.get_ids().to_vec())
+    };
     let (second, ms) = (Duration::from_secs(2), |d: Duration| d.as_secs_f64() * 1e3);
     let one = [ids("Backpressure means that a producer waits until the queue is short enough.")?];
     let times = time(bert, &one, second).await?;
@@ -46,7 +53,10 @@ pub async fn all(bert: &Bert, folder: &Path) -> Outcome<()> {
     );
     let mixed = sentences(32).iter().map(|s| ids(s)).collect::<Outcome<Vec<_>>>()?;
     let times = time(bert, &mixed, second).await?;
-    println!("32 sentences of 8 to 40 words: {:.1} sentences/s", 32.0 / times[times.len() / 2].as_secs_f64());
+    println!(
+        "32 sentences of 8 to 40 words: {:.1} sentences/s",
+        32.0 / times[times.len() / 2].as_secs_f64()
+    );
     let full = vec![(0..128).map(|k| 1000 + 37 * k % 20_000).collect::<Vec<u32>>(); 32];
     let times = time(bert, &full, second).await?;
     println!("32 x 128 tokens: {:.1} sentences/s", 32.0 / times[times.len() / 2].as_secs_f64());

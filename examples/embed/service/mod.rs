@@ -23,9 +23,11 @@ const TOKENS_MAX: usize = 256;
 /// The folder's tokenizer, which pads nothing.
 pub fn tokenizer(folder: &Path, tokens_max: usize) -> Outcome<Tokenizer> {
     let file = folder.join("tokenizer.json");
-    let mut tokenizer = Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut tokenizer =
+        Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     tokenizer.with_padding(None);
-    tokenizer.with_truncation(Some(TruncationParams { max_length: tokens_max, ..Default::default() }))?;
+    tokenizer
+        .with_truncation(Some(TruncationParams { max_length: tokens_max, ..Default::default() }))?;
     Ok(tokenizer)
 }
 
@@ -47,8 +49,11 @@ impl App {
     pub fn new(bert: Bert, folder: &Path) -> Outcome<Arc<App>> {
         let tokenizer = tokenizer(folder, bert.sizes.max_position_embeddings.min(TOKENS_MAX))?;
         let device = bert.device.clone();
-        let options =
-            BatchOptions::default().batch_max(32).queue(1024).delay(Duration::from_millis(2)).eager(true);
+        let options = BatchOptions::default()
+            .batch_max(32)
+            .queue(1024)
+            .delay(Duration::from_millis(2))
+            .eager(true);
         // Of one power of two, so that a short text does not wait for long ones.
         let length = |ids: &Vec<u32>| ids.len().next_power_of_two().max(16) as u64;
         let batcher = Batcher::grouped(options, length, move |texts| rows(&bert.embed(texts)));

@@ -41,7 +41,9 @@ async fn embeddings(app: &App, texts: &[String]) -> Result<(Vec<Vec<f32>>, usize
     let mut tokens = 0;
     let mut answers = Vec::new();
     for text in texts {
-        let ids = app.tokens(text).map_err(|e| refusal(StatusCode::UNPROCESSABLE_ENTITY, e.to_string()))?;
+        let ids = app
+            .tokens(text)
+            .map_err(|e| refusal(StatusCode::UNPROCESSABLE_ENTITY, e.to_string()))?;
         tokens += ids.len();
         let answer = app.batcher.try_submit(ids).map_err(|_| {
             let mut busy = refusal(StatusCode::SERVICE_UNAVAILABLE, "the queue is full");
@@ -70,7 +72,9 @@ async fn embed(State(app): State<Arc<App>>, Json(request): Json<Texts>) -> Respo
         return refusal(StatusCode::UNPROCESSABLE_ENTITY, text);
     }
     match embeddings(&app, &request.texts).await {
-        Ok((vectors, tokens)) => Json(json!({ "embeddings": vectors, "tokens": tokens })).into_response(),
+        Ok((vectors, tokens)) => {
+            Json(json!({ "embeddings": vectors, "tokens": tokens })).into_response()
+        }
         Err(response) => response,
     }
 }
@@ -110,7 +114,8 @@ async fn search(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Resp
                 })
                 .collect();
             let took = from.elapsed().as_secs_f64() * 1e3;
-            Json(json!({ "passages": passages, "of": index.passages.len(), "ms": took })).into_response()
+            Json(json!({ "passages": passages, "of": index.passages.len(), "ms": took }))
+                .into_response()
         }
         Err(error) => refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }

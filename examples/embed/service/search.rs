@@ -45,7 +45,8 @@ pub fn documentation() -> Vec<Passage> {
 
 /// Paragraphs, list items and table rows of a Markdown page; code blocks are left out.
 pub fn of_page(name: &str, text: &str) -> Vec<Passage> {
-    let (mut passages, mut title, mut held, mut from) = (Vec::new(), String::new(), String::new(), 0);
+    let (mut passages, mut title, mut held, mut from) =
+        (Vec::new(), String::new(), String::new(), 0);
     let mut code = false;
     for (k, line) in text.lines().chain([""]).enumerate() {
         if line.starts_with("```") {
@@ -86,21 +87,35 @@ pub fn of_source(name: &str, text: &str) -> Vec<Passage> {
         while k < lines.len() && lines[k].trim_start().starts_with(marker.trim_end()) {
             k += 1;
         }
-        let item = lines[k..].iter().map(|l| l.trim()).find(|l| !l.is_empty() && !l.starts_with("#["));
+        let item =
+            lines[k..].iter().map(|l| l.trim()).find(|l| !l.is_empty() && !l.starts_with("#["));
         let item = item.unwrap_or("").split(['{', ';']).next().unwrap_or("").trim();
         let title = if marker == "//! " { name } else { item };
         // What users cannot call, they need not find.
-        let private =
-            ["pub(", "fn ", "struct ", "enum ", "impl", "const ", "static ", "trait ", "type ", "macro_rules"];
+        let private = [
+            "pub(",
+            "fn ",
+            "struct ",
+            "enum ",
+            "impl",
+            "const ",
+            "static ",
+            "trait ",
+            "type ",
+            "macro_rules",
+        ];
         if marker == "/// " && private.iter().any(|p| item.starts_with(p)) {
             continue;
         }
         let doc: String = lines[from..k]
             .iter()
-            .map(|l| l.trim_start().trim_start_matches(marker.trim_end()).trim_start().to_owned() + "\n")
+            .map(|l| {
+                l.trim_start().trim_start_matches(marker.trim_end()).trim_start().to_owned() + "\n"
+            })
             .collect();
         for mut passage in of_page(name, &doc) {
-            let line = passage.place.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
+            let line =
+                passage.place.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
             passage.place = format!("{name}:{}", from + line);
             passage.title = title.to_owned();
             passages.push(passage);

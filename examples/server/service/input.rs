@@ -20,8 +20,9 @@ pub fn image(headers: &HeaderMap, body: &Bytes) -> Result<Pixels, Wrong> {
     let kind = kind.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
     let pixels: Vec<f32> = match kind.as_str() {
         "application/json" => {
-            let request: Request = serde_json::from_slice(body)
-                .map_err(|e| (StatusCode::BAD_REQUEST, format!("not the JSON that is expected: {e}")))?;
+            let request: Request = serde_json::from_slice(body).map_err(|e| {
+                (StatusCode::BAD_REQUEST, format!("not the JSON that is expected: {e}"))
+            })?;
             request.pixels
         }
         "application/octet-stream" => body.iter().map(|&b| b as f32).collect(),

@@ -18,7 +18,11 @@ pub struct Metrics {
 
 impl Default for Metrics {
     fn default() -> Metrics {
-        Metrics { statuses: Statuses::default(), latency: Histogram::new(&BUCKETS), lost: Mutex::default() }
+        Metrics {
+            statuses: Statuses::default(),
+            latency: Histogram::new(&BUCKETS),
+            lost: Mutex::default(),
+        }
     }
 }
 
@@ -71,7 +75,12 @@ pub fn text(app: &App, engine: &Engine) -> String {
     page.one("batcher_running", "gauge", "Requests whose batch is under way.", b.running);
     page.one("batcher_batches_in_flight", "gauge", "Batches under way.", b.in_flight);
     page.one("batcher_requests_total", "counter", "Requests taken into the queue.", b.requests);
-    page.one("batcher_refused_total", "counter", "Requests refused: the queue was full.", b.refused);
+    page.one(
+        "batcher_refused_total",
+        "counter",
+        "Requests refused: the queue was full.",
+        b.refused,
+    );
     page.one("batcher_batches_total", "counter", "Batches.", b.batches);
     page.head(
         "batcher_withdrawn_total",
@@ -89,7 +98,12 @@ pub fn text(app: &App, engine: &Engine) -> String {
     page.line("batcher_batch_size_bucket", "{le=\"+Inf\"}", batches);
     page.line("batcher_batch_size_sum", "", rows);
     page.line("batcher_batch_size_count", "", batches);
-    page.one("batcher_queued_seconds_sum", "counter", "Time in the queue.", b.queued_total.as_secs_f64());
+    page.one(
+        "batcher_queued_seconds_sum",
+        "counter",
+        "Time in the queue.",
+        b.queued_total.as_secs_f64(),
+    );
 
     let d = engine.device.stats();
     let device = format!("{{device=\"{}\"}}", label(engine.device.name()));
@@ -100,18 +114,32 @@ pub fn text(app: &App, engine: &Engine) -> String {
     of_device("futensor_queued", "gauge", "Ops that are queued or running.", d.queued as f64);
     of_device("futensor_enqueued_total", "counter", "Ops that were queued.", d.enqueued as f64);
     of_device("futensor_started_total", "counter", "Steps that were started.", d.started as f64);
-    of_device("futensor_fused_total", "counter", "Ops that ran in another op's step.", d.fused as f64);
-    of_device("futensor_skipped_total", "counter", "Ops that nobody wanted any more.", d.skipped as f64);
+    of_device(
+        "futensor_fused_total",
+        "counter",
+        "Ops that ran in another op's step.",
+        d.fused as f64,
+    );
+    of_device(
+        "futensor_skipped_total",
+        "counter",
+        "Ops that nobody wanted any more.",
+        d.skipped as f64,
+    );
     of_device("futensor_failed_total", "counter", "Values that failed.", d.failed as f64);
     of_device("futensor_bytes_live", "gauge", "Bytes of values.", d.bytes_live as f64);
     page.one("futensor_devices_lost_total", "counter", "Devices that were lost.", m.losses());
 
     let sites = engine.barriers.report().sites;
     let columns: [(&str, &str, &str, fn(&futensor::barrier::BarrierSite) -> f64); 4] = [
-        ("futensor_barrier_total", "counter", "Awaits that have ended, by line.", |s| s.count as f64),
+        ("futensor_barrier_total", "counter", "Awaits that have ended, by line.", |s| {
+            s.count as f64
+        }),
         ("futensor_barrier_seconds_total", "counter", "Time waited.", |s| s.total.as_secs_f64()),
         ("futensor_barrier_worst_seconds", "gauge", "Longest wait.", |s| s.worst.as_secs_f64()),
-        ("futensor_barrier_ran_dry_total", "counter", "Waits that left the device idle.", |s| s.ran_dry as f64),
+        ("futensor_barrier_ran_dry_total", "counter", "Waits that left the device idle.", |s| {
+            s.ran_dry as f64
+        }),
     ];
     for (name, kind, help, value) in columns {
         page.head(name, kind, help);

@@ -146,7 +146,8 @@ impl App {
                     let device = Device::cpu_with(CpuOptions::default());
                     match Engine::start(device, &app.config, true).await {
                         Ok(engine) => {
-                            *app.engine.write().unwrap_or_else(|p| p.into_inner()) = Arc::new(engine);
+                            *app.engine.write().unwrap_or_else(|p| p.into_inner()) =
+                                Arc::new(engine);
                         }
                         Err(error) => {
                             app.end.send_replace(Some(error.to_string()));
@@ -186,7 +187,9 @@ pub async fn serve(
     tokio::spawn(async move {
         asked.await;
         // An error that is there already stays.
-        end.end.send_if_modified(|reason| reason.is_none().then(|| *reason = Some(String::new())).is_some());
+        end.end.send_if_modified(|reason| {
+            reason.is_none().then(|| *reason = Some(String::new())).is_some()
+        });
     });
     let mut begins = app.end.subscribe();
     let ending = async move {

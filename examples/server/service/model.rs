@@ -33,7 +33,8 @@ impl Model {
 
     /// Queues a batch: the probabilities of each image, a row of 10. Waits for nothing.
     pub fn forward(&self, images: &[Pixels]) -> Vec<TensorFuture> {
-        let x = self.device.from_slice(images.as_flattened(), [images.len(), 1, 8, 8]) * (1.0 / 16.0);
+        let x =
+            self.device.from_slice(images.as_flattened(), [images.len(), 1, 8, 8]) * (1.0 / 16.0);
         rows(&no_grad(|| self.net.forward(&x)).softmax(-1))
     }
 }

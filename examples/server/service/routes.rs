@@ -67,15 +67,19 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, body: &Bytes) -> Response {
         Err((status, text)) => return refusal(status, text),
     };
     let asked = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
-    let deadline = asked.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
+    let deadline =
+        asked.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
     let engine = app.engine();
     // The device's own limits first, then a place in the queue; both are given back by their drops.
-    let Some(_permit) = engine.device.try_admit() else { return busy("the device has enough to do") };
+    let Some(_permit) = engine.device.try_admit() else {
+        return busy("the device has enough to do");
+    };
     let Ok(answer) = engine.batcher.try_submit(image) else { return busy("the queue is full") };
     let read = async { answer.await?.to_vec::<f32>().await };
     match tokio::time::timeout(deadline, read).await {
         Ok(Ok(probability)) => {
-            let best = (0..probability.len()).max_by(|&a, &b| probability[a].total_cmp(&probability[b]));
+            let best =
+                (0..probability.len()).max_by(|&a, &b| probability[a].total_cmp(&probability[b]));
             Json(json!({ "digit": best, "probability": probability })).into_response()
         }
         Ok(Err(error)) if error.is_device_lost() => {

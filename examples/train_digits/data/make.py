@@ -9,7 +9,10 @@ import importlib.resources
 import pathlib
 
 source = importlib.resources.files("sklearn.datasets.data") / "digits.csv.gz"
-rows = [[int(float(x)) for x in line.split(",")] for line in gzip.decompress(source.read_bytes()).decode().split()]
+rows = [
+    [int(float(x)) for x in line.split(",")]
+    for line in gzip.decompress(source.read_bytes()).decode().split()
+]
 assert len(rows) == 1797 and all(len(row) == 65 and max(row[:64]) <= 16 for row in rows)
 images = bytes(x for row in rows for x in row[:64])
 labels = bytes(row[64] for row in rows)

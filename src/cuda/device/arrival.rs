@@ -30,7 +30,10 @@ impl Arrival {
     /// So many bytes are to come to a room.
     pub fn of(room: Room, bytes: usize) -> Arc<Arrival> {
         let to = room.ptr as usize;
-        Arc::new(Arrival { to, state: Mutex::new(State { left: bytes, room: Some(room), then: None }) })
+        Arc::new(Arrival {
+            to,
+            state: Mutex::new(State { left: bytes, room: Some(room), then: None }),
+        })
     }
 
     /// Does something when all is there, at once where it is.
@@ -60,7 +63,9 @@ impl Piece {
         let Piece { arrival, at, bytes, block, under_way } = self;
         // SAFETY: the block has so many bytes, which nobody writes any more; the room has as many
         // from there on, no other piece's, and is kept until all are there.
-        unsafe { std::ptr::copy_nonoverlapping(block.ptr(), (arrival.to as *mut u8).add(at), bytes) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(block.ptr(), (arrival.to as *mut u8).add(at), bytes)
+        };
         drop(block);
         under_way.fetch_sub(1, SeqCst);
         let mut state = lock(&arrival.state);

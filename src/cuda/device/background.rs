@@ -1,6 +1,6 @@
 //! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
-//! handles, page-lock memory, call wakers, drop what users' ops have captured. The device's thread asks for it, puts off what needs it, and looks
-//! again when the bell has rung.
+//! handles, page-lock memory, call wakers, drop what users' ops have captured. The device's thread
+//! asks for it, puts off what needs it, and looks again when the bell has rung.
 //!
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
 //! [`Background::end`], before the context closes.
@@ -34,7 +34,9 @@ impl<T> Pending<T> {
     /// # Errors
     /// What kept it from being made; [`Trouble::Later`] where it is not there yet.
     pub fn get(&self) -> Result<&T, Trouble> {
-        self.0.get().map_or(Err(Trouble::Later(Until::Made)), |made| made.as_ref().map_err(Clone::clone))
+        self.0
+            .get()
+            .map_or(Err(Trouble::Later(Until::Made)), |made| made.as_ref().map_err(Clone::clone))
     }
 
     /// What was made, for who has the only one.
@@ -183,7 +185,10 @@ impl Background {
             Arc::new(Crew { queue, more, context, bell, most, lowered })
         };
         let some = (cores / 2).clamp(1, 4);
-        Background { crews: [crew(some, false), crew(1, true), crew(some, false)], made: Arc::default() }
+        Background {
+            crews: [crew(some, false), crew(1, true), crew(some, false)],
+            made: Arc::default(),
+        }
     }
 
     /// Has something made, with the context current.

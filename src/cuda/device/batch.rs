@@ -15,7 +15,13 @@ use super::{Stream, Trouble};
 use std::ops::Range;
 
 enum Item {
-    Kernel { function: Function, grid: [[u32; 3]; 2], shared: u32, words: Range<usize>, starts: Range<usize> },
+    Kernel {
+        function: Function,
+        grid: [[u32; 3]; 2],
+        shared: u32,
+        words: Range<usize>,
+        starts: Range<usize>,
+    },
     Library(Called<u64>),
     Zero(Span),
 }
@@ -58,21 +64,28 @@ impl Batch {
         self.starts.clear();
     }
 
-    pub fn send(&mut self, stream: &Stream, blas: &Blas, convolutions: &Convolutions) -> Result<(), Trouble> {
+    pub fn send(
+        &mut self,
+        stream: &Stream,
+        blas: &Blas,
+        convolutions: &Convolutions,
+    ) -> Result<(), Trouble> {
         let mut sent = Ok(());
         for item in std::mem::take(&mut self.items) {
             sent = match item {
                 Item::Kernel { function, grid, shared, words, starts } => {
                     let mut arguments = pointers(&mut self.words[words], &self.starts[starts]);
-                    // SAFETY: the function was found for this launch, and modules are unloaded between
-                    // launches. Plans are made for the kernel that they name; the views that their
-                    // addresses come from are of memory whose other users the step's lane was put
-                    // behind. Of kernels from outside, the caller of `CudaRun::launch` promises the
-                    // same.
+                    // SAFETY: the function was found for this launch, and modules are unloaded
+                    // between launches. Plans are made for the kernel that they name; the views
+                    // that their addresses come from are of memory whose other users the step's
+                    // lane was put behind. Of kernels from outside, the caller of `CudaRun::launch`
+                    // promises the same.
                     unsafe { stream.raw.launch(function, grid, shared, &mut arguments) }
                 }
                 Item::Library(Called::Product(product)) => blas.multiply(stream, &product),
-                Item::Library(Called::Convolution(convolved)) => convolutions.convolve(stream, &convolved),
+                Item::Library(Called::Convolution(convolved)) => {
+                    convolutions.convolve(stream, &convolved)
+                }
                 Item::Zero(span) => stream.raw.zero(span),
             };
             if sent.is_err() {

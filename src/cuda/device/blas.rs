@@ -90,7 +90,12 @@ impl Blas {
     ///
     /// # Errors
     /// Where there is no memory for it.
-    pub fn works(&mut self, lane: Stream, pool: &Pool, next: Mark) -> Result<Option<Mark>, Trouble> {
+    pub fn works(
+        &mut self,
+        lane: Stream,
+        pool: &Pool,
+        next: Mark,
+    ) -> Result<Option<Mark>, Trouble> {
         if self.workspaces.len() <= lane.number {
             self.workspaces.resize_with(lane.number + 1, Workspace::default);
         }
@@ -118,9 +123,12 @@ impl Blas {
         // SAFETY: as above.
         check("cublasSetMathMode", unsafe { blas::cublasSetMathMode(raw.0, exact) }, stream)?;
         // A new stream takes the workspace away again, so this comes last.
-        let memory = self.workspaces.get(lane).map_or(Allocation::NOWHERE.span(), |w| w.memory.span());
+        let memory =
+            self.workspaces.get(lane).map_or(Allocation::NOWHERE.span(), |w| w.memory.span());
         // SAFETY: as above; all that works in it is put into one order (`works`).
-        let set = unsafe { blas::cublasSetWorkspace_v2(raw.0, memory.ptr() as *mut c_void, memory.bytes()) };
+        let set = unsafe {
+            blas::cublasSetWorkspace_v2(raw.0, memory.ptr() as *mut c_void, memory.bytes())
+        };
         check("cublasSetWorkspace", set, stream)?;
         Ok(raw)
     }
@@ -173,7 +181,11 @@ impl Blas {
         let wide = [1.0, adds as u8 as f64];
         let narrow = wide.map(|x| x as f32);
         let scalar = |i: usize| -> *const c_void {
-            if dtype == DType::F64 { (&raw const wide[i]).cast() } else { (&raw const narrow[i]).cast() }
+            if dtype == DType::F64 {
+                (&raw const wide[i]).cast()
+            } else {
+                (&raw const narrow[i]).cast()
+            }
         };
         let operation = |by_columns: bool| if by_columns { TRANSPOSED } else { PLAIN };
         for at in &calls.at {

@@ -38,7 +38,9 @@ impl Key {
 }
 
 fn fnv(hash: u128, bytes: &[u8]) -> u128 {
-    bytes.iter().fold(hash, |h, &b| (h ^ b as u128).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b))
+    bytes
+        .iter()
+        .fold(hash, |h, &b| (h ^ b as u128).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b))
 }
 
 const MAGIC: &[u8; 16] = b"futensor kernel1";
@@ -108,7 +110,8 @@ impl Disk {
             thin_out(folder, ENTRIES_MAX);
         }
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let part = folder.join(format!("{}.{}.part", std::process::id(), NEXT.fetch_add(1, Relaxed)));
+        let part =
+            folder.join(format!("{}.{}.part", std::process::id(), NEXT.fetch_add(1, Relaxed)));
         if write(&part, image).and_then(|()| fs::rename(&part, entry(folder, key))).is_err() {
             let _ = fs::remove_file(part);
         }
@@ -184,7 +187,9 @@ fn thin_out(folder: &Path, most: usize) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let mut entries: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
     for file in list.flatten() {
-        let (path, Ok(at)) = (file.path(), file.metadata().and_then(|m| m.modified())) else { continue };
+        let (path, Ok(at)) = (file.path(), file.metadata().and_then(|m| m.modified())) else {
+            continue;
+        };
         match path.extension().and_then(|e| e.to_str()) {
             Some("cubin") => entries.push((at, path)),
             Some("part") if at.elapsed().is_ok_and(|age| age.as_secs() > 3600) => {
@@ -229,7 +234,10 @@ mod tests {
         let folder = Folder::new("cache-key");
         let key = |parts: &[&str]| Key::of(&parts.iter().map(|p| p.as_bytes()).collect::<Vec<_>>());
         folder.disk().put(key(&["source", "13.0", "sm_90"]), b"image");
-        assert_eq!(folder.disk().get(key(&["source", "13.0", "sm_90"])).as_deref(), Some(&b"image"[..]));
+        assert_eq!(
+            folder.disk().get(key(&["source", "13.0", "sm_90"])).as_deref(),
+            Some(&b"image"[..])
+        );
         let others = [
             ["sourc", "e13.0", "sm_90"],
             ["source", "13.1", "sm_90"],
@@ -298,7 +306,8 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = Folder::new("cache-mode");
         let (disk, key) = (folder.disk(), Key::of(&[b"k"]));
-        let set = |mode: u32| fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
+        let set =
+            |mode: u32| fs::set_permissions(&folder.0, fs::Permissions::from_mode(mode)).unwrap();
         disk.put(key, b"image");
         assert_eq!(fs::metadata(&folder.0).unwrap().permissions().mode() & 0o777, 0o700);
         for mode in [0o777, 0o770, 0o720, 0o702, 0o707] {
@@ -329,7 +338,8 @@ mod tests {
         for (age, &key) in keys.iter().enumerate() {
             disk.put(key, b"image");
             let file = fs::File::open(entry(&folder.0, key)).unwrap();
-            let at = std::time::SystemTime::now() - std::time::Duration::from_secs(100 * age as u64);
+            let at =
+                std::time::SystemTime::now() - std::time::Duration::from_secs(100 * age as u64);
             file.set_modified(at).unwrap();
         }
         thin_out(&folder.0, 16);

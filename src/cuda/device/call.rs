@@ -78,7 +78,8 @@ impl Gear {
         })?;
         under_way.failed |= sound && queued.results.iter().any(Result::is_err);
         doubts.extend(queued.doubt);
-        let known = queued.results.into_iter().map(|result| Known { result, doubts: doubts.clone() });
+        let known =
+            queued.results.into_iter().map(|result| Known { result, doubts: doubts.clone() });
         under_way.progress.stepped(call, step, known);
         Ok(())
     }

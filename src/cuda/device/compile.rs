@@ -83,7 +83,8 @@ pub(crate) fn compiler() -> Result<&'static Compiler, String> {
 
 /// Of all that there are: the newest that the driver knows, else the oldest.
 fn find() -> Result<Compiler, String> {
-    let all: Vec<Compiler> = libraries::all("nvrtc").into_iter().filter_map(|l| Compiler::of(l).ok()).collect();
+    let all: Vec<Compiler> =
+        libraries::all("nvrtc").into_iter().filter_map(|l| Compiler::of(l).ok()).collect();
     let best = choose(&all.iter().map(|c| c.version).collect::<Vec<_>>(), driver::version());
     all.into_iter().nth(best.unwrap_or(usize::MAX)).ok_or_else(|| libraries::missing("nvrtc"))
 }
@@ -138,7 +139,10 @@ impl Drop for Program<'_> {
 }
 
 /// The calls that ask for a size, and for so many bytes.
-type Read = (unsafe extern "C" fn(Raw, *mut usize) -> Status, unsafe extern "C" fn(Raw, *mut c_char) -> Status);
+type Read = (
+    unsafe extern "C" fn(Raw, *mut usize) -> Status,
+    unsafe extern "C" fn(Raw, *mut c_char) -> Status,
+);
 
 impl Program<'_> {
     /// What a pair of calls gives.
@@ -157,7 +161,9 @@ impl Program<'_> {
 
     fn log(&self) -> String {
         let log = self.read("", (self.1.log_size, self.1.log)).unwrap_or_default();
-        CStr::from_bytes_until_nul(&log).map(|s| s.to_string_lossy().trim().to_owned()).unwrap_or_default()
+        CStr::from_bytes_until_nul(&log)
+            .map(|s| s.to_string_lossy().trim().to_owned())
+            .unwrap_or_default()
     }
 }
 
@@ -166,7 +172,12 @@ impl Program<'_> {
 ///
 /// # Errors
 /// What is missing, or the compiler's log.
-pub(crate) fn compile(name: &str, source: &str, options: &[&str], target: Target) -> Result<Vec<u8>, String> {
+pub(crate) fn compile(
+    name: &str,
+    source: &str,
+    options: &[&str],
+    target: Target,
+) -> Result<Vec<u8>, String> {
     let calls = &compiler()?.calls;
     let text = CString::new(source).map_err(|_| "the source holds a zero byte".to_owned())?;
     let label = CString::new(name).unwrap_or_default();
@@ -178,13 +189,16 @@ pub(crate) fn compile(name: &str, source: &str, options: &[&str], target: Target
 
     let mut raw = ptr::null_mut();
     // SAFETY: the strings are zero-ended and outlive the program; no headers are named.
-    let made = unsafe { (calls.create)(&mut raw, text.as_ptr(), label.as_ptr(), 0, ptr::null(), ptr::null()) };
+    let made = unsafe {
+        (calls.create)(&mut raw, text.as_ptr(), label.as_ptr(), 0, ptr::null(), ptr::null())
+    };
     check("nvrtcCreateProgram", made)?;
     let program = Program(raw, calls);
     // SAFETY: the program was just made; the options are live, zero-ended strings.
     let compiled = unsafe { (calls.compile)(program.0, options.len() as c_int, options.as_ptr()) };
-    check("nvrtcCompileProgram", compiled)
-        .map_err(|why| format!("{name} does not compile for {architecture}: {why}\n{}", program.log()))?;
+    check("nvrtcCompileProgram", compiled).map_err(|why| {
+        format!("{name} does not compile for {architecture}: {why}\n{}", program.log())
+    })?;
 
     match target {
         Target::Binary(_) => program.read("nvrtcGetCUBIN", (calls.binary_size, calls.binary)),

@@ -22,8 +22,8 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of which
-    /// the last but one goes before the others.
+    /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of
+    /// which the last but one goes before the others.
     pub fn open(ordinal: usize, streams: usize) -> Result<Context, String> {
         let device = device(ordinal)?;
         let said = |call: &str, status: sys::CUresult| match status {
@@ -89,7 +89,9 @@ pub(super) fn has_cublas() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: opens and closes a library by the names that cudarc will use; its initialisers are
     // NVIDIA's own.
-    *PRESENT.get_or_init(|| libraries::find("cublas", || unsafe { cudarc::cublas::sys::is_culib_present() }))
+    *PRESENT.get_or_init(|| {
+        libraries::find("cublas", || unsafe { cudarc::cublas::sys::is_culib_present() })
+    })
 }
 
 /// Which of the libraries that a device needs is missing, and where it was looked for.
@@ -112,7 +114,9 @@ fn start() -> Result<(), String> {
     // SAFETY: the library is there; the flags must be 0.
     match unsafe { sys::cuInit(0) } {
         sys::CUresult::CUDA_SUCCESS => Ok(()),
-        sys::CUresult::CUDA_ERROR_NO_DEVICE => Err("NVIDIA's driver is there, but it has no GPU".into()),
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => {
+            Err("NVIDIA's driver is there, but it has no GPU".into())
+        }
         other => Err(format!("NVIDIA's driver does not start: cuInit says {}", describe(other))),
     }
 }
@@ -147,9 +151,11 @@ pub(crate) fn name(ordinal: usize) -> Option<String> {
     let device = device(ordinal).ok()?;
     let mut text = [0u8; 256];
     // SAFETY: the name is written with its end mark into at most so many bytes.
-    let status = unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), text.len() as c_int, device) };
+    let status =
+        unsafe { sys::cuDeviceGetName(text.as_mut_ptr().cast(), text.len() as c_int, device) };
     let end = text.iter().position(|&b| b == 0)?;
-    (status == sys::CUresult::CUDA_SUCCESS).then(|| String::from_utf8_lossy(&text[..end]).into_owned())
+    (status == sys::CUresult::CUDA_SUCCESS)
+        .then(|| String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
 /// Bytes of memory that the GPU has.

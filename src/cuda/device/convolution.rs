@@ -138,7 +138,9 @@ impl Convolutions {
         if self.sizes.get(asked).is_none() {
             let (asked, tf32, bench, pool) = (*asked, self.tf32, self.bench.clone(), self.pool);
             let untaken = self.untaken.clone();
-            let made = self.background.make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
+            let made = self
+                .background
+                .make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
             self.sizes.put(asked, made);
         }
         let slot = self.sizes.get(asked).ok_or(Trouble::Later(Until::Made))?;

@@ -12,7 +12,11 @@ impl Launcher {
     ///
     /// # Errors
     /// [`Trouble::Later`] where it is being asked.
-    pub(super) fn convolves(&mut self, site: &dyn Site, asked: &Convolution) -> Result<bool, Trouble> {
+    pub(super) fn convolves(
+        &mut self,
+        site: &dyn Site,
+        asked: &Convolution,
+    ) -> Result<bool, Trouble> {
         if !self.convolutions.wanted || self.convolutions.decided(asked)?.is_err() {
             return Ok(false);
         }

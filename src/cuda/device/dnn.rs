@@ -195,8 +195,9 @@ pub(super) struct Plan {
 impl Dnn {
     fn of(library: Library) -> Result<Dnn, String> {
         // SAFETY: this is its type; it tells a number.
-        let version =
-            unsafe { library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").map(|call| call()) };
+        let version = unsafe {
+            library.get::<unsafe extern "C" fn() -> usize>(b"cudnnGetVersion\0").map(|call| call())
+        };
         // 8.9.7 was 8907.
         match version.map_err(|e| e.to_string())? {
             version if version / 10_000 == MAJOR => {
@@ -212,7 +213,9 @@ impl Dnn {
         let strides: Vec<c_int> = contiguous_strides(&sizes).iter().map(|&s| s as c_int).collect();
         let rank = shape.len() as c_int;
         // SAFETY: both lists have so many numbers.
-        let set = unsafe { (self.calls.set_tensor)(of.raw, dtype, rank, shape.as_ptr(), strides.as_ptr()) };
+        let set = unsafe {
+            (self.calls.set_tensor)(of.raw, dtype, rank, shape.as_ptr(), strides.as_ptr())
+        };
         check("cudnnSetTensorNdDescriptor", set).map(|()| of)
     }
 
@@ -220,19 +223,25 @@ impl Dnn {
         let of = Description::new(self.calls.filter, self.calls.end_filter)?;
         let rank = shape.len() as c_int;
         // SAFETY: the list has so many numbers.
-        let set = unsafe { (self.calls.set_filter)(of.raw, dtype, ROW_MAJOR, rank, shape.as_ptr()) };
+        let set =
+            unsafe { (self.calls.set_filter)(of.raw, dtype, ROW_MAJOR, rank, shape.as_ptr()) };
         check("cudnnSetFilterNdDescriptor", set).map(|()| of)
     }
 
     fn walk(&self, sizes: &Sizes, math: c_int) -> Result<Description, Trouble> {
         let of = Description::new(self.calls.walk, self.calls.end_walk)?;
-        let [padding, stride, dilation] = [&sizes.padding, &sizes.stride, &sizes.dilation].map(|s| s.as_ptr());
+        let [padding, stride, dilation] =
+            [&sizes.padding, &sizes.stride, &sizes.dilation].map(|s| s.as_ptr());
         let rank = sizes.padding.len() as c_int;
         // SAFETY: the three lists have so many numbers.
-        let set = unsafe { (self.calls.set_walk)(of.raw, rank, padding, stride, dilation, NOT_FLIPPED, FLOAT) };
+        let set = unsafe {
+            (self.calls.set_walk)(of.raw, rank, padding, stride, dilation, NOT_FLIPPED, FLOAT)
+        };
         check("cudnnSetConvolutionNdDescriptor", set)?;
         // SAFETY: it is alive, here and below.
-        check("cudnnSetConvolutionGroupCount", unsafe { (self.calls.set_groups)(of.raw, sizes.groups) })?;
+        check("cudnnSetConvolutionGroupCount", unsafe {
+            (self.calls.set_groups)(of.raw, sizes.groups)
+        })?;
         // SAFETY: as above.
         check("cudnnSetConvolutionMathType", unsafe { (self.calls.set_math)(of.raw, math) })?;
         Ok(of)
@@ -240,7 +249,12 @@ impl Dnn {
 
     /// The plans that will do, the one that the library thinks the fastest first. What it thinks
     /// depends on sizes and the GPU, not on what runs there.
-    pub fn plans(&'static self, handle: Handle, asked: &Convolution, tf32: bool) -> Result<Vec<Plan>, Trouble> {
+    pub fn plans(
+        &'static self,
+        handle: Handle,
+        asked: &Convolution,
+        tf32: bool,
+    ) -> Result<Vec<Plan>, Trouble> {
         let refused = |why: &str| Trouble::from(Refusal::kernel(why));
         let sizes = asked.sizes().ok_or_else(|| refused("cuDNN does not take such sizes"))?;
         let (dtype, math) = match asked.dtype {
@@ -264,8 +278,9 @@ impl Dnn {
             Side::Input => [1, 2, 0],
             Side::Weight => [0, 2, 1],
         };
-        let bytes =
-            order.map(|k| sizes.shapes[k].iter().map(|&n| n as usize).product::<usize>() * asked.dtype.size());
+        let bytes = order.map(|k| {
+            sizes.shapes[k].iter().map(|&n| n as usize).product::<usize>() * asked.dtype.size()
+        });
         let (choose, algorithms) = match asked.side {
             Side::Output => (self.calls.choose_output, 0..=3),
             Side::Input => (self.calls.choose_input, 1..=1),
@@ -275,7 +290,16 @@ impl Dnn {
         let (mut choices, mut count) = ([Choice::default(); CHOICES], 0);
         // SAFETY: handle and descriptions are alive, and there is room for so many choices.
         let chosen = unsafe {
-            choose(handle.0, a.raw, b.raw, walk.raw, c.raw, CHOICES as c_int, &mut count, choices.as_mut_ptr())
+            choose(
+                handle.0,
+                a.raw,
+                b.raw,
+                walk.raw,
+                c.raw,
+                CHOICES as c_int,
+                &mut count,
+                choices.as_mut_ptr(),
+            )
         };
         check("cudnnGetConvolution...Algorithm_v7", chosen)?;
         let exact = asked.dtype == DType::F32 && !tf32;
@@ -317,7 +341,21 @@ impl Plan {
         // alive in the order of the stream, as is the workspace, which is the call's alone; the
         // scalars outlive the call, which reads them at once.
         let status = unsafe {
-            call(handle.0, one, a, x, b, y, self.walk.raw, algorithm, workspace, bytes, adds, c, out)
+            call(
+                handle.0,
+                one,
+                a,
+                x,
+                b,
+                y,
+                self.walk.raw,
+                algorithm,
+                workspace,
+                bytes,
+                adds,
+                c,
+                out,
+            )
         };
         if status == 0 { Ok(()) } else { Err(status) }
     }

@@ -47,7 +47,8 @@ impl Doubt {
             // `IndexError` of the kernels: u32 lock, u32 found, u64 position, i64 index, u64 size.
             let [state, position, index, size] = self.record.as_ref()?.words();
             let index = index as i64;
-            let text = || format!("index {index} at position {position} is out of range for size {size}");
+            let text =
+                || format!("index {index} at position {position} is out of range for size {size}");
             // The words are little-endian, as the GPU writes them.
             (state >> 32 != 0).then(|| Error::new(ErrorKind::Index, &*self.op, text(), self.at))
         };

@@ -2,7 +2,8 @@
 //! they are wanted by threads of the background (`arrival`).
 //!
 //! So nobody page-locks memory for them while the device works, and the thread that publishes a
-//! lane's values copies none of them. Pieces go on the lane for copies, behind who writes the value.
+//! lane's values copies none of them. Pieces go on the lane for copies, behind who writes the
+//! value.
 
 use super::Trouble;
 use super::arrival::{Arrival, Download, Piece};
@@ -27,7 +28,13 @@ impl Gear {
         room: Room,
     ) -> Arc<Arrival> {
         let arrival = Arrival::of(room, bytes);
-        self.downloads.waiting.push_back(Download { from, offset, bytes, queued: 0, arrival: arrival.clone() });
+        self.downloads.waiting.push_back(Download {
+            from,
+            offset,
+            bytes,
+            queued: 0,
+            arrival: arrival.clone(),
+        });
         arrival
     }
 

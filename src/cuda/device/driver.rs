@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 /// Of CUDA: 12.8 is (12, 8).
 pub(super) type Version = (i32, i32);
 
-/// What is called of the driver: all of it has been there since CUDA 12.0, and a call of what is not
-/// there is a panic inside cudarc. (`elapsed` asks for what came later.)
+/// What is called of the driver: all of it has been there since CUDA 12.0, and a call of what is
+/// not there is a panic inside cudarc. (`elapsed` asks for what came later.)
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxGetStreamPriorityRange",
@@ -107,7 +107,8 @@ pub(super) fn is_new_enough() -> Result<(), String> {
     ))
 }
 
-pub(super) type Elapsed = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+pub(super) type Elapsed =
+    unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
 /// What tells the time between two events: from CUDA 12.8 on the first, before that the second.
 pub(super) fn elapsed() -> Option<Elapsed> {

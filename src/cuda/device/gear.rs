@@ -138,7 +138,9 @@ impl Berth {
             (_, Some(Ok(record))) => match self.block.take() {
                 Some(block) => {
                     let (lane, raw) = (self.stream.number, self.stream.raw);
-                    gear.cargo[lane].download(block, record, raw).map(|block| Some(Doubt::new(block, node)))
+                    gear.cargo[lane]
+                        .download(block, record, raw)
+                        .map(|block| Some(Doubt::new(block, node)))
                 }
                 None => Ok(None),
             },
@@ -184,8 +186,8 @@ pub(super) enum Place {
 }
 
 impl Gear {
-    /// Opens the device on this thread: a stream for each number of `reached`, the last but one for what
-    /// is urgent, and the last for copies to the device.
+    /// Opens the device on this thread: a stream for each number of `reached`, the last but one for
+    /// what is urgent, and the last for copies to the device.
     pub fn open(
         heap: Arc<Heap>,
         pinned: Arc<Pinned>,
@@ -280,7 +282,8 @@ impl Gear {
             return Ok(());
         }
         let (to_reap, after) = (&mut self.to_reap, std::mem::take(&mut self.after));
-        self.lanes.order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))?;
+        self.lanes
+            .order(lane, &after, &mut |lane, at, event| to_reap.push(ToReap { lane, at, event }))?;
         self.timing.begin(self.lanes.raw(lane))
     }
 

@@ -151,13 +151,26 @@ mod tests {
 
     fn product(batch: &[usize], [m, k, n]: [usize; 3], a: &[isize], b: &[isize]) -> Product {
         let (a, b) = (a.iter().copied().collect(), b.iter().copied().collect());
-        Product { dtype: DType::F32, to: DType::F32, batch: Shape::from(batch), m, k, n, a, b, adds: false }
+        Product {
+            dtype: DType::F32,
+            to: DType::F32,
+            batch: Shape::from(batch),
+            m,
+            k,
+            n,
+            a,
+            b,
+            adds: false,
+        }
     }
 
     #[test]
     fn rows_columns_and_vectors_need_no_copy() {
         let c = calls(&product(&[], [2, 3, 4], &[3, 1], &[4, 1])).unwrap();
-        assert_eq!((c.a.by_columns, c.a.leading, c.b.by_columns, c.b.leading), (false, 3, false, 4));
+        assert_eq!(
+            (c.a.by_columns, c.a.leading, c.b.by_columns, c.b.leading),
+            (false, 3, false, 4)
+        );
         // Transposed, and a part of a wider matrix.
         let c = calls(&product(&[], [2, 3, 4], &[1, 2], &[9, 1])).unwrap();
         assert_eq!((c.a.by_columns, c.a.leading, c.b.by_columns, c.b.leading), (true, 2, false, 9));

@@ -1,21 +1,21 @@
 //! Planned blocks as CUDA graphs: what runs again with the same shapes is launched as one.
 //!
-//! A call that has run once is noted into a transcript (`transcript`) when it runs again, once its fused kernels
-//! are there: launches with the places at which addresses and random positions stand. Of that a
-//! graph is built, a node a launch, in a row; what a library computes is captured and becomes a
-//! child, captured anew where its operands have moved. The call's temporaries, scratch memory and index error records are places in one block
-//! of memory that the graph keeps: which of them share memory is settled once. At each replay the
-//! outputs get memory, the nodes that read inputs or write outputs get addresses where these have
-//! changed, and one call launches all of it.
+//! A call that has run once is noted into a transcript (`transcript`) when it runs again, once its
+//! fused kernels are there: launches with the places at which addresses and random positions stand.
+//! Of that a graph is built, a node a launch, in a row; what a library computes is captured and
+//! becomes a child, captured anew where its operands have moved. The call's temporaries, scratch
+//! memory and index error records are places in one block of memory that the graph keeps: which of
+//! them share memory is settled once. At each replay the outputs get memory, the nodes that read
+//! inputs or write outputs get addresses where these have changed, and one call launches all of it.
 //!
-//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are, and
-//! by the workspace of the lane for which its products were captured;
-//! a launch that is under way keeps the arguments it was given. A call keeps up to [`GRAPHS_MAX`]
-//! graphs: for other strides, constants among the inputs, wanted outputs, and inputs that may or
-//! may not be written over. It goes on as launches in a row where ops from outside take part, where
-//! there is but one launch, where a library would need more than [`STAGED_MAX`] bytes of inputs
-//! copied to a fixed place (large products are not what launches hold up), where an op fails, and
-//! where memory is short.
+//! Replays of one graph are ordered by its memory, where it has any, as writers of one buffer are,
+//! and by the workspace of the lane for which its products were captured; a launch that is under
+//! way keeps the arguments it was given. A call keeps up to [`GRAPHS_MAX`] graphs: for other
+//! strides, constants among the inputs, wanted outputs, and inputs that may or may not be written
+//! over. It goes on as launches in a row where ops from outside take part, where there is but one
+//! launch, where a library would need more than [`STAGED_MAX`] bytes of inputs copied to a fixed
+//! place (large products are not what launches hold up), where an op fails, and where memory is
+//! short.
 
 #![allow(unsafe_code)]
 
@@ -170,7 +170,12 @@ impl Gear {
     ///
     /// # Errors
     /// What ends the device, and an input that is on its way.
-    pub fn replay(&mut self, lane: usize, call: &Call, given: &[GivenOperand]) -> Result<Replayed, Trouble> {
+    pub fn replay(
+        &mut self,
+        lane: usize,
+        call: &Call,
+        given: &[GivenOperand],
+    ) -> Result<Replayed, Trouble> {
         let kept = lock(&call.plan.kept).take();
         let mut shelf = match kept.map(|kept| kept.downcast::<Shelf>()) {
             Some(Ok(shelf)) => shelf,
@@ -296,7 +301,9 @@ impl Gear {
             blocks.push(self.pinned.take(INDEX_ERROR_BYTES)?);
         }
         if inputs.iter().any(|ptr| ptr % 256 != 0) || outputs.iter().any(|o| o.ptr % 256 != 0) {
-            return Err(crate::graph::operation::Refusal::kernel("memory lies at odd places").into());
+            return Err(
+                crate::graph::operation::Refusal::kernel("memory lies at odd places").into()
+            );
         }
         let is_new = graph.made.is_none();
         let made = match &mut graph.made {
@@ -317,13 +324,17 @@ impl Gear {
         if graph.arena > 0 {
             self.overwrites(lane, &arena);
         }
-        for (k, _) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used && input.taken) {
+        for (k, _) in graph.inputs.iter().enumerate().filter(|(_, input)| input.used && input.taken)
+        {
             let Storage::Shared(buffer) = &value(k).storage else { continue };
             if let Some(here) = device(&**buffer) {
                 self.overwrites(lane, here);
             }
         }
-        if graph.parts.iter().any(|part| matches!(part, Part::Library(Child { noted: Called::Product(_), .. })))
+        if graph
+            .parts
+            .iter()
+            .any(|part| matches!(part, Part::Library(Child { noted: Called::Product(_), .. })))
         {
             let (home, next) = (self.lanes.stream(*home), self.lanes.next(lane));
             self.after.extend(self.launcher.blas.works(home, &self.pool, next)?);
@@ -367,7 +378,8 @@ impl Gear {
                 }
                 Part::Library(child) => {
                     let called = child.noted.placed(locate);
-                    let captured = |called: &Called<u64>| self.launcher.captured(raw, called, *home);
+                    let captured =
+                        |called: &Called<u64>| self.launcher.captured(raw, called, *home);
                     last = Some(replay.put_child(child, called, last, captured)?);
                 }
             }
@@ -394,7 +406,9 @@ impl Gear {
             let value = match &output.source {
                 Source::Constant(value) => value.clone(),
                 Source::Given(k, placed) => stored(&value(*k).storage, placed),
-                Source::Output(j, placed) => stored(&Storage::Shared(outputs[*j].buffer.clone()), placed),
+                Source::Output(j, placed) => {
+                    stored(&Storage::Shared(outputs[*j].buffer.clone()), placed)
+                }
             };
             let mut about = Doubts::new();
             output.doubts_of.iter().for_each(|&k| doubt_too(&mut about, &given[k].doubts));

@@ -61,12 +61,15 @@ impl Launcher {
         outputs: &[DeviceViewMut<'_>],
         end: Option<End<'_>>,
     ) -> Result<(), Trouble> {
-        let places: SmallVec<[Place; 4]> =
-            inputs.iter().map(|v| Place { ptr: v.ptr, strides: Strides::from_slice(v.strides) }).collect();
+        let places: SmallVec<[Place; 4]> = inputs
+            .iter()
+            .map(|v| Place { ptr: v.ptr, strides: Strides::from_slice(v.strides) })
+            .collect();
         let to: SmallVec<[u64; 2]> = outputs.iter().map(|v| v.ptr).collect();
         if !outputs.is_empty() {
             let (part, used) = program.only(&program.outputs);
-            let places: SmallVec<[Place; 4]> = used.iter().map(|&k| places[k as usize].clone()).collect();
+            let places: SmallVec<[Place; 4]> =
+                used.iter().map(|&k| places[k as usize].clone()).collect();
             self.elementwise(site, &part, shape, &places, &to)?;
         }
         let Some(end) = end else { return Ok(()) };
@@ -77,7 +80,8 @@ impl Launcher {
             return self.reduce_program(site, &identity, shape, &[written], &end);
         }
         let (part, used) = program.only(&[end.reg]);
-        let places: SmallVec<[Place; 4]> = used.iter().map(|&k| places[k as usize].clone()).collect();
+        let places: SmallVec<[Place; 4]> =
+            used.iter().map(|&k| places[k as usize].clone()).collect();
         self.reduce_program(site, &part, shape, &places, &end)
     }
 
@@ -137,7 +141,8 @@ impl Launcher {
         }
         let steps = OpByOp::new(program, shape, places);
         let reg = program.outputs[0];
-        let whole = Place { ptr: steps.value(self, site, reg)?, strides: contiguous_strides(shape) };
+        let whole =
+            Place { ptr: steps.value(self, site, reg)?, strides: contiguous_strides(shape) };
         let identity = reduce::identity(program.dtype(reg));
         match reduce::plan(end.op, &identity, shape, end.dims, &[whole.operand()]) {
             Some(plan) => self.run(site, &plan, &[whole.ptr], &to),
@@ -176,7 +181,8 @@ struct Pool {
 
 impl Pool {
     fn take(&mut self, site: &dyn Site, bytes: usize) -> Result<(usize, u64), Trouble> {
-        let fits = self.free.iter().enumerate().filter(|(_, f)| f.0 >= bytes).min_by_key(|(_, f)| f.0);
+        let fits =
+            self.free.iter().enumerate().filter(|(_, f)| f.0 >= bytes).min_by_key(|(_, f)| f.0);
         match fits.map(|(at, _)| at) {
             Some(at) => Ok(self.free.swap_remove(at)),
             None => Ok((bytes, site.scratch(bytes)?)),
@@ -260,7 +266,8 @@ impl<'a> OpByOp<'a> {
     /// The registers in memory that computing this one reads.
     fn read_by(&self, reg: Reg) -> SmallVec<[Reg; 4]> {
         let mut found: SmallVec<[Reg; 4]> = SmallVec::new();
-        let mut open: SmallVec<[Reg; 4]> = self.program.instrs[reg as usize].code.operands().collect();
+        let mut open: SmallVec<[Reg; 4]> =
+            self.program.instrs[reg as usize].code.operands().collect();
         while let Some(r) = open.pop() {
             if self.is_folded(r) {
                 open.extend(self.program.instrs[r as usize].code.operands());
@@ -280,14 +287,20 @@ impl<'a> OpByOp<'a> {
         at: &[Option<Place>],
         to: u64,
     ) -> Result<(), Trouble> {
-        let mut build =
-            Build { steps: self, at, part: Program::default(), regs: SmallVec::new(), places: SmallVec::new() };
+        let mut build = Build {
+            steps: self,
+            at,
+            part: Program::default(),
+            regs: SmallVec::new(),
+            places: SmallVec::new(),
+        };
         let out = match at[reg as usize] {
             Some(_) => build.read(reg),
             None => build.instr(reg),
         };
         build.part.outputs.push(out);
-        let operands: SmallVec<[Operand<'_>; 4]> = build.places.iter().map(Place::operand).collect();
+        let operands: SmallVec<[Operand<'_>; 4]> =
+            build.places.iter().map(Place::operand).collect();
         let plan = elementwise::plan(&build.part, self.shape, &operands, align(to));
         let from: SmallVec<[u64; 4]> = build.places.iter().map(|p| p.ptr).collect();
         launcher.run(site, &plan, &from, &[to])
@@ -325,7 +338,8 @@ impl Build<'_> {
     /// An instruction with its operands.
     fn instr(&mut self, reg: Reg) -> Reg {
         let instr = self.steps.program.instrs[reg as usize];
-        let operands: SmallVec<[(Reg, Reg); 3]> = instr.code.operands().map(|r| (r, self.read(r))).collect();
+        let operands: SmallVec<[(Reg, Reg); 3]> =
+            instr.code.operands().map(|r| (r, self.read(r))).collect();
         let named = |r: Reg| operands.iter().find(|(old, _)| *old == r).map_or(r, |(_, own)| *own);
         self.part.push(instr.code.renamed(named), instr.on, instr.dtype)
     }

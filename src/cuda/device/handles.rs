@@ -33,7 +33,11 @@ impl Use {
 }
 
 impl<Raw: Copy + Send + Sync + 'static> Handles<Raw> {
-    pub fn new(background: Background, make: fn() -> Result<Raw, Trouble>, end: fn(Raw)) -> Handles<Raw> {
+    pub fn new(
+        background: Background,
+        make: fn() -> Result<Raw, Trouble>,
+        end: fn(Raw),
+    ) -> Handles<Raw> {
         Handles { slots: Vec::new(), background, make, end }
     }
 
@@ -57,7 +61,12 @@ impl<Raw: Copy + Send + Sync + 'static> Handles<Raw> {
 
     /// One that is ready.
     pub fn get(&self, of: Use) -> Result<Raw, Trouble> {
-        self.slots.get(of.slot()).and_then(Option::as_ref).ok_or(Trouble::Later(Until::Made))?.get().copied()
+        self.slots
+            .get(of.slot())
+            .and_then(Option::as_ref)
+            .ok_or(Trouble::Later(Until::Made))?
+            .get()
+            .copied()
     }
 
     /// Has those of so many lanes made, and the one for captures.

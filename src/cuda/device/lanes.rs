@@ -151,7 +151,9 @@ impl Lanes {
                 let clock = self.clock_at(*mark);
                 open.iter().filter(|other| clock[other.lane as usize] >= other.at).count()
             };
-            let Some(&next) = open.iter().max_by_key(|mark| (covers(mark), mark.at)) else { return Ok(()) };
+            let Some(&next) = open.iter().max_by_key(|mark| (covers(mark), mark.at)) else {
+                return Ok(());
+            };
             self.wait(lane, next, reap)?;
         }
     }
@@ -170,7 +172,8 @@ impl Lanes {
     ) -> Result<(), Trouble> {
         let from = after.lane as usize;
         self.forget_reached(from);
-        let found = self.lanes[from].recorded.iter().find(|r| r.at >= after.at).map(|r| (r.event, r.at));
+        let found =
+            self.lanes[from].recorded.iter().find(|r| r.at >= after.at).map(|r| (r.event, r.at));
         let (event, at) = match found {
             Some(found) => found,
             None => {
@@ -210,7 +213,11 @@ impl Lanes {
     }
 
     /// Sees to it that an event stands behind all that is queued on a lane.
-    pub fn cover(&mut self, lane: usize, reap: &mut dyn FnMut(usize, u64, Event)) -> Result<(), Trouble> {
+    pub fn cover(
+        &mut self,
+        lane: usize,
+        reap: &mut dyn FnMut(usize, u64, Event),
+    ) -> Result<(), Trouble> {
         if self.lanes[lane].covered < self.lanes[lane].queued {
             self.forget_reached(lane);
             let at = self.lanes[lane].queued;

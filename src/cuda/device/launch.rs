@@ -43,7 +43,13 @@ impl Launcher {
         Launcher::with(gpu, pool, Fusion::from_environment(), Disk::from_environment(), background)
     }
 
-    pub fn with(gpu: Gpu, pool: nvidia::Pool, fusion: Fusion, disk: Disk, background: Background) -> Launcher {
+    pub fn with(
+        gpu: Gpu,
+        pool: nvidia::Pool,
+        fusion: Fusion,
+        disk: Disk,
+        background: Background,
+    ) -> Launcher {
         Launcher {
             modules: Modules::new(&gpu, fusion, disk, background.clone()),
             blas: Blas::new(&gpu, background.clone()),
@@ -105,7 +111,11 @@ impl Launcher {
         match reduce::plan(reduction.op, &program, input.shape, dims, &[operand(&input)]) {
             Some(plan) => self.run(site, &plan, &[input.ptr], &[output.ptr]),
             // Kept and reduced dimensions by turns, more than eight of each.
-            None => Err(Trouble::no_kernel(format_args!("{} over {:?}", reduction.op.name(), input.shape))),
+            None => Err(Trouble::no_kernel(format_args!(
+                "{} over {:?}",
+                reduction.op.name(),
+                input.shape
+            ))),
         }
     }
 
@@ -158,14 +168,18 @@ impl Launcher {
             )));
         }
         let scratch = if plan.scratch > 0 { site.scratch(plan.scratch)? } else { 0 };
-        for (Launch { grid, block, shared, args, .. }, &function) in plan.launches.iter().zip(functions) {
+        for (Launch { grid, block, shared, args, .. }, &function) in
+            plan.launches.iter().zip(functions)
+        {
             let mut words = Words::default();
             for arg in args {
                 match arg {
                     Arg::In { index, bytes } => {
                         words.address(inputs[*index as usize].wrapping_add_signed(*bytes as i64))
                     }
-                    Arg::Out { index, bytes } => words.address(outputs[*index as usize] + *bytes as u64),
+                    Arg::Out { index, bytes } => {
+                        words.address(outputs[*index as usize] + *bytes as u64)
+                    }
                     Arg::Scratch(bytes) => words.address(scratch + *bytes as u64),
                     Arg::IndexError => words.address(site.index_error()?),
                     Arg::U32(x) => words.push(&[*x as u64]),
@@ -180,7 +194,14 @@ impl Launcher {
         Ok(())
     }
 
-    fn launch(&mut self, site: &dyn Site, function: Function, grid: [[u32; 3]; 2], shared: u32, words: &Words) {
+    fn launch(
+        &mut self,
+        site: &dyn Site,
+        function: Function,
+        grid: [[u32; 3]; 2],
+        shared: u32,
+        words: &Words,
+    ) {
         match site.transcript() {
             Some(transcript) => transcript.launch(function, grid, shared, words),
             None => self.batch.launch(function, grid, shared, words),
@@ -196,7 +217,8 @@ impl Launcher {
     /// Makes all launches of the batch.
     ///
     /// # Errors
-    /// See [`Trouble`]; of what was launched before, all harm that can come is to the step's own results.
+    /// See [`Trouble`]; of what was launched before, all harm that can come is to the step's own
+    /// results.
     pub fn send(&mut self, site: &dyn Site) -> Result<(), Trouble> {
         self.modules.were_seen();
         self.batch.send(&site.stream(), &self.blas, &self.convolutions)
@@ -258,4 +280,5 @@ impl Launcher {
     }
 }
 
-const _: () = assert!(INDEX_ERROR_BYTES == 32, "the driver of the device reads the record back in this size");
+const _: () =
+    assert!(INDEX_ERROR_BYTES == 32, "the driver of the device reads the record back in this size");

@@ -42,7 +42,12 @@ pub(super) fn find(name: &str, is_there: impl Fn() -> bool) -> bool {
 
 /// All libraries of this name: of the loader's path, then those beside it.
 pub(super) fn all(name: &str) -> Vec<Library> {
-    files(name).into_iter().map(PathBuf::from).chain(paths(name)).filter_map(|path| open(&path)).collect()
+    files(name)
+        .into_iter()
+        .map(PathBuf::from)
+        .chain(paths(name))
+        .filter_map(|path| open(&path))
+        .collect()
 }
 
 /// That a library was not found, and where was looked.
@@ -55,7 +60,8 @@ pub(super) fn missing(name: &str) -> String {
         _ => "cuBLAS, products of matrices",
     };
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
-    let folders: Vec<String> = folders().iter().map(|folder| folder.display().to_string()).collect();
+    let folders: Vec<String> =
+        folders().iter().map(|folder| folder.display().to_string()).collect();
     let others = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
     format!(
         "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, and with the endings of its versions, \
@@ -69,7 +75,8 @@ pub(super) fn missing(name: &str) -> String {
 fn folders() -> Vec<PathBuf> {
     let var = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let mut found = Vec::new();
-    let mut roots: Vec<PathBuf> = [var("VIRTUAL_ENV"), var("CONDA_PREFIX")].into_iter().flatten().collect();
+    let mut roots: Vec<PathBuf> =
+        [var("VIRTUAL_ENV"), var("CONDA_PREFIX")].into_iter().flatten().collect();
     roots.extend(of_python(&std::env::var_os("PATH").unwrap_or_default()));
     roots.extend(var("HOME").map(|home| home.join(".local")));
     roots.extend(["/usr/local", "/usr"].map(PathBuf::from));
@@ -77,7 +84,8 @@ fn folders() -> Vec<PathBuf> {
     for root in roots.into_iter().filter(|root| seen.insert(root.clone())) {
         for python in below(&root.join("lib"), "python3") {
             for packages in ["site-packages", "dist-packages"] {
-                // `cu13/lib`, which comes first, has all of CUDA 13; of 12 each library has a folder.
+                // `cu13/lib`, which comes first, has all of CUDA 13; of 12 each library has a
+                // folder.
                 let all = below(&python.join(packages).join("nvidia"), "");
                 found.extend(all.into_iter().map(|folder| folder.join("lib")));
             }
@@ -92,9 +100,9 @@ fn folders() -> Vec<PathBuf> {
     found
 }
 
-/// The environment of the Python that a shell would start: no variable names it in an image whose path
-/// begins with it. A virtual environment's `python3` is a link to another's, and a link to it may stand
-/// elsewhere in the path; so each link on the way counts.
+/// The environment of the Python that a shell would start: no variable names it in an image whose
+/// path begins with it. A virtual environment's `python3` is a link to another's, and a link to it
+/// may stand elsewhere in the path; so each link on the way counts.
 fn of_python(path: &OsStr) -> Vec<PathBuf> {
     let mut next = std::env::split_paths(path)
         .filter(|folder| folder.is_absolute())
@@ -112,7 +120,8 @@ fn of_python(path: &OsStr) -> Vec<PathBuf> {
 /// What lies in a folder and has a name that begins so, in order.
 fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let list = fs::read_dir(folder).into_iter().flatten().flatten();
-    let named = list.filter(|file| file.file_name().to_str().is_some_and(|name| name.starts_with(prefix)));
+    let named =
+        list.filter(|file| file.file_name().to_str().is_some_and(|name| name.starts_with(prefix)));
     let mut list: Vec<PathBuf> = named.map(|file| file.path()).collect();
     list.sort();
     list
@@ -158,7 +167,8 @@ mod tests {
         symlink("../venv/bin/python3", root.join("links/python3")).unwrap();
         symlink("python3", root.join("empty/bin/python3")).unwrap();
         let of = |folders: &[&str]| {
-            let path = std::env::join_paths(folders.iter().map(|folder| root.join(folder))).unwrap();
+            let path =
+                std::env::join_paths(folders.iter().map(|folder| root.join(folder))).unwrap();
             let found = of_python(&path).into_iter().map(|found| fs::canonicalize(found).unwrap());
             found
                 .map(|found| found.strip_prefix(&root).map(Path::to_owned).unwrap_or(found))

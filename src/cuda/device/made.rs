@@ -112,15 +112,23 @@ impl Replay {
         if let Some((node, sent)) = &mut kernel.made {
             // SAFETY: the caller's promise; the arguments are copied, and launches that are under
             // way keep those they were given.
-            let status = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node.0, &told) };
+            let status =
+                unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node.0, &told) };
             Trouble::of("cuGraphExecKernelNodeSetParams", status)?;
             sent.clone_from_slice(words);
             return Ok(*node);
         }
-        let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
+        let (mut node, after) =
+            (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
         // SAFETY: as above; `last` is a node of the graph.
         let status = unsafe {
-            sys::cuGraphAddKernelNode_v2(&mut node, self.graph, after, last.is_some() as usize, &told)
+            sys::cuGraphAddKernelNode_v2(
+                &mut node,
+                self.graph,
+                after,
+                last.is_some() as usize,
+                &told,
+            )
         };
         Trouble::of("cuGraphAddKernelNode", status)?;
         kernel.made = Some((Node(node), words.to_vec()));
@@ -146,18 +154,21 @@ impl Replay {
             Some((node, _)) => {
                 // SAFETY: the graphs are ours, and the child is made as the first one was; launches
                 // that are under way keep what they were given.
-                let status =
-                    unsafe { sys::cuGraphExecChildGraphNodeSetParams(self.executable, node.0, child.0) };
+                let status = unsafe {
+                    sys::cuGraphExecChildGraphNodeSetParams(self.executable, node.0, child.0)
+                };
                 child.destroy();
                 Trouble::of("cuGraphExecChildGraphNodeSetParams", status)?;
                 *node
             }
             None => {
-                let (mut node, after) = (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
+                let (mut node, after) =
+                    (null_mut(), last.as_ref().map_or(null(), |last| &raw const last.0));
                 let count = last.is_some() as usize;
                 // SAFETY: the graphs are ours, and `last` is a node of the outer one.
-                let status =
-                    unsafe { sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, count, child.0) };
+                let status = unsafe {
+                    sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, count, child.0)
+                };
                 child.destroy();
                 Trouble::of("cuGraphAddChildGraphNode", status)?;
                 Node(node)
@@ -169,7 +180,8 @@ impl Replay {
 
     pub fn instantiate(&mut self) -> Result<(), Trouble> {
         // SAFETY: the graph is whole; the place can be written.
-        let status = unsafe { sys::cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0) };
+        let status =
+            unsafe { sys::cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0) };
         Trouble::of("cuGraphInstantiate", status)
     }
 

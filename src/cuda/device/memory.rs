@@ -135,8 +135,8 @@ impl Heap {
         self.counted(bytes, uses, || pool.allocate(lanes.stream(lane), bytes))
     }
 
-    /// A buffer that no lane writes: whoever does is through with it, as the host has seen, before it is
-    /// given to anybody or dropped. From any thread.
+    /// A buffer that no lane writes: whoever does is through with it, as the host has seen, before
+    /// it is given to anybody or dropped. From any thread.
     #[cfg(all(feature = "ranks", unix))]
     pub fn beside_lanes(
         self: &Arc<Heap>,
@@ -192,14 +192,22 @@ impl Heap {
 
     /// Frees what was returned, as far as at most one lane still has something to do with it: in
     /// that lane's order. The rest stays in the list.
-    pub fn free(&self, list: &mut Vec<Returned>, pool: &Pool, lanes: &Lanes) -> Result<(), Trouble> {
+    pub fn free(
+        &self,
+        list: &mut Vec<Returned>,
+        pool: &Pool,
+        lanes: &Lanes,
+    ) -> Result<(), Trouble> {
         let mut result = Ok(());
         list.retain_mut(|returned| {
-            let open: SmallVec<[Mark; 4]> = returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
+            let open: SmallVec<[Mark; 4]> =
+                returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
             let on = match open.first() {
                 None => returned.uses.all().next().map_or(0, |m| m.lane as usize),
                 Some(_) => {
-                    let last = |m: &&Mark| open.iter().all(|&other| lanes.is_ordered(m.lane as usize, other));
+                    let last = |m: &&Mark| {
+                        open.iter().all(|&other| lanes.is_ordered(m.lane as usize, other))
+                    };
                     match open.iter().find(last) {
                         Some(mark) => mark.lane as usize,
                         None => return true,

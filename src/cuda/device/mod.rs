@@ -8,19 +8,23 @@
 //! What `gear` and `step` ask of the launching half (`launch::Launcher`, one a device, made and
 //! used on its thread):
 //!
-//! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no panic if missing;
-//! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`, inputs broadcast to
-//!   it by strides of 0, one output for each of `program.outputs`, and perhaps a reduction of a register at the end
-//!   ([`group::End`]). An output may be the memory of an input that is contiguous and the last in reading;
-//! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of `Op::View` only the
-//!   reshape that copies. In place, the output is the memory of the input that `Operation::reuses` names;
+//! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no
+//!   panic if missing;
+//! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`,
+//!   inputs broadcast to it by strides of 0, one output for each of `program.outputs`, and perhaps
+//!   a reduction of a register at the end ([`group::End`]). An output may be the memory of an input
+//!   that is contiguous and the last in reading;
+//! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of
+//!   `Op::View` only the reshape that copies. In place, the output is the memory of the input that
+//!   `Operation::reuses` names;
 //! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
-//! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing runs any more.
+//! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing
+//!   runs any more.
 //!
 //! Unsafe code stands with the libraries' calls: `nvidia`, `pinned` and `made` for the driver,
-//! `blas`, `dnn`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`. There
-//! the views are believed: addresses are numbers, and who makes a view answers for it, as on the
-//! host.
+//! `blas`, `dnn`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`.
+//! There the views are believed: addresses are numbers, and who makes a view answers for it, as on
+//! the host.
 //!
 //! Everything here is called on the device's own thread, with the context current. Nothing waits
 //! for the device, nothing synchronises, and no destructor calls the driver.
@@ -140,7 +144,8 @@ pub(crate) enum Trouble {
 impl Trouble {
     /// An op that has no kernel here.
     pub fn no_kernel(what: impl std::fmt::Display) -> Trouble {
-        let message = format!("{what} has no CUDA kernel: copy its operands to the CPU with to_device");
+        let message =
+            format!("{what} has no CUDA kernel: copy its operands to the CPU with to_device");
         Trouble::Refused(Refusal { kind: ErrorKind::Kernel, message })
     }
 

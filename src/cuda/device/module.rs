@@ -161,7 +161,8 @@ impl Maker {
         match self.unit(&Unit::of(sources)) {
             Err(Trouble::Refused(refusal)) if sources.len() == 1 => Ok(vec![Err(refusal)]),
             Err(Trouble::Refused(_)) => {
-                let alone: Result<Vec<Made>, Trouble> = sources.chunks(1).map(|one| self.all(one)).collect();
+                let alone: Result<Vec<Made>, Trouble> =
+                    sources.chunks(1).map(|one| self.all(one)).collect();
                 Ok(alone?.into_iter().flatten().collect())
             }
             made => made,
@@ -203,7 +204,8 @@ impl Maker {
         let image = match self.disk.get(key) {
             Some(image) => image,
             None => {
-                let image = compile(&unit.name, &unit.text, OPTIONS, target).map_err(Refusal::kernel)?;
+                let image =
+                    compile(&unit.name, &unit.text, OPTIONS, target).map_err(Refusal::kernel)?;
                 self.disk.put(key, &image);
                 image
             }
@@ -322,7 +324,8 @@ impl Modules {
         }
     }
 
-    /// The same for families that are there by now; of one that is not, each kernel comes by itself.
+    /// The same for families that are there by now; of one that is not, each kernel comes by
+    /// itself.
     fn shelve_families(&mut self) {
         let (there, coming) = self.families.drain(..).partition(|(_, made)| made.is_there());
         self.families = coming;
@@ -362,8 +365,8 @@ impl Modules {
         }
     }
 
-    /// What was asked for since the last call was launched without, op by op: it was seen once more,
-    /// and is compiled where that is often enough.
+    /// What was asked for since the last call was launched without, op by op: it was seen once
+    /// more, and is compiled where that is often enough.
     pub fn were_seen(&mut self) {
         for kernel in std::mem::take(&mut self.asked) {
             self.unsettled = true;
@@ -407,7 +410,9 @@ impl Modules {
 
     /// Unloads what no shelf holds any more.
     pub fn trim(&mut self, idle: &Idle<'_>) {
-        std::mem::take(&mut *lock(&self.maker.retired)).into_iter().for_each(|module| module.unload(idle));
+        std::mem::take(&mut *lock(&self.maker.retired))
+            .into_iter()
+            .for_each(|module| module.unload(idle));
     }
 
     /// Forgets and unloads everything; the background has ended.

@@ -136,7 +136,8 @@ impl Nccl {
     fn of(library: Library) -> Result<Nccl, String> {
         let calls = Calls::of(&library)?;
         // SAFETY: the type that the library's header gives it.
-        let last_error = *unsafe { library.get(b"ncclGetLastError\0") }.map_err(|e| e.to_string())?;
+        let last_error =
+            *unsafe { library.get(b"ncclGetLastError\0") }.map_err(|e| e.to_string())?;
         let mut version = 0;
         // SAFETY: the place can be written.
         unsafe { (calls.version)(&mut version) };
@@ -166,7 +167,8 @@ impl Nccl {
         self.check(null_mut(), unsafe { (self.calls.id)(&mut id) }).map(|_| id)
     }
 
-    /// Begins to open a communicator on the current context's GPU: [`state`](Self::state) says when it is.
+    /// Begins to open a communicator on the current context's GPU: [`state`](Self::state) says when
+    /// it is.
     pub fn open(&self, id: Id, size: usize, rank: usize) -> Result<Comm, String> {
         let mut config = Config {
             size: size_of::<Config>(),
@@ -181,7 +183,8 @@ impl Nccl {
         };
         let mut comm = null_mut();
         // SAFETY: the places can be written; the library copies the rest.
-        let status = unsafe { (self.calls.open)(&mut comm, size as c_int, id, rank as c_int, &mut config) };
+        let status =
+            unsafe { (self.calls.open)(&mut comm, size as c_int, id, rank as c_int, &mut config) };
         self.check(null_mut(), status).map(|_| Comm(comm))
     }
 
@@ -196,8 +199,8 @@ impl Nccl {
     /// Queues a call on a stream. True where that is done; else [`state`](Self::state) says when.
     ///
     /// # Safety
-    /// So many elements can be read and written there in the stream's order, until it has come past the
-    /// call, or the communicator was aborted and the stream is through.
+    /// So many elements can be read and written there in the stream's order, until it has come past
+    /// the call, or the communicator was aborted and the stream is through.
     pub unsafe fn start(
         &self,
         comm: Comm,
@@ -214,7 +217,9 @@ impl Nccl {
         let status = unsafe {
             match *what {
                 What::Open(..) => return Err("a communicator is opened by itself".into()),
-                What::Barrier => (calls.all_reduce)(from, to, reads, of, op(Combine::Sum), comm, on),
+                What::Barrier => {
+                    (calls.all_reduce)(from, to, reads, of, op(Combine::Sum), comm, on)
+                }
                 What::AllReduce(how) => (calls.all_reduce)(from, to, reads, of, op(how), comm, on),
                 What::Reduce(how, root) => {
                     (calls.reduce)(from, to, reads, of, op(how), root as c_int, comm, on)
@@ -225,12 +230,15 @@ impl Nccl {
                     (calls.broadcast)(from, to, reads, of, root as c_int, comm, on)
                 }
                 What::AllGather => (calls.all_gather)(from, to, reads, of, comm, on),
-                What::ReduceScatter(how) => (calls.reduce_scatter)(from, to, writes, of, op(how), comm, on),
+                What::ReduceScatter(how) => {
+                    (calls.reduce_scatter)(from, to, writes, of, op(how), comm, on)
+                }
                 What::AllToAll => {
                     let each = reads / size;
                     (calls.group_start)();
                     for rank in 0..size {
-                        let (from, to) = (from.byte_add(rank * each * bytes), to.byte_add(rank * each * bytes));
+                        let (from, to) =
+                            (from.byte_add(rank * each * bytes), to.byte_add(rank * each * bytes));
                         (calls.send)(from, each, of, rank as c_int, comm, on);
                         (calls.recv)(to, each, of, rank as c_int, comm, on);
                     }

@@ -1,5 +1,5 @@
-//! From a call to a graph: it is run into a transcript, and what is on that is sorted: places in one block
-//! of memory, addresses that change from run to run, draws.
+//! From a call to a graph: it is run into a transcript, and what is on that is sorted: places in
+//! one block of memory, addresses that change from run to run, draws.
 //!
 //! Called by `graph` on the device's thread. Makes nothing of the driver's.
 
@@ -117,17 +117,19 @@ impl Gear {
                         Kind::Given(k) => Source::Given(k, value.placed.clone()),
                         Kind::Kept => return None,
                         Kind::Own => {
-                            let at = outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
-                                outputs.push((base, buffer.bytes()));
-                                outputs.len() - 1
-                            });
+                            let at =
+                                outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
+                                    outputs.push((base, buffer.bytes()));
+                                    outputs.len() - 1
+                                });
                             Source::Output(at, value.placed.clone())
                         }
                     }
                 }
             };
-            let index =
-                |list: &[Arc<Doubt>], doubt: &Arc<Doubt>| list.iter().position(|d| Arc::ptr_eq(d, doubt));
+            let index = |list: &[Arc<Doubt>], doubt: &Arc<Doubt>| {
+                list.iter().position(|d| Arc::ptr_eq(d, doubt))
+            };
             let own: Vec<Arc<Doubt>> = doubts.iter().map(|d| d.0.clone()).collect();
             sources.push(Some(Output {
                 source,
@@ -202,7 +204,11 @@ impl Gear {
         for (k, operand) in given.iter().enumerate() {
             let value = operand.operand.value.as_ref().ok()?;
             inputs.push(Input {
-                words: if let Storage::Inline(words) = &value.storage { Some(*words) } else { None },
+                words: if let Storage::Inline(words) = &value.storage {
+                    Some(*words)
+                } else {
+                    None
+                },
                 placed: value.placed.clone(),
                 used: used[k],
                 spare: spare[k],

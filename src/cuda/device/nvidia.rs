@@ -133,7 +133,10 @@ impl Span {
 
     /// Some of it.
     pub fn part(self, from: u64, bytes: usize) -> Span {
-        assert!(from <= self.bytes as u64 && bytes <= self.bytes - from as usize, "outside of its memory");
+        assert!(
+            from <= self.bytes as u64 && bytes <= self.bytes - from as usize,
+            "outside of its memory"
+        );
         Span { ptr: self.ptr + from, bytes }
     }
 }
@@ -236,8 +239,10 @@ impl Pool {
 
     /// Lets a GPU reach what lies in it; false where it cannot.
     pub fn open_to(self, reader: sys::CUdevice) -> bool {
-        let location =
-            sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: reader };
+        let location = sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: reader,
+        };
         let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = sys::CUmemAccessDesc { location, flags };
         // SAFETY: as above; one description, which the call reads.
@@ -321,7 +326,8 @@ impl Raw {
     fn of(priority: i32) -> Result<Raw, Trouble> {
         let mut stream = null_mut();
         // SAFETY: as above.
-        let status = unsafe { sys::cuStreamCreateWithPriority(&mut stream, STREAM_FLAGS, priority) };
+        let status =
+            unsafe { sys::cuStreamCreateWithPriority(&mut stream, STREAM_FLAGS, priority) };
         Trouble::of("cuStreamCreateWithPriority", status)?;
         Ok(Raw(stream))
     }
@@ -368,13 +374,18 @@ impl Raw {
     }
 
     /// Copies as many bytes as `to` has from another device's memory.
-    pub fn bring(self, (to, here): (Span, Opened), (from, there): (Span, Opened)) -> Result<(), Trouble> {
+    pub fn bring(
+        self,
+        (to, here): (Span, Opened),
+        (from, there): (Span, Opened),
+    ) -> Result<(), Trouble> {
         if to.bytes == 0 {
             return Ok(());
         }
         let from = from.part(0, to.bytes);
         // SAFETY: as above; both are device memory of that size.
-        let status = unsafe { sys::cuMemcpyPeerAsync(to.ptr, here.0, from.ptr, there.0, to.bytes, self.0) };
+        let status =
+            unsafe { sys::cuMemcpyPeerAsync(to.ptr, here.0, from.ptr, there.0, to.bytes, self.0) };
         Trouble::of("cuMemcpyPeerAsync", status)
     }
 
@@ -394,7 +405,8 @@ impl Raw {
         let ([x, y, z], [i, j, k]) = (grid, block);
         let (of, extra) = (arguments.as_mut_ptr(), null_mut());
         // SAFETY: the caller's promise; the call copies the arguments.
-        let status = unsafe { sys::cuLaunchKernel(function.0, x, y, z, i, j, k, shared, self.0, of, extra) };
+        let status =
+            unsafe { sys::cuLaunchKernel(function.0, x, y, z, i, j, k, shared, self.0, of, extra) };
         Trouble::of("cuLaunchKernel", status)
     }
 }

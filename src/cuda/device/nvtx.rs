@@ -57,8 +57,14 @@ static VERSION: Version =
 extern "C" fn injection_version(_: u32) {}
 
 /// Gives the profiler a module's table of places.
-extern "C" fn function_table(module: c_int, to: *mut *const AtomicPtr<Slot>, count: *mut u32) -> c_int {
-    let Some(k) = usize::try_from(module).ok().and_then(|m| m.checked_sub(1)).filter(|&k| k < MODULES) else {
+extern "C" fn function_table(
+    module: c_int,
+    to: *mut *const AtomicPtr<Slot>,
+    count: *mut u32,
+) -> c_int {
+    let Some(k) =
+        usize::try_from(module).ok().and_then(|m| m.checked_sub(1)).filter(|&k| k < MODULES)
+    else {
         return 0;
     };
     // SAFETY: the profiler hands null, or a place of this type that can be written, as the
@@ -131,7 +137,10 @@ fn attach() -> Option<Tool> {
     type Pop = unsafe extern "C" fn() -> c_int;
     // SAFETY: what a profiler writes to these two places are functions of these types.
     let (push, pop) = unsafe {
-        (std::mem::transmute::<*mut c_void, Push>(push), std::mem::transmute::<*mut c_void, Pop>(pop))
+        (
+            std::mem::transmute::<*mut c_void, Push>(push),
+            std::mem::transmute::<*mut c_void, Pop>(pop),
+        )
     };
     Some(Tool { push, pop })
 }
@@ -150,7 +159,9 @@ pub(crate) struct Range {
 
 /// Opens a range, where a profiler is there, named "mul add (src/main.rs:12)": ops in their order,
 /// and the last one's line.
-pub(crate) fn range<'a>(ops: impl Iterator<Item = (&'a str, &'static Location<'static>)>) -> Option<Range> {
+pub(crate) fn range<'a>(
+    ops: impl Iterator<Item = (&'a str, &'static Location<'static>)>,
+) -> Option<Range> {
     let tool = tool()?;
     let (mut text, mut last) = (String::new(), None);
     for (name, at) in ops {

@@ -31,7 +31,9 @@ impl Launcher {
     ) -> Result<(), Trouble> {
         match op {
             // The elements in order; the new shape is the reader's.
-            Op::View(_) => self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output }),
+            Op::View(_) => {
+                self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output })
+            }
             Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
             Op::Custom(op) => {
                 if let Some(i) = op.reuses().filter(|_| !in_place) {
@@ -63,7 +65,9 @@ impl Queue<'_> {
         result.map_err(|trouble| {
             let refusal = match &trouble {
                 Trouble::Refused(refusal) => refusal.clone(),
-                Trouble::OutOfMemory { bytes } => Refusal::kernel(format!("out of memory: {bytes} bytes")),
+                Trouble::OutOfMemory { bytes } => {
+                    Refusal::kernel(format!("out of memory: {bytes} bytes"))
+                }
                 Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
                 Trouble::Later(_) => Refusal::kernel("a kernel is being compiled"),
             };
@@ -74,7 +78,12 @@ impl Queue<'_> {
 }
 
 impl CudaQueue for Queue<'_> {
-    fn launch(&mut self, kernel: CudaKernel<'_>, grid: CudaGrid, args: &[CudaArg<'_>]) -> Result<(), Refusal> {
+    fn launch(
+        &mut self,
+        kernel: CudaKernel<'_>,
+        grid: CudaGrid,
+        args: &[CudaArg<'_>],
+    ) -> Result<(), Refusal> {
         if let Some(transcript) = self.site.transcript() {
             // Its arguments are its own: an address may stand anywhere.
             transcript.refuse("an op from outside");
@@ -114,7 +123,11 @@ impl CudaQueue for Queue<'_> {
         } else if let Some(product) = work.downcast_ref::<Product>() {
             self.launcher.product(self.site, product, inputs[0].ptr, inputs[1].ptr, outputs[0].ptr)
         } else if let Some(asked) = work.downcast_ref::<Convolution>() {
-            self.launcher.convolution(self.site, asked, [inputs[0].ptr, inputs[1].ptr, outputs[0].ptr])
+            self.launcher.convolution(
+                self.site,
+                asked,
+                [inputs[0].ptr, inputs[1].ptr, outputs[0].ptr],
+            )
         } else {
             Err(Trouble::no_kernel("work of an unknown kind"))
         };

@@ -43,17 +43,20 @@ impl Peers {
             return matches!(answer.get(), Ok(true));
         }
         let (reader, background) = (to.ordinal, from.background.clone());
-        let answer = background.make(Wanted::Now, move || match can_reach(to.ordinal, from.ordinal) {
-            Some(gpu) if from.pool.open_to(gpu) => {
-                // Neither closes meanwhile; two pairs that are the same two devices take one order.
-                let [first, second] = if from.ordinal < to.ordinal { [&from, &to] } else { [&to, &from] };
-                let (first, second) = (lock(&first.closed), lock(&second.closed));
-                let arrives = if *first || *second { Ok(false) } else { arrives(&from, &to) };
-                from.context.make_current();
-                arrives
-            }
-            _ => Ok(false),
-        });
+        let answer =
+            background.make(Wanted::Now, move || match can_reach(to.ordinal, from.ordinal) {
+                Some(gpu) if from.pool.open_to(gpu) => {
+                    // Neither closes meanwhile; two pairs that are the same two devices take one
+                    // order.
+                    let [first, second] =
+                        if from.ordinal < to.ordinal { [&from, &to] } else { [&to, &from] };
+                    let (first, second) = (lock(&first.closed), lock(&second.closed));
+                    let arrives = if *first || *second { Ok(false) } else { arrives(&from, &to) };
+                    from.context.make_current();
+                    arrives
+                }
+                _ => Ok(false),
+            });
         known.push((reader, answer));
         false
     }

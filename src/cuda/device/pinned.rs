@@ -1,8 +1,8 @@
 //! Page-locked host memory for copies, in both directions.
 //!
-//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in one piece when
-//! the device opens: getting more may wait for all that runs. Blocks are cut from it in powers of
-//! two and joined again (Knowlton 1965, the buddy system); who finds none tries again when some
+//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in one piece
+//! when the device opens: getting more may wait for all that runs. Blocks are cut from it in powers
+//! of two and joined again (Knowlton 1965, the buddy system); who finds none tries again when some
 //! have come back. What is larger than a block goes in pieces.
 
 #![allow(unsafe_code)]
@@ -118,7 +118,12 @@ impl Cargo {
     }
 
     /// Copies to a block; for who looks at it when the flight is reached.
-    pub fn download(&mut self, to: PinnedBlock, from: Span, raw: Raw) -> Result<Arc<PinnedBlock>, Trouble> {
+    pub fn download(
+        &mut self,
+        to: PinnedBlock,
+        from: Span,
+        raw: Raw,
+    ) -> Result<Arc<PinnedBlock>, Trouble> {
         assert!(from.bytes() <= to.bytes(), "the block has room for all that comes");
         // SAFETY: as above, and nobody writes to it meanwhile.
         unsafe { raw.download(to.ptr, from) }?;
@@ -148,7 +153,8 @@ impl Pinned {
         Pinned { arena: Mutex::default(), bytes: blocks.saturating_mul(1 << LARGEST) }
     }
 
-    /// Gets the memory; at a time when nothing runs. Where it cannot be had, the first block asks again.
+    /// Gets the memory; at a time when nothing runs. Where it cannot be had, the first block asks
+    /// again.
     pub fn reserve(&self) -> Result<(), Trouble> {
         let mut arena = lock(&self.arena);
         if arena.base == 0 {

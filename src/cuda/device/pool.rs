@@ -45,8 +45,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Of a context's pool; so many bytes are kept at most, and the account has how often the driver
-    /// is asked.
+    /// Of a context's pool; so many bytes are kept at most, and the account has how often the
+    /// driver is asked.
     pub fn new(raw: nvidia::Pool, kept_max: usize, account: Arc<Memory>) -> Arc<Pool> {
         Arc::new(Pool { raw, kept: Mutex::default(), kept_max, account })
     }

@@ -44,8 +44,9 @@ impl Launcher {
         b: u64,
         out: u64,
     ) -> Result<(), Trouble> {
-        let work =
-            [product.m, product.k, product.n].iter().fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
+        let work = [product.m, product.k, product.n]
+            .iter()
+            .fold(product.batch.numel(), |x, &n| x.saturating_mul(n));
         if product.dtype.is_float() && work > 0 && has_cublas() {
             let ready = match calls(product) {
                 Ok(calls) => Some((calls, a, b)),
@@ -68,7 +69,10 @@ impl Launcher {
             if let Some((calls, a, b)) = ready {
                 let (dtypes, adds) = ([product.dtype, product.to], product.adds);
                 self.blas.handles.ready(Use::of(site))?;
-                self.library(site, Called::Product(Multiplied { dtypes, calls, adds, at: [a, b, out] }));
+                self.library(
+                    site,
+                    Called::Product(Multiplied { dtypes, calls, adds, at: [a, b, out] }),
+                );
                 return Ok(());
             }
         }
@@ -77,13 +81,17 @@ impl Launcher {
         match product.plan() {
             Some(plan) => self.run(site, &plan, &[a, b], &[to])?,
             None => {
-                return Err(Trouble::no_kernel(format_args!("matmul of batches of {:?}", product.batch)));
+                return Err(Trouble::no_kernel(format_args!(
+                    "matmul of batches of {:?}",
+                    product.batch
+                )));
             }
         }
         if product.adds {
             let dtype = product.to;
             let mut p = Program::default();
-            let (x, y) = (p.push(Code::Input(0), dtype, dtype), p.push(Code::Input(1), dtype, dtype));
+            let (x, y) =
+                (p.push(Code::Input(0), dtype, dtype), p.push(Code::Input(1), dtype, dtype));
             let sum = p.push(Code::Binary(BinaryOp::Add, Arg::Reg(x), Arg::Reg(y)), dtype, dtype);
             p.outputs.push(sum);
             let operands = [out, to].map(|ptr| Operand::at(ptr, &[1]));

@@ -52,8 +52,12 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
             let mut uses: Vec<u64> = self.slots.values().map(|(_, used)| *used).collect();
             let middle = uses.len() / 2;
             let (_, &mut median, _) = uses.select_nth_unstable(middle);
-            let old: Vec<K> =
-                self.slots.iter().filter(|(_, (_, used))| *used <= median).map(|(k, _)| k.clone()).collect();
+            let old: Vec<K> = self
+                .slots
+                .iter()
+                .filter(|(_, (_, used))| *used <= median)
+                .map(|(k, _)| k.clone())
+                .collect();
             out.extend(old.iter().filter_map(|k| self.slots.remove(k)).map(|(v, _)| v));
         }
         self.clock += 1;

@@ -63,8 +63,12 @@ impl Landing {
     pub fn give(&self, sink: &dyn Sink, node: &Node) -> Result<(), Error> {
         let (base, layout, dtype) = match self {
             Landing::Staged(block, layout, dtype) => (block.ptr() as *const u8, layout, *dtype),
-            Landing::OnHost(value, layout, dtype) => (value.host().unwrap_or(std::ptr::null()), layout, *dtype),
-            Landing::Arrival(_, Some((all, layout, dtype))) => (all.as_ptr().cast(), layout, *dtype),
+            Landing::OnHost(value, layout, dtype) => {
+                (value.host().unwrap_or(std::ptr::null()), layout, *dtype)
+            }
+            Landing::Arrival(_, Some((all, layout, dtype))) => {
+                (all.as_ptr().cast(), layout, *dtype)
+            }
             Landing::Arrival(_, None) | Landing::Piece(_) => return Ok(()),
         };
         let ptr = base.wrapping_add(layout.offset * dtype.size());
@@ -162,7 +166,8 @@ impl Backend for Launch<'_> {
             there.taken_over();
             return Target { ptr: there.ptr(), buffer };
         }
-        let here = device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
+        let here =
+            device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
         let ptr = here.ptr();
         self.gear.overwrites(self.lane, here);
         Target { ptr, buffer }
@@ -182,7 +187,8 @@ impl Backend for Launch<'_> {
             .collect();
         let end = end.map(|end| {
             let (op, dims) = (end.reduction.op, &end.reduction.dims[..]);
-            let output = DeviceViewMut { ptr: end.place.ptr, dtype: end.node.dtype, shape: &end.node.shape };
+            let output =
+                DeviceViewMut { ptr: end.place.ptr, dtype: end.node.dtype, shape: &end.node.shape };
             group::End { op, dims, reg: end.reg, output }
         });
         self.gear.order(self.lane)?;
@@ -235,7 +241,8 @@ impl Backend for Launch<'_> {
                     (room, Some((all, contiguous(&of.shape), of.dtype)))
                 }
             };
-            self.landing = Some(Landing::Arrival(self.gear.download(from, offset, bytes, room), looked_at));
+            self.landing =
+                Some(Landing::Arrival(self.gear.download(from, offset, bytes, room), looked_at));
             return Ok(());
         }
         let staging = if bytes > 0 {
@@ -373,7 +380,9 @@ impl Gear {
         };
         if let Err(trouble) = launch.gear.send(lane, &launch.berth) {
             let written = work.nodes().enumerate().filter(|(k, _)| work.writes(*k));
-            for ((_, node), result) in written.zip(&mut results).filter(|(_, result)| result.is_ok()) {
+            for ((_, node), result) in
+                written.zip(&mut results).filter(|(_, result)| result.is_ok())
+            {
                 match launch.gear.blame(trouble.clone(), node, last_try) {
                     Ok(error) => *result = Err(error),
                     Err(trouble) => {

@@ -232,7 +232,13 @@ impl Value {
     pub fn of<T: Element>(shape: &[usize], values: &[T]) -> Value {
         assert_eq!(shape.iter().product::<usize>(), values.len());
         let strides = contiguous_strides(shape).to_vec();
-        Value { dtype: T::DTYPE, shape: shape.to_vec(), strides, offset: 0, bytes: bytes_of(values) }
+        Value {
+            dtype: T::DTYPE,
+            shape: shape.to_vec(),
+            strides,
+            offset: 0,
+            bytes: bytes_of(values),
+        }
     }
 
     /// Small numbers of any type.
@@ -295,8 +301,12 @@ pub(super) fn both(
     let mut cpu = vec![0u64; out.bytes().div_ceil(8) + 1];
     let views: Vec<View<'_>> = inputs.iter().map(|v| v.view()).collect();
     let buffers = vec![None; inputs.len()];
-    let output =
-        ViewMut { ptr: cpu.as_mut_ptr().cast(), dtype: out.dtype, shape: &out.shape, life: PhantomData };
+    let output = ViewMut {
+        ptr: cpu.as_mut_ptr().cast(),
+        dtype: out.dtype,
+        shape: &out.shape,
+        life: PhantomData,
+    };
     if let Some(i) = op.reuses() {
         copy::copy(views[i], &output, &Serial);
     }
@@ -338,7 +348,8 @@ pub(super) fn same(what: &str, (dtype, cpu, cuda): (DType, Vec<u8>, Vec<u8>)) {
 }
 
 pub(super) fn near(what: &str, (dtype, cpu, cuda): (DType, Vec<u8>, Vec<u8>), tolerance: f64) {
-    for (i, (got, want)) in numbers(dtype, &cuda).into_iter().zip(numbers(dtype, &cpu)).enumerate() {
+    for (i, (got, want)) in numbers(dtype, &cuda).into_iter().zip(numbers(dtype, &cpu)).enumerate()
+    {
         let fits = got == want
             || (got.is_nan() && want.is_nan())
             || (got - want).abs() <= tolerance * want.abs().max(1.0);

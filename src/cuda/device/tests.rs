@@ -81,30 +81,42 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         }
         let y = Value::drawn(r, dtype, &[2, 5]).flipped(1);
         same("cat", both(&rig, launcher, Cat { dim: 0 }, &[&x, &y, &x]).unwrap());
-        let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(12) as i64 - 6).collect::<Vec<_>>());
-        same("gather", both(&rig, launcher, Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap());
+        let index =
+            Value::of(&[3, 5], &(0..15).map(|_| r.below(12) as i64 - 6).collect::<Vec<_>>());
+        same(
+            "gather",
+            both(&rig, launcher, Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap(),
+        );
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
         same(
             "index_select",
-            both(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&x, &row]).unwrap(),
+            both(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&x, &row])
+                .unwrap(),
         );
         let table = Value::drawn(r, dtype, &[6, 8]);
         let at = Value::of(&[2, 2], &[1i64, 5, 0, 2]).permuted(&[1, 0]);
         same("embedding", both(&rig, launcher, Embedding, &[&table, &at]).unwrap());
         if dtype != Bool {
             let source = Value::drawn(r, dtype, &[3, 5]);
-            let scattered = both(&rig, launcher, ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
+            let scattered =
+                both(&rig, launcher, ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
             same("scatter_add", scattered);
         }
         for mode in ScatterMode::ALL {
             let source = Value::drawn(r, dtype, &[3, 5]);
-            same("scatter", both(&rig, launcher, Scatter { dim: 0, mode }, &[&x, &index, &source]).unwrap());
+            same(
+                "scatter",
+                both(&rig, launcher, Scatter { dim: 0, mode }, &[&x, &index, &source]).unwrap(),
+            );
         }
         let part = SliceAssign::new(&[6, 5], &[1usize, 2], |start, _| Some((start, 3, 1, true)));
         let source = Value::drawn(r, dtype, &[3, 1]);
         same("slice_assign", both(&rig, launcher, part, &[&x, &source]).unwrap());
     }
-    same("one_hot", both(&rig, launcher, OneHot { classes: 5 }, &[&Value::of(&[3], &[4i64, 0, 2])]).unwrap());
+    same(
+        "one_hot",
+        both(&rig, launcher, OneHot { classes: 5 }, &[&Value::of(&[3], &[4i64, 0, 2])]).unwrap(),
+    );
     for dtype in [F32, F64, F16, BF16] {
         let tolerance = match dtype {
             F16 => 2e-3,
@@ -114,7 +126,11 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         let x = Value::drawn(r, dtype, &[3, 4, 5]).permuted(&[2, 0, 1]);
         for dim in [0, 1, -1] {
             for form in [Form::Plain, Form::Safe, Form::Log] {
-                near("softmax", both(&rig, launcher, Softmax { dim, form }, &[&x]).unwrap(), tolerance);
+                near(
+                    "softmax",
+                    both(&rig, launcher, Softmax { dim, form }, &[&x]).unwrap(),
+                    tolerance,
+                );
             }
             let total = LogSumExp { dim, keepdim: false };
             near("logsumexp", both(&rig, launcher, total, &[&x]).unwrap(), tolerance);
@@ -130,8 +146,16 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             let row: Vec<usize> = x.shape[3 - trailing..].to_vec();
             let (w, b) = (Value::drawn(r, F32, &row), Value::drawn(r, dtype, &row));
             let norm = |centred| Norm { trailing, eps: 1e-5, weight: true, bias: centred, centred };
-            near("layer_norm", both(&rig, launcher, norm(true), &[&x, &w, &b]).unwrap(), 4.0 * tolerance);
-            near("rms_norm", both(&rig, launcher, norm(false), &[&x, &w]).unwrap(), 4.0 * tolerance);
+            near(
+                "layer_norm",
+                both(&rig, launcher, norm(true), &[&x, &w, &b]).unwrap(),
+                4.0 * tolerance,
+            );
+            near(
+                "rms_norm",
+                both(&rig, launcher, norm(false), &[&x, &w]).unwrap(),
+                4.0 * tolerance,
+            );
         }
         near("cumsum", both(&rig, launcher, CumSum { dim: 1 }, &[&x]).unwrap(), 4.0 * tolerance);
     }
@@ -212,7 +236,10 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     let low = Value::of(&[3], &[0i64, -5, 9]);
     assert_eq!(asked(&rig, launcher, select(), &[&none, &low]), Some((1, -5, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
-    assert_eq!(asked(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]), None);
+    assert_eq!(
+        asked(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]),
+        None
+    );
     launcher.clear(&rig.idle());
 }
 
@@ -312,13 +339,21 @@ fn program(r: &mut Rng, inputs: &[DType], length: usize) -> Program {
                 if p.dtype(b) != on {
                     b = p.push(Code::Cast(Arg::Reg(b)), p.dtype(b), on);
                 }
-                p.push(Code::Binary([Add, Sub, Mul, Minimum][r.below(4)], Arg::Reg(a), Arg::Reg(b)), on, on);
+                p.push(
+                    Code::Binary([Add, Sub, Mul, Minimum][r.below(4)], Arg::Reg(a), Arg::Reg(b)),
+                    on,
+                    on,
+                );
             }
             4 if on != DType::Bool => {
                 if p.dtype(b) != on {
                     b = p.push(Code::Cast(Arg::Reg(b)), p.dtype(b), on);
                 }
-                p.push(Code::Binary([Lt, Eq][r.below(2)], Arg::Reg(a), Arg::Reg(b)), on, DType::Bool);
+                p.push(
+                    Code::Binary([Lt, Eq][r.below(2)], Arg::Reg(a), Arg::Reg(b)),
+                    on,
+                    DType::Bool,
+                );
             }
             5 if on == DType::Bool => {
                 let d = p.dtype(b);
@@ -395,12 +430,18 @@ fn a_program_has_the_cpus_bits_fused_and_op_by_op() {
             &out,
             &Serial,
         );
-        let best = bytes_of(&best.iter().map(|&w| w as i64).collect::<Vec<_>>())[..15 * dtype.size()].to_vec();
+        let best = bytes_of(&best.iter().map(|&w| w as i64).collect::<Vec<_>>())
+            [..15 * dtype.size()]
+            .to_vec();
 
         for launcher in &mut launchers {
             let inputs: Vec<DeviceView<'_>> = values.iter().map(|v| v.on(&rig)).collect();
             let outputs: Vec<DeviceViewMut<'_>> = (p.outputs.iter())
-                .map(|&reg| DeviceViewMut { ptr: rig.alloc(60 * 8), dtype: p.dtype(reg), shape: &shape })
+                .map(|&reg| DeviceViewMut {
+                    ptr: rig.alloc(60 * 8),
+                    dtype: p.dtype(reg),
+                    shape: &shape,
+                })
                 .collect();
             let output = DeviceViewMut { ptr: rig.alloc(15 * 8), dtype, shape: &kept };
             let end = End { op: ReduceOp::Max, dims: &dims, reg, output };
@@ -490,7 +531,9 @@ fn reductions_agree_with_the_cpu() {
         for &op in ReduceOp::ALL {
             for dims in [[true, false, false], [false, true, true], [true, true, true]] {
                 let kept: Shape = (0..3).filter(|&d| !dims[d]).map(|d| x.shape[d]).collect();
-                let Ok(meta) = crate::graph::infer::reduce(op, &x.meta(), &dims, false) else { continue };
+                let Ok(meta) = crate::graph::infer::reduce(op, &x.meta(), &dims, false) else {
+                    continue;
+                };
                 assert_eq!(meta.shape, kept);
                 let mut cpu = vec![0u64; kept.numel()];
                 let to = ViewMut {
@@ -500,8 +543,11 @@ fn reductions_agree_with_the_cpu() {
                     life: PhantomData,
                 };
                 reduce::reduce(op, reduce::Source::View(x.view()), &dims, &to, &Serial);
-                let cpu = bytes_of(&cpu.iter().map(|&w| w as i64).collect::<Vec<_>>())[..meta.bytes()].to_vec();
-                let out = DeviceViewMut { ptr: rig.alloc(meta.bytes()), dtype: meta.dtype, shape: &kept };
+                let cpu = bytes_of(&cpu.iter().map(|&w| w as i64).collect::<Vec<_>>())
+                    [..meta.bytes()]
+                    .to_vec();
+                let out =
+                    DeviceViewMut { ptr: rig.alloc(meta.bytes()), dtype: meta.dtype, shape: &kept };
                 let reduction = Reduction { op, dims: dims.into_iter().collect() };
                 let (reduce, x) = (Op::Reduce(Box::new(reduction)), x.on(&rig));
                 rig.run(launcher, |l| l.node(&rig, &reduce, &[x], out, false)).unwrap();

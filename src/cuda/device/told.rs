@@ -19,7 +19,8 @@ pub(crate) struct Untaken(Arc<Mutex<Vec<String>>>);
 impl Untaken {
     pub fn note(&self, asked: &Convolution, why: &Refusal) {
         let Convolution { dtype, side, geometry, .. } = asked;
-        let ([depth, outs], groups, window) = (geometry.channels, geometry.groups, &geometry.window);
+        let ([depth, outs], groups, window) =
+            (geometry.channels, geometry.groups, &geometry.window);
         let own = 3 - window.spatial;
         let line = format!(
             "{side:?} of {dtype}: {} of {} channels by {:?}, weight {} by {:?}, padding {:?}: {why}",
@@ -43,9 +44,11 @@ pub(crate) fn told(ordinal: usize, cudnn: bool, untaken: &Untaken) -> String {
         Some((major, minor)) => format!("CUDA {major}.{minor}"),
         None => "none".into(),
     };
-    let [major, minor] =
-        [CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR]
-            .map(|which| device(ordinal).map_or(0, |device| attribute(device, which)));
+    let [major, minor] = [
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    ]
+    .map(|which| device(ordinal).map_or(0, |device| attribute(device, which)));
     let compiler = compile::compiler().map(|compiler| compiler.version);
     let products = if has_cublas() { "cuBLAS".into() } else { libraries::missing("cublas") };
     let convolutions = match dnn::library() {

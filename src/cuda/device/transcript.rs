@@ -1,10 +1,10 @@
 //! Notes launches instead of making them: what a graph is made from.
 //!
-//! While a gear has a transcript, a call of a region goes its ordinary way (`step`, `group`, `launch`), but
-//! on memory that is not there: each buffer and each piece of scratch memory has an address of its
-//! own that nobody ever follows, and launches are written down with the places at which such
-//! addresses stand. So what a graph does is what the launches would do. Knows nothing of graphs,
-//! and of the driver only what a launch is.
+//! While a gear has a transcript, a call of a region goes its ordinary way (`step`, `group`,
+//! `launch`), but on memory that is not there: each buffer and each piece of scratch memory has an
+//! address of its own that nobody ever follows, and launches are written down with the places at
+//! which such addresses stand. So what a graph does is what the launches would do. Knows nothing of
+//! graphs, and of the driver only what a launch is.
 
 use super::args::Words;
 use super::called::Called;
@@ -192,7 +192,14 @@ impl Transcript {
     pub(super) fn launch(&self, function: Function, grid: [[u32; 3]; 2], shared: u32, of: &Words) {
         let addresses = of.addresses.iter().map(|&at| (at, spot(of.words[at]))).collect();
         let (words, starts) = (of.words.to_vec(), of.starts.to_vec());
-        lock(&self.0).items.push(Item::Launch(Noted { function, grid, shared, words, starts, addresses }));
+        lock(&self.0).items.push(Item::Launch(Noted {
+            function,
+            grid,
+            shared,
+            words,
+            starts,
+            addresses,
+        }));
     }
 
     /// Notes a library's call.
@@ -282,8 +289,11 @@ pub(super) fn pack(lives: &[Life]) -> (Vec<usize>, usize) {
     for k in order {
         let mine = lives[k];
         let beside = |&&o: &&usize| lives[o].born < mine.died && mine.born < lives[o].died;
-        let mut taken: Vec<(usize, usize)> =
-            placed.iter().filter(beside).map(|&o| (starts[o], starts[o] + size(&lives[o]))).collect();
+        let mut taken: Vec<(usize, usize)> = placed
+            .iter()
+            .filter(beside)
+            .map(|&o| (starts[o], starts[o] + size(&lives[o])))
+            .collect();
         taken.sort_unstable();
         let mut at = 0;
         for (from, to) in taken {
@@ -329,7 +339,8 @@ mod tests {
             assert!(starts[a].is_multiple_of(256) && starts[a] + mixed[a].bytes <= whole);
             for b in 0..a {
                 let together = mixed[a].born < mixed[b].died && mixed[b].born < mixed[a].died;
-                let apart = starts[a] + mixed[a].bytes <= starts[b] || starts[b] + mixed[b].bytes <= starts[a];
+                let apart = starts[a] + mixed[a].bytes <= starts[b]
+                    || starts[b] + mixed[b].bytes <= starts[a];
                 assert!(!together || apart, "{a} and {b}");
             }
         }

@@ -33,7 +33,8 @@ fn handed(buffer: &dyn Buffer) -> &Handed {
 /// Copies so many bytes of a value's elements to staging, in row-major order, from there on.
 fn gather(value: &Value, of: &Handed, done: usize, bytes: usize, to: &PinnedBlock) {
     let (size, strides) = (of.dtype.size(), value.strides(&of.shape));
-    let from = View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
+    let from =
+        View { ptr: value.first(of.dtype), dtype: of.dtype, shape: &of.shape, strides: &strides };
     let to = ViewMut { ptr: to.ptr(), dtype: of.dtype, shape: &[bytes / size], life: PhantomData };
     copy::copy_part(from, done / size, &to);
 }
@@ -110,7 +111,8 @@ impl Gear {
     /// Copies the next piece, as part of the next flight of the lane for copies.
     ///
     /// # Errors
-    /// [`Trouble::Later`] where there is no page-locked memory for it now. After another error the elements are where they came from, and the next step that needs them begins anew.
+    /// [`Trouble::Later`] where there is no page-locked memory for it now. After another error the
+    /// elements are where they came from, and the next step that needs them begins anew.
     pub fn upload_piece(&mut self) -> Result<(), Trouble> {
         let lane = self.copy_lane();
         let Some(mut upload) = self.uploads.pop_front() else { return Ok(()) };

@@ -7,9 +7,9 @@
 //! float32, which each of a composed attention's four passes moves; here they are never there.
 //!
 //! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
-//! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and what the
-//! spans give is joined in their order (`paged`). Whether is said by the numbers of queries and keys
-//! alone: a query finds the same beside any others.
+//! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and what
+//! the spans give is joined in their order (`paged`). Whether is said by the numbers of queries and
+//! keys alone: a query finds the same beside any others.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -57,8 +57,8 @@ pub(crate) struct Key {
     pub team: Team,
 }
 
-/// An attention as an op asks for it. Queries, keys, values and what flows back lie as these strides
-/// over the batch say, with a step between rows and none between elements of a row.
+/// An attention as an op asks for it. Queries, keys, values and what flows back lie as these
+/// strides over the batch say, with a step between rows and none between elements of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention<'a> {
     pub dtype: DType,
@@ -93,10 +93,9 @@ impl Key {
     }
 }
 
-/// The launches of one result, which is not `Spans`. Inputs: queries, keys, values; but for `Output`
-/// what flows back, and but for `Stats` what that gave; the mask; the lengths. `None` where more than
-/// eight dimensions are left after
-/// merging, or sizes are beyond 31 bits.
+/// The launches of one result, which is not `Spans`. Inputs: queries, keys, values; but for
+/// `Output` what flows back, and but for `Stats` what that gave; the mask; the lengths. `None`
+/// where more than eight dimensions are left after merging, or sizes are beyond 31 bits.
 pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
     let [rows, keys, width, wide] = of.sizes;
@@ -108,7 +107,8 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let nothing = vec![0; lead];
     let over = |s: &'_ [isize]| if s.is_empty() { nothing.clone() } else { s[..lead].to_vec() };
     let [q, k, v, up] = of.strides.map(over);
-    let [mask, lengths] = [of.mask.map(|(_, m)| m), of.lengths].map(|s| s.map_or(nothing.clone(), over));
+    let [mask, lengths] =
+        [of.mask.map(|(_, m)| m), of.lengths].map(|s| s.map_or(nothing.clone(), over));
     let g = Geometry::new(of.batch, &[&q, &k, &v, &up, &mask, &lengths]);
     let step = |i: usize| of.strides[i].get(lead).copied().unwrap_or(0);
     let half = of.dtype.size() == 2;
@@ -135,7 +135,8 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
         Team::Tiles(times) => (64, 256, columns.div_ceil(64 * times as usize)),
     };
     let blocks = g.numel().checked_mul(own.div_ceil(tile))?;
-    if g.rank() > RANK_MAX || [blocks, rows + 64, keys + 64].iter().any(|&n| n > i32::MAX as usize) {
+    if g.rank() > RANK_MAX || [blocks, rows + 64, keys + 64].iter().any(|&n| n > i32::MAX as usize)
+    {
         return None;
     }
     if parts > GRID_YZ_MAX {
@@ -153,12 +154,16 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     [rows, keys, width, wide].iter().for_each(|&n| numbers.u64(n as u64));
     (0..4).for_each(|i| numbers.u64(step(i) as u64));
     let mask = |d: usize| of.mask.map_or(0, |(_, m)| m[lead + d]);
-    [mask(0), mask(1), of.causal as isize, whole as isize].iter().for_each(|&n| numbers.u64(n as u64));
+    [mask(0), mask(1), of.causal as isize, whole as isize]
+        .iter()
+        .for_each(|&n| numbers.u64(n as u64));
     numbers.u64(of.scale.to_bits());
     let back = key.back() as u8 * 2 - (result == Result::Stats) as u8;
     let inputs = 3 + back + of.mask.is_some() as u8 + of.lengths.is_some() as u8;
-    let mut args: smallvec::SmallVec<[Arg; 8]> = (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
-    let found = if result == Result::Spans { Arg::Scratch(0) } else { Arg::Out { index: 0, bytes: 0 } };
+    let mut args: smallvec::SmallVec<[Arg; 8]> =
+        (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
+    let found =
+        if result == Result::Spans { Arg::Scratch(0) } else { Arg::Out { index: 0, bytes: 0 } };
     args.extend([found, Arg::Struct(numbers), g.arg(true)]);
     plan.launches = smallvec![Launch {
         kernel: Kernel::Attention(key),
@@ -199,7 +204,10 @@ impl Key {
         let sums = given(back && !stats, c, "stats");
         let hides = given(self.mask.is_some(), mask, "mask");
         let lengths = given(self.lengths, "i64", "lengths");
-        params.push(format!("{}* out, ft::Attended a, ft::Geo64<6> batches", if computes { c } else { t }));
+        params.push(format!(
+            "{}* out, ft::Attended a, ft::Geo64<6> batches",
+            if computes { c } else { t }
+        ));
         let masked = self.mask.is_some();
         let (threads, how) = match self.team {
             Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
@@ -208,10 +216,16 @@ impl Key {
                 let times = self.times();
                 let few = times > 1 || (back && !stats);
                 let walked = if few { 32 } else { 64 };
-                (128, format!("attend_tensor<{role}, {t}, {mask}, {masked}, {wide}, {walked}, {times}>"))
+                (
+                    128,
+                    format!(
+                        "attend_tensor<{role}, {t}, {mask}, {masked}, {wide}, {walked}, {times}>"
+                    ),
+                )
             }
         };
-        let code = format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, {lengths}, out, a, batches);\n");
+        let code =
+            format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, {lengths}, out, a, batches);\n");
         let parts = &[Part::Base, Part::Ops, Part::Tensor, Part::Attention];
         KernelSource::new(name, parts, threads, &params, &code).with_registers(threads)
     }

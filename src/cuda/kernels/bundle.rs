@@ -37,7 +37,9 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .collect(),
         Kernel::Reduce(key) => {
             let plain = match &key.stage {
-                reduce::Stage::Whole(form) | reduce::Stage::Part(form) => form.0 == reduce::identity(key.dtype),
+                reduce::Stage::Whole(form) | reduce::Stage::Part(form) => {
+                    form.0 == reduce::identity(key.dtype)
+                }
                 reduce::Stage::Join => true,
             };
             let takes = |op: ReduceOp| op.class() != Class::float || key.dtype.is_float();
@@ -65,7 +67,9 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 copy::Key::Strided { wide, .. } => {
                     of(&[1, 2, 4, 8, 16], &|size| copy::Key::Strided { size, wide })
                 }
-                copy::Key::Transpose { .. } => of(&[1, 2, 4, 8], &|size| copy::Key::Transpose { size }),
+                copy::Key::Transpose { .. } => {
+                    of(&[1, 2, 4, 8], &|size| copy::Key::Transpose { size })
+                }
                 copy::Key::Triangle { wide, .. } => {
                     of(&[1, 2, 4, 8], &|size| copy::Key::Triangle { size, wide })
                 }
@@ -75,7 +79,14 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .map(|size| Kernel::Index(index::Key::Gather { size, index: *index, wide: *wide }))
             .to_vec(),
         Kernel::Index(index::Key::Scatter { mode, index, wide, .. }) => DType::ALL
-            .map(|dtype| Kernel::Index(index::Key::Scatter { mode: *mode, dtype, index: *index, wide: *wide }))
+            .map(|dtype| {
+                Kernel::Index(index::Key::Scatter {
+                    mode: *mode,
+                    dtype,
+                    index: *index,
+                    wide: *wide,
+                })
+            })
             .to_vec(),
         Kernel::Scan(key) => {
             use scan::Key::*;
@@ -93,12 +104,15 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             [sort::Key::Keys(*d), sort::Key::Write(*d)].map(Kernel::Sort).to_vec()
         }
         Kernel::Sort(sort::Key::Select(d) | sort::Key::Take(d)) => {
-            [sort::Key::Select(*d), sort::Key::Take(*d), sort::Key::Clear].map(Kernel::Sort).to_vec()
+            [sort::Key::Select(*d), sort::Key::Take(*d), sort::Key::Clear]
+                .map(Kernel::Sort)
+                .to_vec()
         }
         Kernel::Window(key) => {
             use window::Key::*;
-            let both =
-                |key: &dyn Fn(bool) -> window::Key| [false, true].map(|b| Kernel::Window(key(b))).to_vec();
+            let both = |key: &dyn Fn(bool) -> window::Key| {
+                [false, true].map(|b| Kernel::Window(key(b))).to_vec()
+            };
             match *key {
                 Convolve { dtype, wide, .. } => both(&|back| Convolve { dtype, back, wide }),
                 Mean { dtype, wide, .. } => both(&|back| Mean { dtype, back, wide }),
@@ -113,11 +127,13 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 Spans => return vec![Kernel::Paged(paged::Key::Meet { dtype: key.dtype })],
                 _ => &[Stats, ToQuery, ToKey, ToValue],
             };
-            back.iter().map(|&result| Kernel::Attention(attention::Key { result, ..*key })).collect()
+            back.iter()
+                .map(|&result| Kernel::Attention(attention::Key { result, ..*key }))
+                .collect()
         }
-        Kernel::Index(index::Key::ScatterRuns { mode, .. }) => {
-            DType::ALL.map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype })).to_vec()
-        }
+        Kernel::Index(index::Key::ScatterRuns { mode, .. }) => DType::ALL
+            .map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype }))
+            .to_vec(),
         // What a model of this format calls: one row, a few, many.
         Kernel::Quantized(Key::Few(f, _) | Key::Many(f)) => {
             let first = if f.dtype().is_some() { Key::Pack } else { Key::Activations };
@@ -153,7 +169,9 @@ fn forms(form: &Form) -> Vec<Form> {
             let fits = |class: Class| takes(class, on) && result(class, on) == dtype;
             // Of halves and a number.
             let is_beside = dtype.is_half() && on == dtype.wide();
-            let goes = |op: BinaryOp| if is_beside { number_beside(op, dtype) == on } else { fits(op.class()) };
+            let goes = |op: BinaryOp| {
+                if is_beside { number_beside(op, dtype) == on } else { fits(op.class()) }
+            };
             match code {
                 Code::Unary(_, a) => (UnaryOp::ALL.iter().filter(|op| fits(op.class())))
                     .map(|&op| with(at, Instr { code: Code::Unary(op, a), on, dtype }))
@@ -219,7 +237,9 @@ mod tests {
             wide: false,
         });
         let gather = Kernel::Index(index::Key::Gather { size: 4, index: DType::I64, wide: false });
-        for kernel in [add(DType::F32), add(DType::Bool), add(DType::I64), twice(DType::F16), min, gather] {
+        for kernel in
+            [add(DType::F32), add(DType::Bool), add(DType::I64), twice(DType::F16), min, gather]
+        {
             let all = bundle(&kernel);
             assert!(all.len() > 4, "{kernel:?} is nearly alone");
             for other in &all {
@@ -235,13 +255,19 @@ mod tests {
         let two = Arg::Scalar(crate::dtype::Scalar::Int(2));
         let y = p.push(Code::Binary(BinaryOp::Mul, Arg::Reg(x), two), dtype.wide(), dtype);
         p.outputs.push(y);
-        elementwise::plan(&p, &[64], &[Operand { strides: &[1], align: 16 }], 16).launches[0].kernel.clone()
+        elementwise::plan(&p, &[64], &[Operand { strides: &[1], align: 16 }], 16).launches[0]
+            .kernel
+            .clone()
     }
 
     #[test]
     fn an_op_on_floats_comes_with_no_comparison_and_no_bitwise_op() {
-        let sources: Vec<String> = bundle(&add(DType::F32)).iter().map(|k| k.source().body).collect();
-        assert!(sources.iter().any(|s| s.contains("op_div")) && sources.iter().any(|s| s.contains("op_atan2")));
+        let sources: Vec<String> =
+            bundle(&add(DType::F32)).iter().map(|k| k.source().body).collect();
+        assert!(
+            sources.iter().any(|s| s.contains("op_div"))
+                && sources.iter().any(|s| s.contains("op_atan2"))
+        );
         assert!(!sources.iter().any(|s| s.contains("op_lt") || s.contains("op_bitwise_and")));
     }
 }

@@ -34,7 +34,9 @@ pub(crate) fn pack(g: &Geometry, size: usize, align: usize) -> usize {
         g.rank() > 0
             && align.is_multiple_of(f * size)
             && g.dims[0].is_multiple_of(*f)
-            && g.strides.iter().all(|s| s[0] == 1 && s[1..].iter().all(|s| s.unsigned_abs().is_multiple_of(*f)))
+            && g.strides
+                .iter()
+                .all(|s| s[0] == 1 && s[1..].iter().all(|s| s.unsigned_abs().is_multiple_of(*f)))
     };
     [16, 8, 4, 2].into_iter().filter(|f| f * size <= 16).find(fits).unwrap_or(1)
 }
@@ -52,7 +54,13 @@ pub(crate) fn packed(g: &Geometry, f: usize) -> Geometry {
 /// The launches that copy input 0 into output 0 over `shape`. `from` and `to` are strides in
 /// elements of `size` bytes; `to_bytes` is where in the output the copy begins. The two must not
 /// overlap.
-pub(crate) fn plan(size: usize, shape: &[usize], from: Operand<'_>, to: Operand<'_>, to_bytes: usize) -> Plan {
+pub(crate) fn plan(
+    size: usize,
+    shape: &[usize],
+    from: Operand<'_>,
+    to: Operand<'_>,
+    to_bytes: usize,
+) -> Plan {
     let mut plan = Plan::default();
     if shape.contains(&0) {
         return plan;
@@ -96,7 +104,12 @@ fn transpose(size: usize, g: &Geometry, to_bytes: usize) -> Option<Launch> {
     let along = |k: usize| (0..g.rank()).find(|&d| g.strides[k][d] == 1);
     let (r, c) = (along(0)?, along(1)?);
     let (rows, columns) = (g.dims[r], g.dims[c]);
-    if r == c || rows < 16 || columns < 16 || g.rank() > RANK_MAX + 2 || rows.max(columns) > i32::MAX as usize {
+    if r == c
+        || rows < 16
+        || columns < 16
+        || g.rank() > RANK_MAX + 2
+        || rows.max(columns) > i32::MAX as usize
+    {
         return None;
     }
     let mut batch = Geometry { dims: smallvec![], strides: smallvec![smallvec![], smallvec![]] };
@@ -127,7 +140,13 @@ fn transpose(size: usize, g: &Geometry, to_bytes: usize) -> Option<Launch> {
 
 /// The launches of `tril` (`upper` false) or `triu` about diagonal `k` of the last two dimensions.
 /// The output is contiguous. `None` where more than eight dimensions are left after merging.
-pub(crate) fn triangle(size: usize, shape: &[usize], from: Operand<'_>, k: i64, upper: bool) -> Option<Plan> {
+pub(crate) fn triangle(
+    size: usize,
+    shape: &[usize],
+    from: Operand<'_>,
+    k: i64,
+    upper: bool,
+) -> Option<Plan> {
     let mut plan = Plan::default();
     let g = Geometry::new(shape, &[from.strides]);
     if g.rank() > RANK_MAX {

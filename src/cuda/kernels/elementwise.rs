@@ -47,7 +47,12 @@ pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
 /// The launches that compute `program` over `shape`. Inputs are in the order of `Code::Input`;
 /// their strides are over `shape`, 0 where they repeat. Outputs are contiguous and `out_align` is
 /// the least of their alignments.
-pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>], out_align: usize) -> Plan {
+pub(crate) fn plan(
+    program: &Program,
+    shape: &[usize],
+    operands: &[Operand<'_>],
+    out_align: usize,
+) -> Plan {
     let mut plan = Plan::default();
     let numel = crate::shape::numel(shape);
     if numel == 0 {
@@ -61,7 +66,8 @@ pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>],
     let wide = !low.fits_32();
     let most = lanes(program, &dtypes);
     let flat = low.rank() <= 1 && (0..dtypes.len()).all(|k| matches!(low.inner(k), 0 | 1));
-    let outputs_fit = program.outputs.iter().all(|&r| out_align.is_multiple_of(most * program.dtype(r).size()));
+    let outputs_fit =
+        program.outputs.iter().all(|&r| out_align.is_multiple_of(most * program.dtype(r).size()));
     // Whether input k may be moved `most` elements at once.
     let moves = |k: usize| {
         let size = dtypes[k].size();
@@ -85,14 +91,18 @@ pub(crate) fn plan(program: &Program, shape: &[usize], operands: &[Operand<'_>],
     // In the strided walk, the innermost dimension is counted in steps of `lanes`.
     let mut stepped = low.clone();
     let mut inner = Words::default();
-    let count = |w: &mut Words, x: isize| if wide { w.u64(x as u64) } else { w.u32(x as i32 as u32) };
+    let count =
+        |w: &mut Words, x: isize| if wide { w.u64(x as u64) } else { w.u32(x as i32 as u32) };
     if !flat {
         stepped.dims[0] /= lanes;
         stepped.strides.iter_mut().for_each(|s| s[0] *= lanes as isize);
         for k in 0..dtypes.len() {
             count(&mut inner, low.inner(k));
         }
-        count(&mut inner, (0..dtypes.len()).filter(|&k| lanes > 1 && moves(k)).map(|k| 1 << k).sum());
+        count(
+            &mut inner,
+            (0..dtypes.len()).filter(|&k| lanes > 1 && moves(k)).map(|k| 1 << k).sum(),
+        );
     }
     for (base, offsets) in pieces {
         let mut args = smallvec::SmallVec::new();
@@ -137,7 +147,12 @@ impl Key {
         let program = &self.form.0;
         let dtypes = self.form.inputs();
         let (lanes, index) = (self.lanes as usize, if self.wide { "u64" } else { "u32" });
-        let names = Names { input: &|k| format!("x{k}.v[v]"), first: "at", position: "(at + v)", lane: "v" };
+        let names = Names {
+            input: &|k| format!("x{k}.v[v]"),
+            first: "at",
+            position: "(at + v)",
+            lane: "v",
+        };
         let s = statements(&self.form, &names, lanes);
 
         let mut params = Vec::new();
@@ -158,7 +173,10 @@ impl Key {
                 Walk::Flat => params.push(format!("ft::Steps<{n}> step")),
                 Walk::Strided => {
                     params.push(format!("ft::{geo}<{n}> geo"));
-                    params.push(format!("ft::Inner<{}, {n}> inner", if self.wide { "i64" } else { "i32" }));
+                    params.push(format!(
+                        "ft::Inner<{}, {n}> inner",
+                        if self.wide { "i64" } else { "i32" }
+                    ));
                 }
             }
         }
@@ -168,7 +186,9 @@ impl Key {
 
         let mut c = String::new();
         let mut line = |text: String| writeln!(c, "{text}").expect("writing to a string");
-        line(format!("    const {index} i = (({index})blockIdx.x * {THREADS} + threadIdx.x) * {lanes};"));
+        line(format!(
+            "    const {index} i = (({index})blockIdx.x * {THREADS} + threadIdx.x) * {lanes};"
+        ));
         line("    if (i >= n) return;".into());
         if self.form.is_positional() {
             line("    const u64 at = base + i;".into());

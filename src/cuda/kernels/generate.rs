@@ -70,10 +70,9 @@ impl Form {
 
     /// True where a value depends on its linear position.
     pub fn is_positional(&self) -> bool {
-        self.0
-            .instrs
-            .iter()
-            .any(|i| matches!(i.code, Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. }))
+        self.0.instrs.iter().any(|i| {
+            matches!(i.code, Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. })
+        })
     }
 
     pub fn has_random(&self) -> bool {
@@ -199,7 +198,8 @@ pub(crate) fn statements(form: &Form, names: &Names<'_>, lanes: usize) -> Statem
         };
         let (dtype, on) = (instr.dtype, computed(instr.on));
         let half = matches!(dtype, DType::F16 | DType::BF16);
-        let round = |e: String| if half { format!("ft::rounded<{}>({e})", storage(dtype)) } else { e };
+        let round =
+            |e: String| if half { format!("ft::rounded<{}>({e})", storage(dtype)) } else { e };
         let mut arg = |a: &Arg, c: &str| match a {
             Arg::Reg(r) => format!("r{r}"),
             Arg::Scalar(_) => next(c),
@@ -210,10 +210,15 @@ pub(crate) fn statements(form: &Form, names: &Names<'_>, lanes: usize) -> Statem
             Code::Arange { .. } => {
                 let c = computed(arange_dtype(dtype));
                 let (start, step) = (next(c), next(c));
-                format!("ft::Cast<{}>::of(ft::arange({start}, {step}, {}))", storage(dtype), names.position)
+                format!(
+                    "ft::Cast<{}>::of(ft::arange({start}, {step}, {}))",
+                    storage(dtype),
+                    names.position
+                )
             }
             Code::Uniform { .. } | Code::Normal { .. } => {
-                let kind = if matches!(instr.code, Code::Uniform { .. }) { "uniform" } else { "normal" };
+                let kind =
+                    if matches!(instr.code, Code::Uniform { .. }) { "uniform" } else { "normal" };
                 let (seed, offset) = (next("u64"), next("u64"));
                 writeln!(
                     s.draws,
@@ -237,7 +242,8 @@ pub(crate) fn statements(form: &Form, names: &Names<'_>, lanes: usize) -> Statem
             Code::Cast(a) => format!("ft::Cast<{}>::of({})", storage(dtype), arg(a, on)),
         };
         s.immediates += slot;
-        writeln!(s.body, "        const {} r{i} = {value};", computed(dtype)).expect("writing to a string");
+        writeln!(s.body, "        const {} r{i} = {value};", computed(dtype))
+            .expect("writing to a string");
     }
     s
 }

@@ -33,7 +33,8 @@ impl Geometry {
                     .all(|(s, own)| s[d] == own[own.len() - 1].wrapping_mul(inner as isize))
             });
             if merges {
-                let inner = g.dims.last_mut().expect("it merges with the one that it was compared with");
+                let inner =
+                    g.dims.last_mut().expect("it merges with the one that it was compared with");
                 // Sizes beside a size of 0 may be any.
                 *inner = inner.saturating_mul(shape[d]);
             } else {
@@ -62,8 +63,11 @@ impl Geometry {
         let most = i32::MAX as usize;
         self.numel() <= most
             && self.strides.iter().all(|s| {
-                let reach: usize =
-                    s.iter().zip(&self.dims).map(|(s, n)| s.unsigned_abs().saturating_mul(n - 1)).sum();
+                let reach: usize = s
+                    .iter()
+                    .zip(&self.dims)
+                    .map(|(s, n)| s.unsigned_abs().saturating_mul(n - 1))
+                    .sum();
                 reach <= most
             })
     }
@@ -129,8 +133,8 @@ mod tests {
 
     #[test]
     fn division_by_multiplication_is_exact_below_2_31() {
-        let sizes =
-            (1..2000).chain((0..31).flat_map(|b| [1u32 << b, (1 << b) + 1, (1u32 << b).wrapping_sub(1)]));
+        let sizes = (1..2000)
+            .chain((0..31).flat_map(|b| [1u32 << b, (1 << b) + 1, (1u32 << b).wrapping_sub(1)]));
         for size in sizes.filter(|&s| s > 0) {
             let [_, mul, shift] = divisor(size);
             let near = (0..40).flat_map(|k| {

@@ -94,11 +94,17 @@ pub(crate) fn gather(
     // Rows of neighbours that share an index move in larger units.
     let rows = Geometry {
         dims: g.dims.clone(),
-        strides: smallvec![g.strides[0].clone(), smallvec::SmallVec::from_slice(&contiguous_inner(&g.dims))],
+        strides: smallvec![
+            g.strides[0].clone(),
+            smallvec::SmallVec::from_slice(&contiguous_inner(&g.dims))
+        ],
     };
     let shared = g.rank() > 0 && g.strides[1][0] == 0 && g.strides[2][0] == 0;
     let f = if shared { pack(&rows, element, x.align.min(out_align)) } else { 1 };
-    let f = (1..=f).rev().find(|f| f.is_power_of_two() && step.unsigned_abs().is_multiple_of(*f)).unwrap_or(1);
+    let f = (1..=f)
+        .rev()
+        .find(|f| f.is_power_of_two() && step.unsigned_abs().is_multiple_of(*f))
+        .unwrap_or(1);
     let mut low = g.clone();
     if f > 1 {
         low.dims[0] /= f;
@@ -167,7 +173,8 @@ pub(crate) fn scatter(
     if (shape[dim] > SHORT || is_one_sum) && shape[dim].max(out_shape[dim]) < i32::MAX as usize {
         return sorted(mode, dtype, shape, dim, source, index, out_shape);
     }
-    let without = |s: &[isize]| -> Vec<isize> { (0..s.len()).filter(|&d| d != dim).map(|d| s[d]).collect() };
+    let without =
+        |s: &[isize]| -> Vec<isize> { (0..s.len()).filter(|&d| d != dim).map(|d| s[d]).collect() };
     let dims: Vec<usize> = (0..shape.len()).filter(|&d| d != dim).map(|d| shape[d]).collect();
     let all = [&out[..], source, index.strides, index.positions].map(without);
     let g = Geometry::new(&dims, &all.each_ref().map(Vec::as_slice));
@@ -272,14 +279,23 @@ fn sorted(
             Arg::U64(out[dim] as u64),
             Arg::U64(source[dim] as u64),
         ];
-        plan.launches.push(launch(Key::ScatterRuns { mode, dtype }, (n * shared).div_ceil(256), args));
+        plan.launches.push(launch(
+            Key::ScatterRuns { mode, dtype },
+            (n * shared).div_ceil(256),
+            args,
+        ));
     }
     Some(plan)
 }
 
 /// `out[i, c] = (index[i] == c)` as i64, over the index's shape and `classes`. `None` as in
 /// [`gather`].
-pub(crate) fn one_hot(shape: &[usize], index: DType, strides: &[isize], classes: usize) -> Option<Plan> {
+pub(crate) fn one_hot(
+    shape: &[usize],
+    index: DType,
+    strides: &[isize],
+    classes: usize,
+) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) || classes == 0 {
         return Some(plan);
@@ -340,7 +356,13 @@ impl Key {
                 let code = format!(
                     "    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size, lift);\n"
                 );
-                KernelSource::new("gather", &[Part::Base, Part::Copy, Part::Index], 256, &params, &code)
+                KernelSource::new(
+                    "gather",
+                    &[Part::Base, Part::Copy, Part::Index],
+                    256,
+                    &params,
+                    &code,
+                )
             }
             Key::Scatter { mode, dtype, index, wide } => {
                 let (t, j, (i, geo)) = (storage(dtype), storage(index), geo(wide));
@@ -391,7 +413,8 @@ impl Key {
                 let (t, how) = (storage(dtype), number(mode));
                 let params = [
                     format!("const {t}* source, const u32* keys, const u32* places, {t}* out"),
-                    "u64 first, ft::Geo64<2> rows, ft::Geo64<2> shared, u64 lines, u32 n, u32 size".into(),
+                    "u64 first, ft::Geo64<2> rows, ft::Geo64<2> shared, u64 lines, u32 n, u32 size"
+                        .into(),
                     "i64 out_step, i64 source_step".into(),
                 ];
                 let code = format!(
@@ -411,8 +434,16 @@ impl Key {
                     format!("ft::{geo}<1> geo"),
                     "u64 classes".into(),
                 ];
-                let code = format!("    ft::one_hot<{j}, ft::{geo}>(index, out, error, n, geo, classes);\n");
-                KernelSource::new("one_hot", &[Part::Base, Part::Copy, Part::Index], 256, &params, &code)
+                let code = format!(
+                    "    ft::one_hot<{j}, ft::{geo}>(index, out, error, n, geo, classes);\n"
+                );
+                KernelSource::new(
+                    "one_hot",
+                    &[Part::Base, Part::Copy, Part::Index],
+                    256,
+                    &params,
+                    &code,
+                )
             }
         }
     }

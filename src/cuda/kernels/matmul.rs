@@ -97,7 +97,8 @@ impl Key {
             format!("const {t}* a"),
             format!("const {t}* b"),
             format!("{to}* out"),
-            "u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn, ft::Geo64<2> batches".into(),
+            "u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn, ft::Geo64<2> batches"
+                .into(),
         ];
         let code = format!(
             "    ft::matmul_tile<{t}, {to}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, batches);\n"

@@ -25,8 +25,8 @@ pub(crate) struct Lie<'a> {
     pub strides: &'a [isize],
 }
 
-/// The launches for queries, keys, values, table and lengths, the inputs in this order. `None` where
-/// there are more than a grid has blocks for.
+/// The launches for queries, keys, values, table and lengths, the inputs in this order. `None`
+/// where there are more than a grid has blocks for.
 pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Plan> {
     let [q, k, v, table, lengths] = inputs;
     let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
@@ -49,10 +49,17 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     numbers.u64(causal as u64);
     numbers.u64(scale.to_bits());
     let key = Key::Spans { dtype, cache: k.dtype, table: table.dtype, lengths: lengths.dtype };
-    let mut args: smallvec::SmallVec<[Arg; 8]> = (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
+    let mut args: smallvec::SmallVec<[Arg; 8]> =
+        (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
     args.extend([Arg::Scratch(0), Arg::IndexError, Arg::Struct(numbers)]);
     let kernel = Kernel::Paged(key);
-    plan.launches.push(Launch { kernel, grid: grid(units, spans, 1), block: [128, 1, 1], shared: 0, args });
+    plan.launches.push(Launch {
+        kernel,
+        grid: grid(units, spans, 1),
+        block: [128, 1, 1],
+        shared: 0,
+        args,
+    });
     meet(&mut plan, dtype, units, spans, wide);
     Some(plan)
 }

@@ -31,7 +31,13 @@ pub(crate) enum Key {
 }
 
 fn launch(key: Key, [x, y]: [usize; 2], args: smallvec::SmallVec<[Arg; 8]>) -> Launch {
-    Launch { kernel: Kernel::Quantized(key), grid: grid(x, y, 1), block: [256, 1, 1], shared: 0, args }
+    Launch {
+        kernel: Kernel::Quantized(key),
+        grid: grid(x, y, 1),
+        block: [256, 1, 1],
+        shared: 0,
+        args,
+    }
 }
 
 const fn input(index: u8) -> Arg {
@@ -150,11 +156,15 @@ impl Key {
             Key::Few(format, rows) => (
                 "quantized_few",
                 packed(format),
-                format!("    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, bytes);\n"),
+                format!(
+                    "    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, bytes);\n"
+                ),
             ),
             Key::Many(format) => {
-                let name = if format.dtype().is_some() { "halves_by_many" } else { "product_of_many" };
-                let code = format!("    ft::{name}<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n");
+                let name =
+                    if format.dtype().is_some() { "halves_by_many" } else { "product_of_many" };
+                let code =
+                    format!("    ft::{name}<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n");
                 ("quantized_many", packed(format), code)
             }
             Key::Dequantize(format) => (

@@ -135,7 +135,8 @@ pub(crate) fn plan(
         let pick = |s: &[isize]| -> Vec<isize> {
             (0..shape.len()).filter(|&d| reduced[d] != keep).map(|d| s[d]).collect()
         };
-        let dims: Vec<usize> = (0..shape.len()).filter(|&d| reduced[d] != keep).map(|d| shape[d]).collect();
+        let dims: Vec<usize> =
+            (0..shape.len()).filter(|&d| reduced[d] != keep).map(|d| shape[d]).collect();
         let picked: Vec<Vec<isize>> = strides.iter().map(|s| pick(s)).collect();
         Geometry::new(&dims, &picked.iter().map(Vec::as_slice).collect::<Vec<_>>())
     };
@@ -166,7 +167,8 @@ pub(crate) fn plan(
 
     // How memory is walked in that order.
     let count = dtypes.len();
-    let along = |g: &Geometry| g.rank() > 0 && (0..count).any(|k| g.strides[k][0].unsigned_abs() == 1);
+    let along =
+        |g: &Geometry| g.rank() > 0 && (0..count).any(|k| g.strides[k][0].unsigned_abs() == 1);
     let inside = over.rank() > 0 && over.dims[0].is_multiple_of(lanes);
     let apart = lanes > 1 && (form.is_positional() || !inside);
     let vector = (0..count).fold(0, |bits, k| {
@@ -226,7 +228,15 @@ pub(crate) fn plan(
     });
     if splits > 1 {
         plan.scratch = rows * splits * carried_size;
-        let key = Key { op, dtype, stage: Stage::Join, walk: Walk::Warp, lanes: 1, apart: false, wide: false };
+        let key = Key {
+            op,
+            dtype,
+            stage: Stage::Join,
+            walk: Walk::Warp,
+            lanes: 1,
+            apart: false,
+            wide: false,
+        };
         let args = smallvec![
             Arg::Scratch(0),
             Arg::Out { index: 0, bytes: 0 },
@@ -290,9 +300,13 @@ impl Key {
                 line(format!("        ft::offsets<{n}, ft::{geo}>(kept, r, base.at);"));
                 line(format!("        return [&, base]({index} first, Op::A* chains) {{"));
                 line(format!("#pragma unroll\n    for (int w = 0; w < {each}; ++w) {{"));
-                line(format!("    const {index} j = first + w;\n    Op::A* const acc = chains + w;"));
+                line(format!(
+                    "    const {index} j = first + w;\n    Op::A* const acc = chains + w;"
+                ));
                 line(format!("    ft::{geo}<{n}>::Stride off[{n}];"));
-                line(format!("#pragma unroll\n    for (int k = 0; k < {n}; ++k) off[k] = base.at[k];"));
+                line(format!(
+                    "#pragma unroll\n    for (int k = 0; k < {n}; ++k) off[k] = base.at[k];"
+                ));
                 line(format!("    ft::walk<{n}, ft::{geo}>(over, j, off);"));
                 for (k, &d) in dtypes.iter().enumerate() {
                     line(format!(
@@ -311,8 +325,11 @@ impl Key {
             }
         }
 
-        let a =
-            if self.op == ReduceOp::Mean { format!("a / ({})count", carried(self.dtype)) } else { "a".into() };
+        let a = if self.op == ReduceOp::Mean {
+            format!("a / ({})count", carried(self.dtype))
+        } else {
+            "a".into()
+        };
         let value = match self.op {
             ReduceOp::Max | ReduceOp::Min => "a.x".into(),
             ReduceOp::ArgMax | ReduceOp::ArgMin => "a.at".into(),
@@ -335,7 +352,8 @@ impl Key {
         }
         params.extend(["u32 team", "u32 vector", "u64 count"].map(String::from));
         if let Stage::Whole(form) | Stage::Part(form) = &self.stage {
-            let n = form.inputs().len() + (form.is_positional() || form.inputs().is_empty()) as usize;
+            let n =
+                form.inputs().len() + (form.is_positional() || form.inputs().is_empty()) as usize;
             params.push(format!("ft::{geo}<{n}> kept"));
             params.push(format!("ft::{geo}<{n}> over"));
             let k = immediates(&form.0).as_words().len();

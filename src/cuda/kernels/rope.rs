@@ -14,7 +14,12 @@ pub(crate) struct Key(pub DType);
 /// The launch for a value and its two tables, by the shape and the strides that they have. `None`
 /// where more than eight dimensions are left after merging, or there are more pairs than a grid has
 /// threads.
-pub(crate) fn plan(dtype: DType, shape: &[usize], strides: [&[isize]; 3], interleaved: bool) -> Option<Plan> {
+pub(crate) fn plan(
+    dtype: DType,
+    shape: &[usize],
+    strides: [&[isize]; 3],
+    interleaved: bool,
+) -> Option<Plan> {
     let mut plan = Plan::default();
     let lead = shape.len() - 1;
     let half = shape[lead] / 2;
@@ -33,7 +38,8 @@ pub(crate) fn plan(dtype: DType, shape: &[usize], strides: [&[isize]; 3], interl
         return Some(plan);
     }
     let [n64, half, next, away, apart] =
-        [n as u64, half as u64, next as u64, (apart as isize * step) as u64, apart as u64].map(Arg::U64);
+        [n as u64, half as u64, next as u64, (apart as isize * step) as u64, apart as u64]
+            .map(Arg::U64);
     let [x, cosine, sine] = [0, 1, 2].map(|index| Arg::In { index, bytes: 0 });
     plan.launches.push(Launch {
         kernel: Kernel::Rope(Key(dtype)),

@@ -39,7 +39,13 @@ fn carried(dtype: DType) -> (&'static str, usize) {
 /// The launches of `cumsum` or `cumprod` along `dim`. The output is contiguous, i64 for integers
 /// and bool. `None` where more than eight dimensions are left after merging, or a row has more than
 /// 2^27 elements.
-pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Operand<'_>) -> Option<Plan> {
+pub(crate) fn plan(
+    fold: Fold,
+    dtype: DType,
+    shape: &[usize],
+    dim: usize,
+    x: Operand<'_>,
+) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) {
         return Some(plan);
@@ -66,7 +72,13 @@ pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Ope
     let input = Arg::In { index: 0, bytes: 0 };
     let out = Arg::Out { index: 0, bytes: 0 };
     let mut push = |key, grid: [u32; 3], args| {
-        plan.launches.push(Launch { kernel: Kernel::Scan(key), grid, block: [256, 1, 1], shared: 0, args });
+        plan.launches.push(Launch {
+            kernel: Kernel::Scan(key),
+            grid,
+            block: [256, 1, 1],
+            shared: 0,
+            args,
+        });
     };
     if (inner > 1 || n <= 64) && rows >= 256 {
         let mut args = smallvec![input, out];
@@ -79,7 +91,11 @@ pub(crate) fn plan(fold: Fold, dtype: DType, shape: &[usize], dim: usize, x: Ope
         let mut args = smallvec![input.clone(), Arg::Scratch(0)];
         tail(&mut args);
         push(Key::ChunkSums(fold, dtype), blocks, args);
-        push(Key::Sums(fold, dtype), grid(rows, 1, 1), smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)]);
+        push(
+            Key::Sums(fold, dtype),
+            grid(rows, 1, 1),
+            smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)],
+        );
     }
     let mut args = smallvec![input];
     if chunks > 1 {
@@ -106,8 +122,10 @@ impl Key {
         };
         let to = "    const u64 to = r / inner * n * inner + r % inner;\n";
         let block = place("blockIdx.x");
-        let (Key::ChunkSums(fold, _) | Key::Sums(fold, _) | Key::Chunks(fold, ..) | Key::Columns(fold, _)) =
-            *self;
+        let (Key::ChunkSums(fold, _)
+        | Key::Sums(fold, _)
+        | Key::Chunks(fold, ..)
+        | Key::Columns(fold, _)) = *self;
         // What there is of nothing, which also tells the kernels what to do.
         let nothing = if fold == Fold::Sum { 0 } else { 1 };
         let (name, params, code) = match *self {
@@ -120,7 +138,9 @@ impl Key {
             }
             Key::Sums(_, d) => {
                 let a = carried(d).0;
-                let code = format!("    ft::scan_sums<{nothing}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n");
+                let code = format!(
+                    "    ft::scan_sums<{nothing}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n"
+                );
                 ("scan_sums", vec![format!("{a}* sums"), "u64 n".into()], code)
             }
             Key::Chunks(_, d, several) => {
@@ -131,8 +151,11 @@ impl Key {
                     params.push(format!("const {a}* sums"));
                 }
                 params.extend([format!("{s}* out"), walk]);
-                let run =
-                    if several { "sums[r * gridDim.y + blockIdx.y]".to_string() } else { nothing.to_string() };
+                let run = if several {
+                    "sums[r * gridDim.y + blockIdx.y]".to_string()
+                } else {
+                    nothing.to_string()
+                };
                 let code = format!(
                     "{block}{to}    ft::chunk_scan<{nothing}, {a}>(x + off[0], step, (i64)n, ({a}){run}, out + to, (i64)inner);\n"
                 );

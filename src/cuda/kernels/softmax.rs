@@ -85,7 +85,8 @@ pub(crate) fn plan(
     eps: f64,
 ) -> Option<Plan> {
     let pick = |keep: bool| {
-        let dims_of: Vec<usize> = (0..shape.len()).filter(|&d| dims[d] != keep).map(|d| shape[d]).collect();
+        let dims_of: Vec<usize> =
+            (0..shape.len()).filter(|&d| dims[d] != keep).map(|d| shape[d]).collect();
         let strides: Vec<isize> =
             (0..shape.len()).filter(|&d| dims[d] != keep).map(|d| operand.strides[d]).collect();
         Geometry::new(&dims_of, &[&strides])

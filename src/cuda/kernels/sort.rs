@@ -95,9 +95,15 @@ fn launch(key: Key, x: usize, rows: usize, threads: u32, args: SmallVec<[Arg; 8]
     Launch { kernel, grid: grid(x, rows, 1), block: [threads, 1, 1], shared: 0, args }
 }
 
-/// Sorts `rows` rows of `n` keys by their low `bits`, from the first of two lists to the one that is
-/// named.
-pub(crate) fn by_digits(plan: &mut Plan, lists: &Lists, n: usize, rows: usize, bits: usize) -> usize {
+/// Sorts `rows` rows of `n` keys by their low `bits`, from the first of two lists to the one that
+/// is named.
+pub(crate) fn by_digits(
+    plan: &mut Plan,
+    lists: &Lists,
+    n: usize,
+    rows: usize,
+    bits: usize,
+) -> usize {
     let wide = lists.wide;
     if n <= TILE {
         let tile = n.next_power_of_two().max(64);
@@ -108,7 +114,13 @@ pub(crate) fn by_digits(plan: &mut Plan, lists: &Lists, n: usize, rows: usize, b
             Arg::Scratch(lists.places[1]),
             Arg::U32(n as u32),
         ];
-        plan.launches.push(launch(Key::Tile { wide, tile: tile as u16 }, 1, rows, tile as u32 / 2, args));
+        plan.launches.push(launch(
+            Key::Tile { wide, tile: tile as u16 },
+            1,
+            rows,
+            tile as u32 / 2,
+            args,
+        ));
         return 1;
     }
     let blocks = n.div_ceil(TILE);
@@ -121,7 +133,8 @@ pub(crate) fn by_digits(plan: &mut Plan, lists: &Lists, n: usize, rows: usize, b
             [lists.keys[side], lists.places[side], lists.counts, totals].map(Arg::Scratch);
         side = 1 - side;
         let to = [lists.keys[side], lists.places[side]].map(Arg::Scratch);
-        let args = smallvec![keys.clone(), counts.clone(), many.clone(), all.clone(), shift.clone()];
+        let args =
+            smallvec![keys.clone(), counts.clone(), many.clone(), all.clone(), shift.clone()];
         plan.launches.push(launch(Key::Count { wide }, blocks, rows, 256, args));
         let args = smallvec![counts.clone(), sums.clone(), all.clone()];
         plan.launches.push(launch(Key::Sum, 256, rows, 256, args));
@@ -200,7 +213,9 @@ pub(crate) fn plan(
             let numbers = [n, words, k, keys, places].map(|n| Arg::U32(n as u32));
             let blocks = n.div_ceil(SPAN);
             for pass in 0..keys + places {
-                let own = [&[input.clone(), counts.clone()], &numbers[..], &[Arg::U32(pass as u32)]].concat();
+                let own =
+                    [&[input.clone(), counts.clone()], &numbers[..], &[Arg::U32(pass as u32)]]
+                        .concat();
                 plan.launches.push(with(Key::Select(dtype), blocks, &own));
             }
             let own = [&[input.clone(), counts.clone()], &list[..], &numbers].concat();
@@ -235,7 +250,9 @@ impl Key {
     pub fn source(&self) -> KernelSource {
         let key_type = |wide: bool| if wide { "u64" } else { "u32" };
         let place = |row: &str| {
-            format!("    const u64 r = {row};\n    i64 off[1];\n    ft::offsets<1, ft::Geo64>(geo, r, off);\n")
+            format!(
+                "    const u64 r = {row};\n    i64 off[1];\n    ft::offsets<1, ft::Geo64>(geo, r, off);\n"
+            )
         };
         let to = "    const u64 to = r / inner * k * inner + r % inner;\n";
         let in_rows = "i64 step, u64 descending, ft::Geo64<1> geo, u64 first";
@@ -271,7 +288,8 @@ impl Key {
             }
             Key::Keys(dtype) => {
                 let (t, key) = (storage(dtype), key_type(key(dtype).0));
-                let params = vec![format!("const {t}* x, {key}* keys, u32* places, u64 n, {in_rows}")];
+                let params =
+                    vec![format!("const {t}* x, {key}* keys, u32* places, u64 n, {in_rows}")];
                 let code = format!(
                     "{}    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x, to = blockIdx.y * n + j;\n    \
                      if (j >= n) return;\n    keys[to] = ft::ordered<{key}>(x[off[0] + (i64)j * step], descending != 0);\n    \
@@ -281,8 +299,10 @@ impl Key {
                 ("sort_keys", 256, params, code)
             }
             Key::Count { wide } => {
-                let params =
-                    vec![format!("const {}* keys, u32* counts, u32 n, u32 blocks, u32 shift", key_type(wide))];
+                let params = vec![format!(
+                    "const {}* keys, u32* counts, u32 n, u32 blocks, u32 shift",
+                    key_type(wide)
+                )];
                 let code = format!(
                     "{y}    ft::radix_count(keys + y * n, counts + y * 256 * blocks, n, blocks, shift);\n"
                 );
@@ -290,8 +310,9 @@ impl Key {
             }
             Key::Sum => {
                 let params = vec!["u32* counts, u32* totals, u32 blocks".into()];
-                let code =
-                    format!("{y}    ft::radix_sum(counts + y * 256 * blocks, totals + y * 256, blocks);\n");
+                let code = format!(
+                    "{y}    ft::radix_sum(counts + y * 256 * blocks, totals + y * 256, blocks);\n"
+                );
                 ("radix_sum", 256, params, code)
             }
             Key::Move { wide } => {
@@ -333,8 +354,7 @@ impl Key {
                 ("select_take", 256, params, code)
             }
             Key::Clear => {
-                let code =
-                    "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (i < n) words[i] = 0;\n";
+                let code = "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (i < n) words[i] = 0;\n";
                 ("clear", 256, vec!["u32* words, u64 n".into()], code.into())
             }
             Key::Write(dtype) => {

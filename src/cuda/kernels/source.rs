@@ -61,7 +61,8 @@ impl Part {
     }
 }
 
-static OPS: LazyLock<String> = LazyLock::new(|| include_str!("device/ops.cuh").to_owned() + &table());
+static OPS: LazyLock<String> =
+    LazyLock::new(|| include_str!("device/ops.cuh").to_owned() + &table());
 
 /// The op table's CUDA column as functions: `ft::op_add<T>(a, b)`.
 fn table() -> String {
@@ -107,13 +108,14 @@ impl KernelSource {
     ) -> KernelSource {
         let tail = format!("({}) {{\n{code}}}\n", params.join(", "));
         let entry = format!("{prefix}_{:016x}", fnv1a(&[tail.as_bytes(), &threads.to_le_bytes()]));
-        let body = format!("extern \"C\" __global__ void __launch_bounds__({threads}) {entry}{tail}");
+        let body =
+            format!("extern \"C\" __global__ void __launch_bounds__({threads}) {entry}{tail}");
         KernelSource { entry, parts, body }
     }
 
-    /// The same for a kernel whose threads hold much: the compiler takes the registers that it wants
-    /// for one block, and does not spill some to make room for more. (Where threads hold little and
-    /// wait for memory, more blocks are worth more.)
+    /// The same for a kernel whose threads hold much: the compiler takes the registers that it
+    /// wants for one block, and does not spill some to make room for more. (Where threads hold
+    /// little and wait for memory, more blocks are worth more.)
     pub fn with_registers(mut self, threads: u32) -> KernelSource {
         let bounds = format!("__launch_bounds__({threads}");
         self.body = self.body.replacen(&bounds, &(bounds.clone() + ", 1"), 1);

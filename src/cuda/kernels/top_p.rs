@@ -45,8 +45,9 @@ impl Key {
     /// The kernel as CUDA C.
     pub fn source(&self) -> KernelSource {
         let t = storage(self.0);
-        let params =
-            [format!("const {t}* x, const double* shares, {t}* out, i64 n, i64 step, ft::Geo64<2> geo")];
+        let params = [format!(
+            "const {t}* x, const double* shares, {t}* out, i64 n, i64 step, ft::Geo64<2> geo"
+        )];
         let code = "    i64 off[2];\n    ft::offsets<2, ft::Geo64>(geo, blockIdx.x, off);\n    \
                     ft::top_p(x + off[0], n, step, shares[off[1]], out + blockIdx.x * n);\n";
         let parts = &[Part::Base, Part::Ops, Part::Scan, Part::TopP];

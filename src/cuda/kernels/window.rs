@@ -22,7 +22,11 @@ fn fits(w: &Window) -> bool {
             let reach = w.kernel[a].saturating_mul(w.dilation[a]);
             let walked = w.output[a].saturating_mul(w.stride[a]);
             let [before, after] = w.padding[a];
-            small(w.input[a]) && small(2 * before) && small(2 * after) && small(reach) && small(walked)
+            small(w.input[a])
+                && small(2 * before)
+                && small(2 * after)
+                && small(reach)
+                && small(walked)
         })
 }
 
@@ -167,7 +171,14 @@ pub(crate) fn from_columns(
 ) -> Option<Plan> {
     let n = batch * channels * window.room();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, Arg::U32(adds as u32), arg(window), split(window.input, 1, 1, wide)];
+    let args = smallvec![
+        X,
+        OUT,
+        number,
+        Arg::U32(adds as u32),
+        arg(window),
+        split(window.input, 1, 1, wide)
+    ];
     fits(window).then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
@@ -233,7 +244,15 @@ pub(crate) fn max(
     let (g, steps) = planes(window, shape, strides)?;
     let n = g.numel() * window.places();
     let (wide, number) = count(n);
-    let args = smallvec![X, OUT, number, arg(window), split(window.output, 1, 1, wide), g.arg(true), steps];
+    let args = smallvec![
+        X,
+        OUT,
+        number,
+        arg(window),
+        split(window.output, 1, 1, wide),
+        g.arg(true),
+        steps
+    ];
     fits(window).then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
@@ -278,8 +297,9 @@ impl Key {
                     "const {t}* x, {t}* columns, {i} n, ft::Window w, ft::Split<{i}> split, ft::Steps5 step, u64 row_step, u64 \
                      batch_step"
                 );
-                let code =
-                    format!("    ft::im2col<{t}, {i}>(x, columns, n, w, split, step, row_step, batch_step);\n");
+                let code = format!(
+                    "    ft::im2col<{t}, {i}>(x, columns, n, w, split, step, row_step, batch_step);\n"
+                );
                 ("im2col", params, code)
             }
             Key::FromColumns { columns, dtype, wide } => {
@@ -287,7 +307,9 @@ impl Key {
                 let params = format!(
                     "const {a}* columns, {t}* out, {i} n, u32 adds, ft::Window w, ft::Split<{i}> split"
                 );
-                let code = format!("    ft::col2im<{a}, {t}, {i}>(columns, out, n, adds != 0, w, split);\n");
+                let code = format!(
+                    "    ft::col2im<{a}, {t}, {i}>(columns, out, n, adds != 0, w, split);\n"
+                );
                 ("col2im", params, code)
             }
             Key::Convolve { dtype, back, wide } => {

@@ -47,7 +47,8 @@ fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> R
         }
         planned = plan(&views);
     }
-    let refused = || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
+    let refused =
+        || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
     run(cuda, planned.ok_or_else(refused)?, &views, &[out])
 }
 
@@ -61,13 +62,15 @@ impl OnCuda for Attention {
 impl OnCuda for PagedAttention {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let (inputs, out) = (run.inputs(), run.output());
-        let refused = || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
+        let refused =
+            || Refusal::kernel(format!("attention of shape {:?} has no CUDA kernel", out.shape));
         let lie = |i: usize| paged::Lie {
             dtype: inputs[i].dtype,
             shape: inputs[i].shape,
             strides: inputs[i].strides,
         };
-        let plan = paged::plan([0, 1, 2, 3, 4].map(lie), self.scale, self.causal).ok_or_else(refused)?;
+        let plan =
+            paged::plan([0, 1, 2, 3, 4].map(lie), self.scale, self.causal).ok_or_else(refused)?;
         super::run(run, plan, inputs, &[out])
     }
 }

@@ -2,8 +2,9 @@
 //! over columns.
 //!
 //! For those the elements under each output are laid below each other (`im2col`), so that cuBLAS
-//! does the work; in groups a direct kernel does. The batch is cut so that columns stay within bounds.
-//! Halves are added in float32, and where sums are cut, they are rounded to halves once at the end.
+//! does the work; in groups a direct kernel does. The batch is cut so that columns stay within
+//! bounds. Halves are added in float32, and where sums are cut, they are rounded to halves once at
+//! the end.
 
 use super::OnCuda;
 use super::{cast, contiguous, copy_to, fill, operand, reread, run};
@@ -42,7 +43,12 @@ fn numbers(strides: &[isize]) -> Strides {
     Strides::from_slice(strides)
 }
 
-fn multiply(cuda: &mut CudaRun<'_>, product: &Product, [a, b]: [u64; 2], out: u64) -> Result<(), Refusal> {
+fn multiply(
+    cuda: &mut CudaRun<'_>,
+    product: &Product,
+    [a, b]: [u64; 2],
+    out: u64,
+) -> Result<(), Refusal> {
     let view = |ptr| CudaView { ptr, dtype: product.dtype, shape: &[], strides: &[] };
     let to = CudaViewMut { ptr: out, dtype: product.dtype, shape: &[] };
     cuda.work(product, &[view(a), view(b)], &[to])
@@ -116,7 +122,8 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     if geo.groups > 1 {
         let strides = [x.strides, w.strides];
         let way = Way::Forward { adds };
-        let plan = window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
+        let plan =
+            window::convolve(x.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
         run(cuda, planned(plan)?, &[x, w], &[out])?;
     } else {
         let mut lent = Strides::new();
@@ -142,7 +149,8 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
             let columns = cuda.scratch(most * each * size)?;
             for start in (0..geo.batch).step_by(most) {
                 let count = most.min(geo.batch - start);
-                let plan = window::columns(x.dtype, [count, depth], window, x.strides, places, each);
+                let plan =
+                    window::columns(x.dtype, [count, depth], window, x.strides, places, each);
                 let to = CudaViewMut { ptr: columns, dtype: x.dtype, shape: &[] };
                 run(cuda, planned(plan)?, &[part(&x, start, x.shape)], &[to])?;
                 let b = numbers(&[each as isize, places as isize, 1]);
@@ -165,7 +173,8 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let adds = begin(cuda)?;
     if geo.groups > 1 {
         let (strides, way) = ([dy.strides, w.strides], Way::Back { adds });
-        let plan = window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
+        let plan =
+            window::convolve(dy.dtype, way, [geo.batch, geo.groups], geo.channels, window, strides);
         return run(cuda, planned(plan)?, &[dy, w], &[out]);
     }
     // Products of halves are added, and then added up, in float32.
@@ -258,9 +267,17 @@ fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let view = CudaView { ptr: sums, dtype: to, shape: &shape, strides: &strides };
     let total = match to == dtype {
         true => out,
-        false => CudaViewMut { ptr: cuda.scratch(weight * to.size())?, dtype: to, shape: out.shape },
+        false => {
+            CudaViewMut { ptr: cuda.scratch(weight * to.size())?, dtype: to, shape: out.shape }
+        }
     };
-    let plan = reduce::plan(ReduceOp::Sum, &reduce::identity(to), &shape, &[true, false], &[operand(&view)]);
+    let plan = reduce::plan(
+        ReduceOp::Sum,
+        &reduce::identity(to),
+        &shape,
+        &[true, false],
+        &[operand(&view)],
+    );
     run(cuda, planned(plan)?, &[view], &[total])?;
     if to != dtype {
         let strides = contiguous_strides(total.shape);

@@ -46,7 +46,8 @@ pub(super) fn look(
     }
     let x = CudaView { shape, strides: from, ..index };
     let indexed = Indexed { dtype: index.dtype, strides, positions: at, from_end };
-    let to = CudaViewMut { ptr: cuda.scratch(index.numel())?, dtype: crate::dtype::DType::U8, shape };
+    let to =
+        CudaViewMut { ptr: cuda.scratch(index.numel())?, dtype: crate::dtype::DType::U8, shape };
     let plan = index::gather(1, shape, 0, operand(&x), size, indexed, align(to.ptr));
     run(cuda, plan.ok_or_else(|| refused("an index", shape))?, &[x, index], &[to])
 }
@@ -68,13 +69,15 @@ fn gather(
         return look(cuda, index, size, from_end);
     }
     let indexed = Indexed { dtype: index.dtype, strides: index_at, positions, from_end };
-    let plan = index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
+    let plan =
+        index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
     if let Some(plan) = plan {
         return run(cuda, plan, &[x, index], &[out]);
     }
     let mut strides = Strides::new();
     let x = super::packed(cuda, x, &mut strides)?;
-    let plan = index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
+    let plan =
+        index::gather(x.dtype.size(), out.shape, dim, operand(&x), size, indexed, align(out.ptr));
     run(cuda, plan.ok_or_else(|| refused(name, out.shape))?, &[x, index], &[out])
 }
 
@@ -109,8 +112,10 @@ fn embedding(cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
     let index = super::contiguous(cuda, index, &mut lent)?;
     let rows = [index.numel(), table.shape[1]];
     debug_assert_eq!(out.shape.len(), rank + 1);
-    let indexed = Indexed { dtype: index.dtype, strides: &[1, 0], positions: &[1, 0], from_end: false };
-    let plan = index::gather(table.dtype.size(), &rows, 0, operand(&table), size, indexed, align(out.ptr));
+    let indexed =
+        Indexed { dtype: index.dtype, strides: &[1, 0], positions: &[1, 0], from_end: false };
+    let plan =
+        index::gather(table.dtype.size(), &rows, 0, operand(&table), size, indexed, align(out.ptr));
     run(cuda, plan.ok_or_else(|| refused("embedding", out.shape))?, &[table, index], &[out])
 }
 
@@ -131,7 +136,8 @@ fn scatter(
     let [a, b] = &mut lent;
     let (mut index, mut source) = (index, source);
     let plan = |index: &CudaView<'_>, source: &CudaView<'_>| {
-        let indexed = Indexed { dtype: index.dtype, strides: index.strides, positions, from_end: true };
+        let indexed =
+            Indexed { dtype: index.dtype, strides: index.strides, positions, from_end: true };
         index::scatter(mode, out.dtype, index.shape, dim, source.strides, indexed, out.shape)
     };
     if plan(&index, &source).is_none() {
@@ -215,7 +221,13 @@ impl OnCuda for OneHot {
 impl OnCuda for Scatter {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let index = run.inputs()[1];
-        scatter(run, checked(self.dim, index.shape.len()), self.mode, index, &contiguous_strides(index.shape))
+        scatter(
+            run,
+            checked(self.dim, index.shape.len()),
+            self.mode,
+            index,
+            &contiguous_strides(index.shape),
+        )
     }
 
     fn looks(&self) -> bool {

@@ -127,7 +127,11 @@ pub(crate) fn run(
 }
 
 /// Copies elements in row-major order to contiguous memory that does not overlap.
-pub(crate) fn copy_to(cuda: &mut CudaRun<'_>, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+pub(crate) fn copy_to(
+    cuda: &mut CudaRun<'_>,
+    from: CudaView<'_>,
+    to: CudaViewMut<'_>,
+) -> Result<(), Refusal> {
     cuda.queue.copy(from, to)
 }
 
@@ -182,7 +186,9 @@ pub(crate) fn walk_all<const N: usize>(
     }
     match plan(&views) {
         Some(plan) => run(cuda, plan, &views, outputs),
-        None => Err(Refusal::kernel(format!("{name} of shape {:?} has no CUDA kernel", views[0].shape))),
+        None => {
+            Err(Refusal::kernel(format!("{name} of shape {:?} has no CUDA kernel", views[0].shape)))
+        }
     }
 }
 
@@ -199,16 +205,28 @@ pub(crate) fn program(
 }
 
 /// Converts elements to another type.
-pub(crate) fn cast(cuda: &mut CudaRun<'_>, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+pub(crate) fn cast(
+    cuda: &mut CudaRun<'_>,
+    from: CudaView<'_>,
+    to: CudaViewMut<'_>,
+) -> Result<(), Refusal> {
     let mut p = Program::default();
     let x = p.push(Code::Input(0), from.dtype, from.dtype);
-    let y = if from.dtype == to.dtype { x } else { p.push(Code::Cast(Arg::Reg(x)), from.dtype, to.dtype) };
+    let y = if from.dtype == to.dtype {
+        x
+    } else {
+        p.push(Code::Cast(Arg::Reg(x)), from.dtype, to.dtype)
+    };
     p.outputs.push(y);
     program(cuda, &p, &[from], to)
 }
 
 /// The same number everywhere.
-pub(crate) fn fill(cuda: &mut CudaRun<'_>, number: Scalar, to: CudaViewMut<'_>) -> Result<(), Refusal> {
+pub(crate) fn fill(
+    cuda: &mut CudaRun<'_>,
+    number: Scalar,
+    to: CudaViewMut<'_>,
+) -> Result<(), Refusal> {
     let mut p = Program::default();
     let y = p.push(Code::Fill(number), to.dtype, to.dtype);
     p.outputs.push(y);

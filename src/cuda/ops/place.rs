@@ -40,7 +40,8 @@ fn cat(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
 fn assign(cuda: &mut CudaRun<'_>, part: &Layout) -> Result<(), Refusal> {
     let source = cuda.inputs()[1];
     let lead = part.shape.rank() - source.shape.len();
-    let own = |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
+    let own =
+        |i: usize| (i >= lead && source.shape[i - lead] != 1).then(|| source.strides[i - lead]);
     let strides: Strides = (0..part.shape.rank()).map(|i| own(i).unwrap_or(0)).collect();
     let source = CudaView { shape: &part.shape, strides: &strides, ..source };
     copy_into(cuda, source, &part.strides, part.offset)

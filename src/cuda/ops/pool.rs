@@ -24,7 +24,9 @@ fn mean(cuda: &mut CudaRun<'_>, w: &Window, by: Divisor, back: bool) -> Result<(
         Divisor::Met => (0, false),
         Divisor::Padded => (0, true),
     };
-    walk(cuda, x, &[out], "avg_pool", |x| window::mean(x.dtype, back, w, x.shape, x.strides, fixed, padded))
+    walk(cuda, x, &[out], "avg_pool", |x| {
+        window::mean(x.dtype, back, w, x.shape, x.strides, fixed, padded)
+    })
 }
 
 impl OnCuda for Pool {

@@ -31,7 +31,8 @@ impl OnCuda for QuantizedLinear {
         let [a, b] = &mut lent;
         let (x, w) = (contiguous(cuda, x, a)?, weight(cuda, w, b)?);
         let plan = quantized::linear(self.0, out.numel() / self.0.rows);
-        let refused = || Refusal::kernel(format!("linear of shape {:?} has no CUDA kernel", x.shape));
+        let refused =
+            || Refusal::kernel(format!("linear of shape {:?} has no CUDA kernel", x.shape));
         run(cuda, plan.ok_or_else(refused)?, &[x, w], &[out])
     }
 }

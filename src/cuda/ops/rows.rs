@@ -36,7 +36,8 @@ fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<
         return Ok(());
     }
     let dtype = inputs.iter().fold(inputs[0].dtype, |d, v| d.promote(v.dtype));
-    let mut lent: SmallVec<[[Strides; 2]; 3]> = SmallVec::from_elem(Default::default(), inputs.len());
+    let mut lent: SmallVec<[[Strides; 2]; 3]> =
+        SmallVec::from_elem(Default::default(), inputs.len());
     let mut strides = Strides::new();
     let mut views: SmallVec<[CudaView<'_>; 3]> = SmallVec::new();
     for (k, (view, [a, b])) in inputs.iter().zip(&mut lent).enumerate() {
@@ -47,11 +48,14 @@ fn norm(cuda: &mut CudaRun<'_>, op: RowOp, trailing: usize, eps: f64) -> Result<
     }
     let to = match dtype == out.dtype {
         true => out,
-        false => CudaViewMut { ptr: cuda.scratch(out.numel() * dtype.size())?, dtype, shape: out.shape },
+        false => {
+            CudaViewMut { ptr: cuda.scratch(out.numel() * dtype.size())?, dtype, shape: out.shape }
+        }
     };
     let rank = out.shape.len();
     let dims: SmallVec<[bool; 8]> = (0..rank).map(|d| d >= rank - trailing).collect();
-    let plan = |x: &CudaView<'_>| softmax::plan(op, dtype, x.shape, &dims, operand(x), align(to.ptr), eps);
+    let plan =
+        |x: &CudaView<'_>| softmax::plan(op, dtype, x.shape, &dims, operand(x), align(to.ptr), eps);
     if plan(&views[0]).is_none() {
         views[0] = packed(cuda, views[0], &mut strides)?;
     }

@@ -23,7 +23,11 @@ fn sorted(
         return Ok(());
     }
     let other = if positions { x.dtype } else { DType::I64 };
-    let spare = CudaViewMut { ptr: cuda.scratch(out.numel() * other.size())?, dtype: other, shape: out.shape };
+    let spare = CudaViewMut {
+        ptr: cuda.scratch(out.numel() * other.size())?,
+        dtype: other,
+        shape: out.shape,
+    };
     let outs = if positions { [spare, out] } else { [out, spare] };
     walk(cuda, x, &outs, "sort", |x| sort::plan(x.dtype, x.shape, dim, operand(x), k, descending))
 }

@@ -71,8 +71,8 @@ impl Lane {
         self.bell.notify_all();
     }
 
-    /// Takes the post, with the next event; waits for both to be had, or for the end. Who has the post gives
-    /// it back first.
+    /// Takes the post, with the next event; waits for both to be had, or for the end. Who has the
+    /// post gives it back first.
     pub fn next_event(&self, has_post: bool, over: impl Fn() -> bool) -> Option<(u64, Event)> {
         let mut sky = self.sky();
         sky.is_reaped &= !has_post;
@@ -102,7 +102,10 @@ impl Lane {
     ///
     /// # Errors
     /// Those of `another`, where there is no reaper at all.
-    pub fn call_reaper<E>(&self, another: impl FnOnce() -> Result<JoinHandle<()>, E>) -> Result<(), E> {
+    pub fn call_reaper<E>(
+        &self,
+        another: impl FnOnce() -> Result<JoinHandle<()>, E>,
+    ) -> Result<(), E> {
         let mut sky = self.sky();
         if sky.is_reaped || sky.events.is_empty() {
             return Ok(());
@@ -163,7 +166,9 @@ impl Shared {
         // Staging is of no more use; a landing's is read below.
         drop(cargo);
         let times = timed.and_then(|timed| {
-            lock(&self.lanes[lane].anchor).as_mut().and_then(|anchor| anchor.read(timed, &self.timed))
+            lock(&self.lanes[lane].anchor)
+                .as_mut()
+                .and_then(|anchor| anchor.read(timed, &self.timed))
         });
         let landing = match landing {
             Some(Landing::Piece(piece)) => {

@@ -189,9 +189,9 @@ impl Shared {
         self.see_to(woken.end(), later.end());
     }
 
-    /// Has those woken who were put off, and that dropped, by a thread that nobody waits for: they are a
-    /// user's, and may ask for what only the one that calls this can do. Before the device is open, and
-    /// after its end, that is this one.
+    /// Has those woken who were put off, and that dropped, by a thread that nobody waits for: they
+    /// are a user's, and may ask for what only the one that calls this can do. Before the device is
+    /// open, and after its end, that is this one.
     fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
         match self.heap.open() {
             _ if wakers.is_empty() && leftovers.is_empty() => {}
@@ -301,7 +301,9 @@ impl Runner for CudaRunner {
         let shared = lock(&self.shared).clone();
         match shared.and_then(|shared| shared.heap.free_memory()) {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
-            None => DeviceMemory { free: None, total: context::memory(self.ordinal()).unwrap_or(0) },
+            None => {
+                DeviceMemory { free: None, total: context::memory(self.ordinal()).unwrap_or(0) }
+            }
         }
     }
 
@@ -330,7 +332,9 @@ impl Runner for CudaRunner {
 
     fn receive(&self, value: Value, shape: &Shape, dtype: DType) -> Value {
         // What a group has exchanged is this device's already.
-        let own = |heap: &Arc<Heap>| lock(&self.shared).as_ref().is_some_and(|s| Arc::ptr_eq(&s.heap, heap));
+        let own = |heap: &Arc<Heap>| {
+            lock(&self.shared).as_ref().is_some_and(|s| Arc::ptr_eq(&s.heap, heap))
+        };
         let is_own = |buffer: &dyn Buffer| match device(buffer) {
             Some(buffer) => own(&buffer.heap),
             None => buffer.as_any().is::<Handed>(),
@@ -347,13 +351,16 @@ impl Runner for CudaRunner {
         let mut here = buffer.clone();
         if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
             match &*handed.whereabouts() {
-                Whereabouts::Elsewhere(from) => return value.placed.is_none().then(|| from.clone()),
+                Whereabouts::Elsewhere(from) => {
+                    return value.placed.is_none().then(|| from.clone());
+                }
                 Whereabouts::OnTheWay => return None,
                 Whereabouts::Here(buffer) => here = buffer.clone(),
             }
         }
         let to: &CudaRunner = to.as_any().downcast_ref()?;
-        let heap = |runner: &CudaRunner| lock(&runner.shared).as_ref().map(|shared| shared.heap.clone());
+        let heap =
+            |runner: &CudaRunner| lock(&runner.shared).as_ref().map(|shared| shared.heap.clone());
         let (from, to) = (heap(self)?, heap(to)?);
         let near = from.ordinal == to.ordinal || from.peers.reach(from.open()?, to.open()?);
         let value = Value { storage: Storage::Shared(here), placed: value.placed.clone() };

@@ -1,6 +1,6 @@
 //! A lane's reaper: waits for the lane's events, one after the other, and publishes what is
-//! through. Wakers are a user's, and may wait for what comes later on this lane: while it calls them
-//! another has its post, if there is something to wait for.
+//! through. Wakers are a user's, and may wait for what comes later on this lane: while it calls
+//! them another has its post, if there is something to wait for.
 //!
 //! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the
 //! driver on an event made for that. Every answer but "reached" and "not yet" ends the device, and

@@ -41,7 +41,8 @@ impl Worker {
         call: &Call,
         mut last_try: bool,
     ) -> Result<Known, Trouble> {
-        let edges = |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
+        let edges =
+            |of: &NodeLink| inputs.iter().filter(|i| i.address() == of.address()).count() as u32;
         let given: Vec<GivenOperand> = inputs
             .iter()
             .map(|input| {
@@ -50,7 +51,8 @@ impl Worker {
                 GivenOperand { operand, doubts }
             })
             .collect();
-        let before = lock(&call.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
+        let before =
+            lock(&call.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
         if before.is_none() && self.shared.manner.graphs {
             match self.gear.replay(lane, call, &given)? {
                 Some(outputs) => {
@@ -65,7 +67,11 @@ impl Worker {
         let mut under_way = before.map_or_else(|| UnderWay::new(call), |state| *state);
         self.gear.runs_in_parts();
         while let Some(step) = under_way.progress.step(call) {
-            let range = if self.shared.manner.nvtx { nvtx::range(step.work.nodes().map(named)) } else { None };
+            let range = if self.shared.manner.nvtx {
+                nvtx::range(step.work.nodes().map(named))
+            } else {
+                None
+            };
             let queued = self.gear.call_step(lane, call, step, &given, &mut under_way, last_try);
             drop(range);
             if let Err(trouble) = queued {

@@ -1,9 +1,9 @@
 //! The device's thread: attends to the intake, calls the machine, queues its steps on the GPU.
 //!
 //! Everything that launches, loads or allocates happens here, and nothing here waits for the GPU. A
-//! step that cannot be queued yet (an operand is still being copied, a kernel is being compiled, memory
-//! is short and some is about to come free) stays at the head of its lane and is tried again when that
-//! may have changed.
+//! step that cannot be queued yet (an operand is still being copied, a kernel is being compiled,
+//! memory is short and some is about to come free) stays at the head of its lane and is tried again
+//! when that may have changed.
 
 #![allow(unsafe_code)]
 
@@ -39,8 +39,9 @@ const COVERED_AFTER: u32 = 32;
 enum PutOff {
     /// What it waits for is not through yet, or an operand is on its way.
     Moving,
-    /// Something is made in the background, where so much had been made when it was tried. Nothing else
-    /// helps it: a try may allocate and free, which is something that moves, so it would go on and on.
+    /// Something is made in the background, where so much had been made when it was tried. Nothing
+    /// else helps it: a try may allocate and free, which is something that moves, so it would go on
+    /// and on.
     Making(u64),
     /// Memory is short.
     Memory,
@@ -204,14 +205,16 @@ impl Worker {
                 self.shared.lose(format_args!("{call} says {}", describe(status)));
             }
             Trouble::OutOfMemory { bytes } => {
-                self.shared.lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
+                self.shared
+                    .lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
             }
             Trouble::Refused(refusal) => self.shared.lose(refusal),
             Trouble::Later(_) => unreachable!("only steps are tried again"),
         }
     }
 
-    /// One round of everything; true where anything was done. What it lets go of and is a user's goes on another thread.
+    /// One round of everything; true where anything was done. What it lets go of and is a user's
+    /// goes on another thread.
     fn turn(&mut self) -> Result<bool, Trouble> {
         let later = Later::begin();
         let did = self.round();
@@ -238,7 +241,8 @@ impl Worker {
             did |= self.settle_done(&mut desk);
             did |= shared.conduct(&mut desk);
             did |= !desk.machine.is_ended() && self.take_steps(&mut desk);
-            // One that was shut down goes on until its values are gone, and then gives back what it has.
+            // One that was shut down goes on until its values are gone, and then gives back what it
+            // has.
             desk.machine.is_ended() && !shared.port.is_shut_down()
         };
         shared.see_to(woken.end(), Leftovers::new());
@@ -372,7 +376,10 @@ impl Worker {
     /// that was dropped.
     fn has_all_memory(&self) -> bool {
         let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
-        !freed && !self.shared.port.has_news() && lock(&self.shared.desk).is_clear() && self.is_alone()
+        !freed
+            && !self.shared.port.has_news()
+            && lock(&self.shared.desk).is_clear()
+            && self.is_alone()
     }
 
     /// Goes on with copies to the device, and from it.

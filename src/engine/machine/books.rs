@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 impl Machine {
     /// Makes an entry of a pending node; `None` where somebody has claimed it already.
     pub(super) fn add(&mut self, node: NodeLink) -> Option<u32> {
-        if !std::ptr::eq(node.home as *const _ as *const (), self.port as *const Port as *const ()) {
+        if !std::ptr::eq(node.home as *const _ as *const (), self.port as *const Port as *const ())
+        {
             return None;
         }
         if node.completion.set(ENTERED).phase() != Phase::Pending {
@@ -64,7 +65,8 @@ impl Machine {
     /// An entry for a node that somebody else computes now; `None` where it has just ended.
     pub(super) fn outside_entry(&mut self, node: NodeLink) -> Option<u32> {
         if node.completion.state().has(TRACED) {
-            // A thread of a region's closure has asked for it: that closure may wait for the thread.
+            // A thread of a region's closure has asked for it: that closure may wait for the
+            // thread.
             refuse_traced(&node);
         }
         let (waker, mut bell) = (self.waker(&node), None);

@@ -8,7 +8,8 @@ use crate::graph::node::Op;
 impl Machine {
     /// Longest time that this node may be held back: 2 % of its own estimated time.
     fn hold_ns(&self, e: u32) -> u64 {
-        let node = &self.entries[e as usize].as_ref().expect("a number is given up with its entry").node;
+        let node =
+            &self.entries[e as usize].as_ref().expect("a number is given up with its entry").node;
         if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
             return 0;
         }
@@ -24,7 +25,8 @@ impl Machine {
             let deadline = x.since + hold;
             if hold >= 200 && deadline > now {
                 x.stage = Stage::Held;
-                self.held_until = if self.held.is_empty() { deadline } else { self.held_until.min(deadline) };
+                self.held_until =
+                    if self.held.is_empty() { deadline } else { self.held_until.min(deadline) };
                 self.held.push((e, generation));
             } else {
                 self.make_ready(e);
@@ -86,7 +88,9 @@ impl Machine {
                 continue;
             }
             let (bytes, generation) = (x.node.bytes(), x.generation);
-            if self.in_flight > 0 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max {
+            if self.in_flight > 0
+                && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max
+            {
                 // It stays first in line; a step larger than the limit runs alone.
                 match stream >= self.limits.streams || is_urgent(&self.look_up(e).node.op) {
                     true => self.urgent.push_front((e, generation)),
@@ -107,9 +111,9 @@ impl Machine {
         (self.streams[s].depth() < self.limits.depth_max).then_some(s)
     }
 
-    /// Chooses a ready entry and the stream for it: what is urgent comes first, in a stream of its own
-    /// where there is one; chains continue where they are; whatever begins goes to the least busy
-    /// stream, so that independent work overlaps in whatever order it came.
+    /// Chooses a ready entry and the stream for it: what is urgent comes first, in a stream of its
+    /// own where there is one; chains continue where they are; whatever begins goes to the least
+    /// busy stream, so that independent work overlaps in whatever order it came.
     fn pick(&mut self) -> Option<(u32, u16)> {
         let count = self.limits.streams as usize;
         while let Some(&(e, generation)) = self.urgent.front() {

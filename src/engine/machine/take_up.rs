@@ -120,7 +120,8 @@ impl Machine {
     ) -> SmallVec<[u8; 2]> {
         let observed = |k: &usize| {
             let node = &group.members[*k].0;
-            let inside = self.edges_inside(*k, group, end) + (node.address() == borrowed.address()) as u32;
+            let inside =
+                self.edges_inside(*k, group, end) + (node.address() == borrowed.address()) as u32;
             is_observed(node, inside)
         };
         (0..group.members.len()).filter(observed).map(|k| k as u8).collect()
@@ -163,7 +164,8 @@ impl Machine {
                 }
                 let node = self.entry(c).node.clone();
                 if matches!(node.op, Op::Reduce(_)) {
-                    let movable = matches!(self.entry(c).stage, Stage::Waiting) && self.entry(c).blocked == 1;
+                    let movable =
+                        matches!(self.entry(c).stage, Stage::Waiting) && self.entry(c).blocked == 1;
                     if end.is_none() && movable && k >= members_from {
                         end = Some((c, (k - members_from) as u8));
                     }
@@ -218,7 +220,9 @@ impl Machine {
         let x = self.entry(e);
         let node = x.node.clone();
         let free = matches!(x.stage, Stage::Waiting | Stage::Held | Stage::Ready);
-        let fits = node.op.is_elementwise() && !matches!(node.op, Op::Fill(_)) && node.shape == first.shape;
+        let fits = node.op.is_elementwise()
+            && !matches!(node.op, Op::Fill(_))
+            && node.shape == first.shape;
         if !free || !fits || depth == 0 || !group.has_room() {
             return false;
         }

@@ -1,8 +1,9 @@
-//! What becomes of devices in a process that was forked: threads stay with the parent, so that nothing would
-//! ever run in the child, and every await there would wait for ever. In the child such devices have ended.
+//! What becomes of devices in a process that was forked: threads stay with the parent, so that
+//! nothing would ever run in the child, and every await there would wait for ever. In the child
+//! such devices have ended.
 //!
-//! The handler runs between `fork` and the child's next step, while any lock may be held by a thread that is not
-//! there: it walks a list that only grows, and sets flags.
+//! The handler runs between `fork` and the child's next step, while any lock may be held by a
+//! thread that is not there: it walks a list that only grows, and sets flags.
 
 #![allow(unsafe_code)]
 
@@ -35,8 +36,8 @@ static LIST: AtomicPtr<Listed> = AtomicPtr::new(std::ptr::null_mut());
 pub(super) fn list(life: &'static Life) {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
-        // SAFETY: the handler does what may be done in a child of a process with threads. (A refusal leaves the
-        // child to wait, as it did before.)
+        // SAFETY: the handler does what may be done in a child of a process with threads. (A
+        // refusal leaves the child to wait, as it did before.)
         let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
     let listed = Box::into_raw(Box::new(Listed { life, next: LIST.load(Acquire) }));

@@ -1,7 +1,8 @@
-//! What the engine is asked to look at: how it is told, and how a poll takes back what it has run itself.
+//! What the engine is asked to look at: how it is told, and how a poll takes back what it has run
+//! itself.
 //!
-//! Called by whoever makes, drops or awaits a value, and by who attends to the intake. Knows nothing of what a look
-//! brings.
+//! Called by whoever makes, drops or awaits a value, and by who attends to the intake. Knows
+//! nothing of what a look brings.
 
 #![allow(unsafe_code)]
 
@@ -79,8 +80,9 @@ impl Port {
         std::mem::take(&mut *awaited)
     }
 
-    /// Something is in the intake that no poll will run, be it most of the time: whoever attends is to look at once. (Beside a
-    /// push a take may miss it; then the look is as late as at what polls run.)
+    /// Something is in the intake that no poll will run, be it most of the time: whoever attends is
+    /// to look at once. (Beside a push a take may miss it; then the look is as late as at what
+    /// polls run.)
     #[inline]
     pub fn is_in_hurry(&self) -> bool {
         self.hurry.load(Relaxed)
@@ -107,7 +109,8 @@ impl Port {
         !self.intake.is_empty() || self.has_awaited.load(SeqCst)
     }
 
-    /// True where nobody else can reach a node that a poll has run, but by the intake, and nobody has waited for it.
+    /// True where nobody else can reach a node that a poll has run, but by the intake, and nobody
+    /// has waited for it.
     #[inline]
     pub fn is_alone(&self, node: Lent<'_, Node>) -> bool {
         let node = node.handle();
@@ -139,21 +142,27 @@ impl Port {
         true
     }
 
-    /// Takes back what has ended, lies on top of the intake, and can be reached by these links alone: a poll has run it for another node's
-    /// sake. (A chain of eight took 2.0 us instead of 1.3 where that was left to the engine, and a line takes 0.36 us to another core and back.)
+    /// Takes back what has ended, lies on top of the intake, and can be reached by these links
+    /// alone: a poll has run it for another node's sake. (A chain of eight took 2.0 us instead of
+    /// 1.3 where that was left to the engine, and a line takes 0.36 us to another core and back.)
     #[inline]
     pub fn take_back_all(&'static self, freed: &[NodeLink]) {
         for _ in 0..TAKEN_BACK_MAX {
             // What came last lies on top, and was let go last.
-            let Some(link) = freed.iter().rev().find(|link| self.intake.is_on_top(link.address())) else {
+            let Some(link) = freed.iter().rev().find(|link| self.intake.is_on_top(link.address()))
+            else {
                 break;
             };
-            let links = freed.iter().filter(|other| other.address() == link.address()).count() as u32;
+            let links =
+                freed.iter().filter(|other| other.address() == link.address()).count() as u32;
             let mine = Counts { handles: 0, links };
             let state = link.completion.state();
             // Beside an operand that failed another may be pending still: that is the engine's.
             let ended = state.is_complete() || state.phase() == Phase::Fused;
-            if !ended || !state.has(QUEUED) || link.counts() != (Counts { links: links + 1, ..mine }) {
+            if !ended
+                || !state.has(QUEUED)
+                || link.counts() != (Counts { links: links + 1, ..mine })
+            {
                 break;
             }
             // SAFETY: as above; `link` keeps it alive.

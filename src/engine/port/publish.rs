@@ -134,11 +134,11 @@ impl Port {
             // nobody here looks at any more.
             let links = || unsafe { node.let_go() };
             let let_go = || {
-                // What others have the elements of as well costs nothing to free, and would keep them
-                // from being written over by who comes when this is known.
-                let (now, later): (Inputs, Inputs) = links()
-                    .into_iter()
-                    .partition(|input| input.value().is_some_and(|v| v.bytes_freed() < FREED_BY_CALLER));
+                // What others have the elements of as well costs nothing to free, and would keep
+                // them from being written over by who comes when this is known.
+                let (now, later): (Inputs, Inputs) = links().into_iter().partition(|input| {
+                    input.value().is_some_and(|v| v.bytes_freed() < FREED_BY_CALLER)
+                });
                 free(now);
                 freed.extend(later);
             };

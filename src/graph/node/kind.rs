@@ -27,7 +27,11 @@ pub(crate) trait Source: Send + Sync {
 /// Something that takes a value away (a read): its own node never has elements.
 pub(crate) trait Sink: Send + Sync {
     /// Called with the operand in host memory, by whoever runs or publishes the step.
-    fn take(&self, view: crate::view::View<'_>, parallel: &dyn crate::view::Parallel) -> Result<(), Error>;
+    fn take(
+        &self,
+        view: crate::view::View<'_>,
+        parallel: &dyn crate::view::Parallel,
+    ) -> Result<(), Error>;
     fn name(&self) -> &'static str;
     /// Memory for all elements in row-major order, where the sink takes them as they are: then it
     /// may be filled in pieces, and the sink is not called.

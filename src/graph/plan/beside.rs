@@ -31,7 +31,8 @@ impl PlanStep {
             done.push(first);
             let (mut k, mut looks) = (0, if alone { 0 } else { AHEAD });
             while k < rest.len() && looks > 0 && done.len() - from < MOST {
-                let joins = rest[k].is_worth() && !rest[k].reads.iter().any(|slot| to_come.contains(slot));
+                let joins =
+                    rest[k].is_worth() && !rest[k].reads.iter().any(|slot| to_come.contains(slot));
                 to_come.extend(&rest[k].makes);
                 match joins {
                     true => done.extend(rest.remove(k)),

@@ -36,8 +36,8 @@ pub(crate) struct Sight {
 
 /// `softmax(q k^T scale + mask) v` of `[batch.., rows, width]`, `[batch.., keys, width]`,
 /// `[batch.., keys, out]` and a mask `[batch.., rows, keys]` of bool (true is seen) or of the same
-/// type (added), all of the same batch. A query that sees nothing finds zeros. Of `[batch..]` lengths,
-/// int64, each says how many keys there are; what lies beyond is not read.
+/// type (added), all of the same batch. A query that sees nothing finds zeros. Of `[batch..]`
+/// lengths, int64, each says how many keys there are; what lies beyond is not read.
 pub(crate) fn attention(
     [q, k, v]: [View<'_>; 3],
     [mask, lengths]: [Option<View<'_>>; 2],
@@ -169,7 +169,8 @@ impl<W: Real> Room<'_, W> {
         W::with_scratch(parts.iter().sum::<usize>() + 2 * ROWS + LANES, |scratch| {
             let aligned = scratch.as_ptr().align_offset(64).min(LANES);
             let mut rest = &mut scratch[aligned..];
-            let [k, v, q, scores, part] = parts.map(|n| rest.split_off_mut(..n).unwrap_or_default());
+            let [k, v, q, scores, part] =
+                parts.map(|n| rest.split_off_mut(..n).unwrap_or_default());
             let (largest, rest) = rest.split_at_mut(ROWS);
             let sums = &mut rest[..ROWS];
             f(&mut Room { k: Tile::new(k), v: Tile::new(v), q, scores, part, largest, sums });
@@ -208,10 +209,14 @@ impl<W: Real> Block<W> {
         let end = if self.sight.causal { keys.min(self.first + count) } else { keys };
         for start in (0..end).step_by(KEYS) {
             let len = KEYS.min(end - start);
-            let k = Matrix { at: Shared::new(self.k.from(start, 0)), rows: self.k.cols, cols: self.k.rows };
+            let k = Matrix {
+                at: Shared::new(self.k.from(start, 0)),
+                rows: self.k.cols,
+                cols: self.k.rows,
+            };
             let v = Matrix { at: Shared::new(self.v.from(start, 0)), ..self.v };
-            // SAFETY: keys and values are there and nobody writes them meanwhile; there is room for the scores
-            // and for a part of the output.
+            // SAFETY: keys and values are there and nobody writes them meanwhile; there is room for
+            // the scores and for a part of the output.
             unsafe {
                 room.k.take(k, [width, len]);
                 room.v.take(v, [len, wide]);
@@ -253,7 +258,8 @@ impl<W: Real> Levelled for Powers<'_, '_, W> {
         for (r, row) in room.scores.chunks_mut(len).take(block.count).enumerate() {
             let query = block.first + r;
             // Beyond its own key a causal query sees nothing: what is hidden adds nothing.
-            let seen = if block.sight.causal { (query + 1).saturating_sub(start).min(len) } else { len };
+            let seen =
+                if block.sight.causal { (query + 1).saturating_sub(start).min(len) } else { len };
             let (row, hidden) = row.split_at_mut(seen);
             hidden.fill(W::ZERO);
             if let Some(mask) = &block.mask {
@@ -262,7 +268,9 @@ impl<W: Real> Levelled for Powers<'_, '_, W> {
                 unsafe {
                     if mask.bool {
                         let of = mask.ptr.at(line).cast_const();
-                        beside(row, of, mask.cols, |x, is_seen| *x = if is_seen != 0 { *x } else { W::LEAST });
+                        beside(row, of, mask.cols, |x, is_seen| {
+                            *x = if is_seen != 0 { *x } else { W::LEAST }
+                        });
                     } else {
                         let of = mask.ptr.at(0).cast::<W>().cast_const().wrapping_offset(line);
                         beside(row, of, mask.cols, |x, more| *x = x.add(more));
@@ -312,7 +320,12 @@ unsafe fn beside<W, M: Copy>(row: &mut [W], from: *const M, step: isize, f: impl
 
 /// What becomes of the elements of a row, joined: lane by lane, and then the lanes.
 #[inline(always)]
-fn by_lanes<W: Real>(row: &mut [W], start: W, mut of: impl FnMut(&mut W) -> W, join: impl Fn(W, W) -> W) -> W {
+fn by_lanes<W: Real>(
+    row: &mut [W],
+    start: W,
+    mut of: impl FnMut(&mut W) -> W,
+    join: impl Fn(W, W) -> W,
+) -> W {
     let mut lanes = [start; LANES];
     let (turns, rest) = row.as_chunks_mut::<LANES>();
     for turn in turns {
@@ -351,14 +364,17 @@ mod tests {
             let at = |x: &Value<T>, r: usize, c: usize| x.get(&[b, &[r, c]].concat()).to_f64();
             let scores: Vec<f64> = (0..k.shape[lead])
                 .map(|key| {
-                    let dot: f64 = (0..q.shape[lead + 1]).map(|c| at(q, row, c) * at(k, key, c)).sum();
+                    let dot: f64 =
+                        (0..q.shape[lead + 1]).map(|c| at(q, row, c) * at(k, key, c)).sum();
                     let hidden = sight.causal && key > row;
                     if hidden { f64::NEG_INFINITY } else { dot * sight.scale + seen(b, row, key) }
                 })
                 .collect();
             let most = scores.iter().fold(f64::NEG_INFINITY, |a, &b| a.max(b));
-            let powers: Vec<f64> =
-                scores.iter().map(|s| if most.is_finite() { (s - most).exp() } else { 0.0 }).collect();
+            let powers: Vec<f64> = scores
+                .iter()
+                .map(|s| if most.is_finite() { (s - most).exp() } else { 0.0 })
+                .collect();
             let sum: f64 = powers.iter().sum();
             for c in 0..v.shape[lead + 1] {
                 let all: f64 = powers.iter().enumerate().map(|(key, p)| p * at(v, key, c)).sum();
@@ -388,7 +404,8 @@ mod tests {
         let v = of(rng, [keys, wide], 1.0);
         let sight = Sight { scale: 0.4, causal: turn % 3 == 1 };
         let added = of(rng, [rows, keys], 4.0);
-        let shown = Value::<bool>::random(rng, &[&batch[..], &[rows, keys]].concat(), |r| r.below(5) == 0);
+        let shown =
+            Value::<bool>::random(rng, &[&batch[..], &[rows, keys]].concat(), |r| r.below(5) == 0);
         let index = |b: &[usize], r: usize, c: usize| [b, &[r, c]].concat();
         let long = Value::<i64>::random(rng, &batch, |r| r.below(keys + 20) as i64 - 10);
         let lengths = (turn % 5 > 2).then_some(&long);
@@ -404,11 +421,16 @@ mod tests {
         let shape = [&batch[..], &[rows, wide]].concat();
         let run = |par: &dyn Parallel| {
             let also = [mask, lengths.map(|lengths| lengths.view())];
-            filled::<T>(&shape, |out| attention([q.view(), k.view(), v.view()], also, sight, out, par))
+            filled::<T>(&shape, |out| {
+                attention([q.view(), k.view(), v.view()], also, sight, out, par)
+            })
         };
         let got = run(&Threads { threads: 3, seed: rng.word() });
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            assert!((got.to_f64() - want).abs() < bound, "{turn} {i}: {got:?} {want} {rows} x {keys}");
+            assert!(
+                (got.to_f64() - want).abs() < bound,
+                "{turn} {i}: {got:?} {want} {rows} x {keys}"
+            );
         }
         assert_eq!(got, run(&Serial), "threads show in the result");
     }
@@ -424,7 +446,8 @@ mod tests {
             let (q, k, v) = (of(vec![1.0, 2.0]), of(k), of(vec![1.0; n]));
             let sight = Sight { scale: 1.0, causal: false };
             let views = [q.view(), k.view(), v.view()];
-            let got = filled::<f32>(&[2, 1], |out| attention(views, [None, None], sight, out, &Serial));
+            let got =
+                filled::<f32>(&[2, 1], |out| attention(views, [None, None], sight, out, &Serial));
             assert!(got.iter().all(|x| x.is_nan()), "{got:?} of {} such keys", bad.len());
         }
     }

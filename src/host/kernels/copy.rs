@@ -10,8 +10,8 @@ use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
 use std::marker::PhantomData;
 
-/// Bytes below which a further thread does not pay (512 KiB in order 29.6, 17.3, 28.7 us, filled 29.6,
-/// 18.4, 27.9; 256 KiB turned 41.6, 23.9, 41.4).
+/// Bytes below which a further thread does not pay (512 KiB in order 29.6, 17.3, 28.7 us, filled
+/// 29.6, 18.4, 27.9; 256 KiB turned 41.6, 23.9, 41.4).
 const PART_BYTES: usize = 256 << 10;
 
 /// Where a copy writes when that is not contiguous: a part of a value that is the kernel's own.
@@ -69,7 +69,13 @@ pub(crate) fn copy_into(src: View<'_>, dst: &Window<'_>, par: &dyn Parallel) {
 }
 
 /// Copies elements of a size over a nest of destination and source, which is not empty.
-pub(super) fn copy_nest(nest: Nest<2>, size: usize, dst: *mut u8, src: *const u8, par: &dyn Parallel) {
+pub(super) fn copy_nest(
+    nest: Nest<2>,
+    size: usize,
+    dst: *mut u8,
+    src: *const u8,
+    par: &dyn Parallel,
+) {
     match size {
         1 => copy_sized::<u8>(nest, dst, src, par),
         2 => copy_sized::<u16>(nest, dst, src, par),
@@ -98,15 +104,23 @@ pub(crate) fn fill(value: Scalar, dst: &ViewMut<'_>, par: &dyn Parallel) {
 
 /// The copy for elements of one size: puts the loops into an order that is good for memory, and
 /// chooses between rows, transposed tiles and single elements.
-fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *const u8, par: &dyn Parallel) {
+fn copy_sized<T: Copy + Send + Sync>(
+    mut nest: Nest<2>,
+    dst: *mut u8,
+    src: *const u8,
+    par: &dyn Parallel,
+) {
     let (to, from) = (Shared::<T>::new(dst), Shared::<T>::new(src.cast_mut()));
     // The destination's order: writes that jump cost more than reads that do.
-    nest.dims.sort_by_key(|d| std::cmp::Reverse((d.step[0].unsigned_abs(), d.step[1].unsigned_abs())));
+    nest.dims
+        .sort_by_key(|d| std::cmp::Reverse((d.step[0].unsigned_abs(), d.step[1].unsigned_abs())));
     let mut nest = nest.merged();
     let least = PART_BYTES / size_of::<T>();
     let row = nest.dims.pop().unwrap_or(Dim { size: 1, step: [1, 1] });
     let across = nest.dims.iter().position(|d| d.step[1] == 1 && d.size >= TILE / 2);
-    if let (true, Some(j), 1) = (row.step[1].unsigned_abs() > 1 && row.size >= TILE / 2, across, row.step[0]) {
+    if let (true, Some(j), 1) =
+        (row.step[1].unsigned_abs() > 1 && row.size >= TILE / 2, across, row.step[0])
+    {
         let column = nest.dims.remove(j);
         // A turned element takes the time of two.
         return transpose(&nest, column, row, to, from, least / 2, par);
@@ -121,8 +135,10 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
                 for c in 0..cuts {
                     if part.contains(&(r * cuts + c)) {
                         let cut = slice_of(row.size, cuts, c);
-                        let (d, s) =
-                            (d + cut.start as isize * row.step[0], s + cut.start as isize * row.step[1]);
+                        let (d, s) = (
+                            d + cut.start as isize * row.step[0],
+                            s + cut.start as isize * row.step[1],
+                        );
                         // SAFETY: both views are valid at every index of the shape, which these
                         // are; parts write elements that do not meet; what is written is nobody
                         // else's.
@@ -137,7 +153,8 @@ fn copy_sized<T: Copy + Send + Sync>(mut nest: Nest<2>, dst: *mut u8, src: *cons
 /// One row.
 ///
 /// # Safety
-/// `d` is valid for writes and `s` for reads at `i * step` for `i` below `n`, and they do not overlap.
+/// `d` is valid for writes and `s` for reads at `i * step` for `i` below `n`, and they do not
+/// overlap.
 #[inline(always)]
 unsafe fn copy_row<T: Copy>(d: *mut T, s: *const T, n: usize, step: [isize; 2]) {
     // SAFETY: by the caller's promise, in each arm.
@@ -207,7 +224,11 @@ unsafe fn tile<T: Copy>(d: *mut T, s: *const T, ds: isize, ss: isize, wide: usiz
     // SAFETY: by the caller's promise; what is read from the buffer has been written before.
     unsafe {
         for (k, line) in buffer[..high].iter_mut().enumerate() {
-            std::ptr::copy_nonoverlapping(s.offset(k as isize * ss).cast(), line.as_mut_ptr(), wide);
+            std::ptr::copy_nonoverlapping(
+                s.offset(k as isize * ss).cast(),
+                line.as_mut_ptr(),
+                wide,
+            );
         }
         for i in 0..wide {
             let out = d.offset(i as isize * ds);
@@ -287,8 +308,9 @@ mod tests {
             copy_into(x.view(), &Window { ptr, strides: &strides, life: PhantomData }, &Serial);
             let mut expected = vec![i32::MIN; got.len()];
             for i in indices(&shape) {
-                let to =
-                    (i[0] + 1) as isize * strides[0] + (i[1] + 2) as isize * strides[1] + (i[2] + 3) as isize;
+                let to = (i[0] + 1) as isize * strides[0]
+                    + (i[1] + 2) as isize * strides[1]
+                    + (i[2] + 3) as isize;
                 expected[to as usize] = x.get(&i);
             }
             assert_eq!(got, expected, "{x:?}");
@@ -298,7 +320,10 @@ mod tests {
     #[test]
     fn a_fill_writes_the_number_to_every_element_of_any_type() {
         let par = Threads { threads: 2, seed: 1 };
-        assert_eq!(filled::<f32>(&[300_000], |o| fill(Scalar::Float(2.5), o, &par)), vec![2.5; 300_000]);
+        assert_eq!(
+            filled::<f32>(&[300_000], |o| fill(Scalar::Float(2.5), o, &par)),
+            vec![2.5; 300_000]
+        );
         assert_eq!(filled::<bool>(&[2, 3], |o| fill(Scalar::Int(3), o, &par)), vec![true; 6]);
         assert_eq!(filled::<i64>(&[], |o| fill(Scalar::Float(-2.5), o, &par)), vec![-2]);
         assert_eq!(filled::<u8>(&[0, 3], |o| fill(Scalar::Int(3), o, &par)), Vec::<u8>::new());

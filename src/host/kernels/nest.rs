@@ -159,7 +159,12 @@ pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
 }
 
 /// Calls `f` with each of the ranges that `0..n` is cut into: see [`parts_of`].
-pub(super) fn in_parts(n: usize, least: usize, par: &dyn Parallel, f: &(dyn Fn(Range<usize>) + Sync)) {
+pub(super) fn in_parts(
+    n: usize,
+    least: usize,
+    par: &dyn Parallel,
+    f: &(dyn Fn(Range<usize>) + Sync),
+) {
     match parts_of(n, least, par) {
         1 => f(0..n),
         parts => par.run(parts, &|i| f(slice_of(n, parts, i))),

@@ -80,7 +80,11 @@ struct Group {
 ///
 /// # Errors
 /// The first length that a row of the table has no room for, or page that is not there.
-pub(crate) fn paged(of: &Paged<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Result<(), OutOfRange> {
+pub(crate) fn paged(
+    of: &Paged<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) -> Result<(), OutOfRange> {
     if out.numel() == 0 {
         return Ok(());
     }
@@ -95,7 +99,8 @@ pub(crate) fn paged(of: &Paged<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Re
         }
         let (length, from) = (length as usize, table.len());
         numbers(&of.table, b, length.div_ceil(page.max(1)), &mut table);
-        if let Some(at) = table[from..].iter().position(|p| !(0..of.k.shape[0] as i64).contains(p)) {
+        if let Some(at) = table[from..].iter().position(|p| !(0..of.k.shape[0] as i64).contains(p))
+        {
             let position = b * of.table.shape[1] + at;
             return Err(OutOfRange { index: table[from + at], size: of.k.shape[0], position });
         }
@@ -174,7 +179,10 @@ fn run<T: Load<W>, W: Real>(
             let (parts, out) = unsafe {
                 let from = parts.at((row * spans * step) as isize);
                 let to = to.at((row * wide) as isize);
-                (std::slice::from_raw_parts(from, spans * step), std::slice::from_raw_parts_mut(to, wide))
+                (
+                    std::slice::from_raw_parts(from, spans * step),
+                    std::slice::from_raw_parts_mut(to, wide),
+                )
             };
             at_level(Meet { parts, step, out });
         }
@@ -250,7 +258,11 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
             let from = Shared::<W>::new(q.ptr.cast_mut());
             for (c, x) in asked.iter_mut().enumerate() {
                 // SAFETY: an element of the query.
-                *x = if c < q.shape[3] { unsafe { *from.at(at + c as isize * q.strides[3]) } } else { W::ZERO };
+                *x = if c < q.shape[3] {
+                    unsafe { *from.at(at + c as isize * q.strides[3]) }
+                } else {
+                    W::ZERO
+                };
             }
             // SAFETY: this query's, head's and span's own part, which is zeros.
             unsafe { part(r).write(W::LEAST) };
@@ -275,7 +287,9 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
             }
             for (g, asked) in asked.chunks(BESIDE * width).enumerate() {
                 let rows = asked.len() / width;
-                let seen = |r: usize| self.limits[(g * BESIDE + r) / many].saturating_sub(start).min(count);
+                let seen = |r: usize| {
+                    self.limits[(g * BESIDE + r) / many].saturating_sub(start).min(count)
+                };
                 let at_once = turns && rows == BESIDE;
                 if at_once {
                     let most = (0..rows).map(seen).max().unwrap_or(0);
@@ -294,12 +308,15 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                     if !at_once {
                         for (x, &key) in row.iter_mut().zip(&keys) {
                             // SAFETY: as above.
-                            *x = dot::<S, W>(asked, unsafe { std::slice::from_raw_parts(key, width) });
+                            *x = dot::<S, W>(asked, unsafe {
+                                std::slice::from_raw_parts(key, width)
+                            });
                         }
                     }
                     row.iter_mut().for_each(|x| *x = x.mul(scale));
                     // SAFETY: as above; nobody else refers to it.
-                    let part = unsafe { std::slice::from_raw_parts_mut(part(g * BESIDE + r), 2 + wide) };
+                    let part =
+                        unsafe { std::slice::from_raw_parts_mut(part(g * BESIDE + r), 2 + wide) };
                     let (known, sum) = part.split_at_mut(2);
                     let [most, total] = known else { unreachable!("two were split off") };
                     let before = *most;
@@ -328,9 +345,15 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                     // this tile alone; where not all rows are there, `common` is 0.
                     at += unsafe {
                         match wide - at {
-                            64.. => add_values::<S, W, 64>(scores, found, common, &values, at, sums),
-                            32.. => add_values::<S, W, 32>(scores, found, common, &values, at, sums),
-                            _ => add_values::<S, W, LANES>(scores, found, common, &values, at, sums),
+                            64.. => {
+                                add_values::<S, W, 64>(scores, found, common, &values, at, sums)
+                            }
+                            32.. => {
+                                add_values::<S, W, 32>(scores, found, common, &values, at, sums)
+                            }
+                            _ => {
+                                add_values::<S, W, LANES>(scores, found, common, &values, at, sums)
+                            }
                         }
                     };
                 }
@@ -359,8 +382,8 @@ fn dot<S: Simd, W: Real>(a: &[W], b: &[W]) -> W {
     sums[0]
 }
 
-/// [`dot`] of [`BESIDE`] queries with [`LANES`] keys, whose columns lie [`KEYS`] apart: the same sums
-/// in the same order, a lane a key.
+/// [`dot`] of [`BESIDE`] queries with [`LANES`] keys, whose columns lie [`KEYS`] apart: the same
+/// sums in the same order, a lane a key.
 ///
 /// # Safety
 /// The queries are `width` long, a multiple of [`LANES`], and there are so many columns of keys.
@@ -400,8 +423,8 @@ unsafe fn dots<S: Simd, W: Real>(asked: *const W, width: usize, keys: *const W, 
     }
 }
 
-/// Adds `N` columns of the values, each times its weight, to the sums of [`BESIDE`] queries, and says
-/// how many columns that is. Row `r` of the weights has `found[r]`, at least `common`.
+/// Adds `N` columns of the values, each times its weight, to the sums of [`BESIDE`] queries, and
+/// says how many columns that is. Row `r` of the weights has `found[r]`, at least `common`.
 ///
 /// # Safety
 /// There is a value for each weight, with so many columns from `at` on; so have the sums, which
@@ -468,7 +491,8 @@ impl<W: Real> Levelled for Meet<'_, W> {
         let mut total = W::ZERO;
         self.out.fill(W::ZERO);
         for part in parts().filter(|part| part[0] != W::LEAST) {
-            let by = if part[0] == most { W::ONE } else { part[0].sub(most).exp_of_difference::<S>() };
+            let by =
+                if part[0] == most { W::ONE } else { part[0].sub(most).exp_of_difference::<S>() };
             total = part[1].fma::<S>(by, total);
             for (x, &part) in self.out.iter_mut().zip(&part[2..]) {
                 *x = part.fma::<S>(by, *x);
@@ -493,7 +517,8 @@ mod tests {
         for turn in turns(24) {
             let (queries, shared, group) = (1 + rng.below(20), 1 + rng.below(2), 1 + rng.below(3));
             let (page, width, wide) = (1 + rng.below(40), 1 + rng.below(40), 1 + rng.below(90));
-            let (pages, most, causal) = (9, 1 + rng.below(if turn % 4 == 0 { 40 } else { 4 }), turn % 2 == 0);
+            let (pages, most, causal) =
+                (9, 1 + rng.below(if turn % 4 == 0 { 40 } else { 4 }), turn % 2 == 0);
             let heads = shared * group;
             let draw = |r: &mut Rng| (r.unit() * 2.0 - 1.0) as f32;
             let q = Value::<f32>::random(&mut rng, &[2, queries, heads, width], draw);
@@ -514,18 +539,22 @@ mod tests {
                 causal,
             };
             let shape = [2, queries, heads, wide];
-            let run = |par: &dyn Parallel| filled::<f32>(&shape, |out| paged(&all, out, par).unwrap());
+            let run =
+                |par: &dyn Parallel| filled::<f32>(&shape, |out| paged(&all, out, par).unwrap());
             let got = run(&Threads { threads: 3, seed: rng.word() });
             assert_eq!(got, run(&Serial), "threads show in the result");
             for (i, at) in indices(&shape[..3]).into_iter().enumerate() {
                 let (b, j, h) = (at[0], at[1], at[2]);
                 let length = lengths.get(&[b]) as usize;
                 let limit = if causal { (length + j + 1).saturating_sub(queries) } else { length };
-                let place = |key: usize| [table.get(&[b, key / page]) as usize, key % page, h / group];
+                let place =
+                    |key: usize| [table.get(&[b, key / page]) as usize, key % page, h / group];
                 let scores: Vec<f64> = (0..limit)
                     .map(|key| {
-                        let each =
-                            |c| q.get(&[b, j, h, c]) as f64 * k.get(&[&place(key)[..], &[c]].concat()) as f64;
+                        let each = |c| {
+                            q.get(&[b, j, h, c]) as f64
+                                * k.get(&[&place(key)[..], &[c]].concat()) as f64
+                        };
                         (0..width).map(each).sum::<f64>() * 0.5
                     })
                     .collect();
@@ -541,14 +570,18 @@ mod tests {
                 }
                 // Alone, with other pages around: the same bits.
                 if causal && limit > 0 && i % 7 == 0 {
-                    let own: Vec<i32> = (0..limit.div_ceil(page)).map(|p| table.get(&[b, p])).collect();
+                    let own: Vec<i32> =
+                        (0..limit.div_ceil(page)).map(|p| table.get(&[b, p])).collect();
                     let own = Value::<i32>::new(&[1, own.len()], own);
                     let seen = Value::<i64>::new(&[1], vec![limit as i64]);
                     let row: Vec<f32> =
                         (0..heads * width).map(|i| q.get(&[b, j, i / width, i % width])).collect();
                     let q = Value::<f32>::new(&[1, 1, heads, width], row);
-                    let alone = Paged { q: q.view(), table: own.view(), lengths: seen.view(), ..all };
-                    let alone = filled::<f32>(&[1, 1, heads, wide], |out| paged(&alone, out, &Serial).unwrap());
+                    let alone =
+                        Paged { q: q.view(), table: own.view(), lengths: seen.view(), ..all };
+                    let alone = filled::<f32>(&[1, 1, heads, wide], |out| {
+                        paged(&alone, out, &Serial).unwrap()
+                    });
                     assert_eq!(alone[h * wide..][..wide], got[i * wide..][..wide], "{turn} {at:?}");
                 }
             }

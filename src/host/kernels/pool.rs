@@ -35,7 +35,12 @@ impl<T> Planes<T> {
 }
 
 /// Calls `f(plane, its start)` for each plane, on several threads.
-fn each_plane<T>(planes: &Planes<T>, work: usize, par: &dyn Parallel, f: &(dyn Fn(usize, Shared<T>) + Sync)) {
+fn each_plane<T>(
+    planes: &Planes<T>,
+    work: usize,
+    par: &dyn Parallel,
+    f: &(dyn Fn(usize, Shared<T>) + Sync),
+) {
     in_parts(planes.nest.numel(), (LEAST / work.max(1)).max(1), par, &|part| {
         for (i, [offset]) in planes.nest.turns(part) {
             f(i, Shared::new(planes.at.at(offset)));
@@ -56,8 +61,14 @@ macro_rules! by_number {
 
 /// The largest element under each window; NaN if one is NaN.
 pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-    fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
+    fn of<T: Load<W>, W: Wide>(
+        window: &Window,
+        x: View<'_>,
+        out: &ViewMut<'_>,
+        par: &dyn Parallel,
+    ) {
+        let (planes, to, places) =
+            (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
             let (mut largest, wide) = (room::filled(places, W::LEAST), window.output[2]);
             vectorize!(|| {
@@ -72,7 +83,10 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
                 });
                 let to = to.at((i * places) as isize);
                 // SAFETY: the output's plane, which is this part's own.
-                largest.iter().enumerate().for_each(|(k, &m)| unsafe { to.add(k).write(T::store(m)) });
+                largest
+                    .iter()
+                    .enumerate()
+                    .for_each(|(k, &m)| unsafe { to.add(k).write(T::store(m)) });
             });
         });
     }
@@ -84,8 +98,14 @@ pub(crate) fn max(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Par
 /// Where the largest element under each window is, counted row by row of its plane; of equals the
 /// first, of NaNs the last.
 pub(crate) fn max_positions(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-    fn of<T: Load<W>, W: Wide>(window: &Window, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
-        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<i64>::new(out.ptr), window.places());
+    fn of<T: Load<W>, W: Wide>(
+        window: &Window,
+        x: View<'_>,
+        out: &ViewMut<'_>,
+        par: &dyn Parallel,
+    ) {
+        let (planes, to, places) =
+            (Planes::<T>::new(&x, window), Shared::<i64>::new(out.ptr), window.places());
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
             let (mut largest, wide) = (room::filled(places, (W::LEAST, -1i64)), window.output[2]);
             window.each_row(|met| {
@@ -156,7 +176,13 @@ impl Divisor {
 }
 
 /// The mean under each window.
-pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn mean(
+    window: &Window,
+    divisor: Divisor,
+    x: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     fn of<T: Load<W>, W: Float>(
         window: &Window,
         divisor: Divisor,
@@ -164,7 +190,8 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
         out: &ViewMut<'_>,
         par: &dyn Parallel,
     ) {
-        let (planes, to, places) = (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
+        let (planes, to, places) =
+            (Planes::<T>::new(&x, window), Shared::<T>::new(out.ptr), window.places());
         let divisors = divisor.all::<W>(window);
         each_plane(&planes, places.saturating_mul(window.taps()), par, &|i, from| {
             let (mut sums, wide) = (room::filled(places, W::ZERO), window.output[2]);
@@ -192,7 +219,13 @@ pub(crate) fn mean(window: &Window, divisor: Divisor, x: View<'_>, out: &ViewMut
 }
 
 /// The way back of [`mean`]: each element of `dy` spread over its window.
-pub(crate) fn spread(window: &Window, divisor: Divisor, dy: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn spread(
+    window: &Window,
+    divisor: Divisor,
+    dy: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     fn of<T: Load<W>, W: Float>(
         window: &Window,
         divisor: Divisor,

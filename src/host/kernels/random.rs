@@ -7,24 +7,25 @@
 //! bitwise the same at every SIMD level, and on any device that follows the formula. Polynomials
 //! are by Horner, each step an fma.
 //!
-//! **Uniform.** f32 element i is `(w >> 8) * 2^-24` of word `w = offset + i`. f64 element i takes the words
-//! `lo = offset + 2i` and `hi = lo + 1`: `((hi << 32 | lo) >> 11) * 2^-53`. 16-bit elements are the f32
-//! number rounded toward zero, so that 1 does not occur.
+//! **Uniform.** f32 element i is `(w >> 8) * 2^-24` of word `w = offset + i`. f64 element i takes
+//! the words `lo = offset + 2i` and `hi = lo + 1`: `((hi << 32 | lo) >> 11) * 2^-53`. 16-bit
+//! elements are the f32 number rounded toward zero, so that 1 does not occur.
 //!
-//! **Normal**, by Box and Muller (1958): of the lanes (0, 1) and (2, 3) of a block, `(a, b)`, come elements
-//! `r cos t` and `r sin t` with
+//! **Normal**, by Box and Muller (1958): of the lanes (0, 1) and (2, 3) of a block, `(a, b)`, come
+//! elements `r cos t` and `r sin t` with
 //!
-//! - `u = f32(a) * 2^-32 + 2^-33` (`f32(a)` rounds to nearest; u is in (0, 1]), `r = sqrt(-2 log u)`;
-//! - `v = b >> 8`, `q = (v + 2^21) >> 22`, `f = f32(v - q 2^22) * 2^-22`: f quarter turns, |f| <= 1/2, after q
-//!   whole ones; `t = (q + f) pi / 2`, exactly.
-//! - `log u`, with `u = 2^k (1 + x)` and `sqrt(1/2) <= 1 + x < sqrt 2`: `p` the polynomial [`LOG`] by Horner,
-//!   `fma(k, LN2_HIGH, x + fma(-0.5, x*x, fma(x (x*x), p, k LN2_LOW)))`.
-//! - `z = f*f`; `sin = fma(f, S(z), 1.5 f)`, `cos = fma(z, C(z), 1)` with [`SIN`], [`COS`]; then by q: swap
-//!   where it is odd, and change signs.
+//! - `u = f32(a) * 2^-32 + 2^-33` (`f32(a)` rounds to nearest; u is in (0, 1]), `r = sqrt(-2 log
+//!   u)`;
+//! - `v = b >> 8`, `q = (v + 2^21) >> 22`, `f = f32(v - q 2^22) * 2^-22`: f quarter turns, |f| <=
+//!   1/2, after q whole ones; `t = (q + f) pi / 2`, exactly.
+//! - `log u`, with `u = 2^k (1 + x)` and `sqrt(1/2) <= 1 + x < sqrt 2`: `p` the polynomial [`LOG`]
+//!   by Horner, `fma(k, LN2_HIGH, x + fma(-0.5, x*x, fma(x (x*x), p, k LN2_LOW)))`.
+//! - `z = f*f`; `sin = fma(f, S(z), 1.5 f)`, `cos = fma(z, C(z), 1)` with [`SIN`], [`COS`]; then by
+//!   q: swap where it is odd, and change signs.
 //!
 //! Against exact arithmetic a number is off by less than 3 units in the last place. 16-bit elements
-//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`:
-//! `u = (k + 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the standard
+//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`: `u = (k +
+//! 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the standard
 //! library's logarithm, sine and cosine: between platforms they agree within 4 units in the last
 //! place.
 //!
@@ -88,7 +89,8 @@ fn fused(a: f32, b: f32, c: f32) -> f32 {
     let of_c = sum - product;
     let rest = (product - (sum - of_c)) + (c - of_c);
     let bits = sum.to_bits();
-    let away = if (rest > 0.0) == (sum > 0.0) { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    let away =
+        if (rest > 0.0) == (sum > 0.0) { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
     let odd = if rest != 0.0 && bits & 1 == 0 { away } else { bits };
     f64::from_bits(odd) as f32
 }
@@ -312,7 +314,14 @@ pub(crate) unsafe fn uniform(
             DType::BF16 => !0xffff,
             _ => !0,
         };
-        uniform_f32_at(level, std::slice::from_raw_parts_mut(dst.cast(), n), seed, offset, start as u64, mask)
+        uniform_f32_at(
+            level,
+            std::slice::from_raw_parts_mut(dst.cast(), n),
+            seed,
+            offset,
+            start as u64,
+            mask,
+        )
     }
 }
 
@@ -333,9 +342,21 @@ pub(crate) unsafe fn normal(
     // SAFETY: the caller's promise.
     unsafe {
         if dtype == DType::F64 {
-            normal_f64_at(level, std::slice::from_raw_parts_mut(dst.cast(), n), seed, offset, start as u64)
+            normal_f64_at(
+                level,
+                std::slice::from_raw_parts_mut(dst.cast(), n),
+                seed,
+                offset,
+                start as u64,
+            )
         } else {
-            normal_f32_at(level, std::slice::from_raw_parts_mut(dst.cast(), n), seed, offset, start as u64)
+            normal_f32_at(
+                level,
+                std::slice::from_raw_parts_mut(dst.cast(), n),
+                seed,
+                offset,
+                start as u64,
+            )
         }
     }
 }
@@ -361,7 +382,14 @@ mod tests {
         unsafe { f(level, dtype, seed, offset, start, out.as_mut_ptr().cast(), n) };
         out
     }
-    fn f64s(level: Level, is_normal: bool, seed: u64, offset: u64, start: usize, n: usize) -> Vec<f64> {
+    fn f64s(
+        level: Level,
+        is_normal: bool,
+        seed: u64,
+        offset: u64,
+        start: usize,
+        n: usize,
+    ) -> Vec<f64> {
         let mut out = vec![f64::NAN; n];
         let f = if is_normal { normal } else { uniform };
         // SAFETY: n doubles.
@@ -388,7 +416,10 @@ mod tests {
                 assert!(h <= exact && exact - h < exact * 2f32.powi(-10) + 1e-9 && h < 1.0);
                 assert!(b <= exact && exact - b < exact * 2f32.powi(-7) + 1e-9 && b < 1.0);
                 let (lo, hi) = (word(offset + 2 * i), word(offset + 2 * i + 1));
-                assert_eq!(y[i as usize], (((hi as u64) << 32 | lo as u64) >> 11) as f64 / 9007199254740992.0);
+                assert_eq!(
+                    y[i as usize],
+                    (((hi as u64) << 32 | lo as u64) >> 11) as f64 / 9007199254740992.0
+                );
             }
         }
     }
@@ -484,8 +515,10 @@ mod tests {
     #[test]
     fn normal_numbers_have_the_moments_of_their_distribution() {
         let n = 1 << 20;
-        let x: Vec<f64> =
-            f32s(Level::Baseline, true, DType::F32, 3, 0, 0, n).into_iter().map(f64::from).collect();
+        let x: Vec<f64> = f32s(Level::Baseline, true, DType::F32, 3, 0, 0, n)
+            .into_iter()
+            .map(f64::from)
+            .collect();
         for x in [x, f64s(Level::Baseline, true, 3, 0, 0, n)] {
             let moment = |k: i32| x.iter().map(|x| x.powi(k)).sum::<f64>() / n as f64;
             // Standard errors of the first four moments are 1, 1.4, 3.9 and 9.8 thousandths.

@@ -13,7 +13,12 @@ const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 32 << 1
 
 /// `(a, b)` to `(a c - b s, a s + b c)`, rounded once an operation, of pairs that are neighbours
 /// or, where they are not `interleaved`, of the first half and the second.
-pub(crate) fn rope([x, cosine, sine]: [View<'_>; 3], interleaved: bool, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn rope(
+    [x, cosine, sine]: [View<'_>; 3],
+    interleaved: bool,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     by_float!(x.dtype, turn([x, cosine, sine], interleaved, out, par));
 }
 
@@ -29,8 +34,11 @@ fn turn<T: Load<W>, W: Float>(
     let lead = x.shape.len() - 1;
     let width = x.shape[lead];
     let half = width / 2;
-    let pairs =
-        Pairs { half, apart: if interleaved { 1 } else { half }, next: if interleaved { 2 } else { 1 } };
+    let pairs = Pairs {
+        half,
+        apart: if interleaved { 1 } else { half },
+        next: if interleaved { 2 } else { 1 },
+    };
     let rows = Nest::new(&x.shape[..lead], [x, cosine, sine].map(|v| &v.strides[..lead])).merged();
     let steps = [x, cosine, sine].map(|v| v.strides[lead]);
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
@@ -78,7 +86,8 @@ impl Pairs {
             // SAFETY: as the caller says.
             unsafe {
                 let [a, b] = [first, second].map(|k| (*from.offset(k as isize * step)).load());
-                let (c, s) = (*cosine.offset(j as isize * c_step), *sine.offset(j as isize * s_step));
+                let (c, s) =
+                    (*cosine.offset(j as isize * c_step), *sine.offset(j as isize * s_step));
                 to.add(first).write(T::store(a.mul(c).sub(b.mul(s))));
                 to.add(second).write(T::store(a.mul(s).add(b.mul(c))));
             }
@@ -100,14 +109,16 @@ mod tests {
             let value = |rng: &mut Rng, width: usize| {
                 Value::<f32>::random(rng, &[&lead[..], &[width]].concat(), |r| r.unit() as f32)
             };
-            let (x, c, s) = (value(&mut rng, 2 * half), value(&mut rng, half), value(&mut rng, half));
+            let (x, c, s) =
+                (value(&mut rng, 2 * half), value(&mut rng, half), value(&mut rng, half));
             let par = Threads { threads: 3, seed: rng.word() };
             let shape = [&lead[..], &[2 * half]].concat();
             let views = [x.view(), c.view(), s.view()];
             let got = filled::<f32>(&shape, |out| rope(views, interleaved, out, &par));
             for (i, at) in indices(&shape).iter().enumerate() {
                 let k = at[2];
-                let (j, first) = if interleaved { (k / 2, k % 2 == 0) } else { (k % half, k < half) };
+                let (j, first) =
+                    if interleaved { (k / 2, k % 2 == 0) } else { (k % half, k < half) };
                 let [a, b] = if interleaved { [2 * j, 2 * j + 1] } else { [j, j + half] }
                     .map(|k| x.get(&[at[0], at[1], k]));
                 let [c, s] = [&c, &s].map(|table| table.get(&[at[0], at[1], j]));

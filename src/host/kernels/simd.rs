@@ -5,11 +5,12 @@
 //! instructions enabled; LLVM vectorises each instance for its own width. Which instance runs is
 //! decided once, at run time. This file knows nothing of what the loops compute.
 //!
-//! **What may differ between levels.** `+ - * /`, square root, comparisons, conversions and everything
-//! built from those alone give the same bits at every level: nothing is contracted or reassociated.
-//! Elementary functions (`exp`, `sin`...) evaluate polynomials with fused multiply-adds where the level
-//! has them, so they may differ between levels in the last place, within their stated bounds. On one
-//! level everything is a pure function of the element: lanes, remainders and tiles change nothing.
+//! **What may differ between levels.** `+ - * /`, square root, comparisons, conversions and
+//! everything built from those alone give the same bits at every level: nothing is contracted or
+//! reassociated. Elementary functions (`exp`, `sin`...) evaluate polynomials with fused
+//! multiply-adds where the level has them, so they may differ between levels in the last place,
+//! within their stated bounds. On one level everything is a pure function of the element: lanes,
+//! remainders and tiles change nothing.
 //!
 //! `FUTENSOR_SIMD=baseline|avx2|avx512` forces a level that the machine has; it is read once. The
 //! `gemm` crate does not know of it and chooses for itself.

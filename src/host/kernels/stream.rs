@@ -12,7 +12,8 @@ use crate::view::Parallel;
 use smallvec::SmallVec;
 
 /// Outputs that together have so many bytes are written around the cache.
-pub(super) const STREAM_FROM: usize = if cfg!(all(test, debug_assertions)) { 1 << 16 } else { 32 << 20 };
+pub(super) const STREAM_FROM: usize =
+    if cfg!(all(test, debug_assertions)) { 1 << 16 } else { 32 << 20 };
 /// Bytes of a line: what a store around the cache fills, what a prefetch brings.
 pub(super) const LINE: usize = 64;
 

@@ -107,7 +107,10 @@ impl<T: Element> Value<T> {
 pub(super) fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut out = vec![vec![]];
     for &n in shape {
-        out = out.iter().flat_map(|i: &Vec<usize>| (0..n).map(move |j| [&i[..], &[j]].concat())).collect();
+        out = out
+            .iter()
+            .flat_map(|i: &Vec<usize>| (0..n).map(move |j| [&i[..], &[j]].concat()))
+            .collect();
     }
     out
 }

@@ -1,10 +1,11 @@
-//! Workers that are away: they call a waker, or drop what is a user's, which may take long and may wait for what it
-//! asks of this very device.
+//! Workers that are away: they call a waker, or drop what is a user's, which may take long and may
+//! wait for what it asks of this very device.
 //!
-//! Who goes away leaves the post to another worker. Where none is free (each is inside a step, or there is only
-//! one), what comes in would wait for the first to be back. So a thread stands in: it takes the place of a worker
-//! that has been away for a while, and that one ends once its call returns. The thread that looks after this is
-//! there only while somebody is away and something is left to do (`stand_in`). Here stands who is away.
+//! Who goes away leaves the post to another worker. Where none is free (each is inside a step, or
+//! there is only one), what comes in would wait for the first to be back. So a thread stands in: it
+//! takes the place of a worker that has been away for a while, and that one ends once its call
+//! returns. The thread that looks after this is there only while somebody is away and something is
+//! left to do (`stand_in`). Here stands who is away.
 
 use crate::sync::Apart;
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -22,7 +23,8 @@ pub(super) fn is_replaced() -> bool {
 }
 
 pub(super) struct Away {
-    /// When each worker went, in nanoseconds since the device's epoch, plus one; 0 while it is there.
+    /// When each worker went, in nanoseconds since the device's epoch, plus one; 0 while it is
+    /// there.
     since: Box<[Apart<AtomicU64>]>,
     /// So many are away.
     count: AtomicUsize,

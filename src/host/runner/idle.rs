@@ -1,4 +1,5 @@
-//! A worker with nothing to do: what it looks at, how long it leaves polls alone and stays awake, and how it sleeps.
+//! A worker with nothing to do: what it looks at, how long it leaves polls alone and stays awake,
+//! and how it sleeps.
 
 use super::Shared;
 use crate::engine::limits::INLINE_NS;
@@ -12,10 +13,10 @@ use std::time::Duration;
 
 /// How long the engine leaves fresh small steps to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
-/// How long it then does not look whether there is something, where polls were seen to keep up: what both look at goes
-/// from core to core each time. (Where a line takes 360 ns there and back an awaited op took 255 ns with no such rest, with
-/// one of 5 us 158, of 20 us 143; a product of 64 by 64 with the last two 3.1 and 2.8 us.)
-/// What no poll will run does not wait for that.
+/// How long it then does not look whether there is something, where polls were seen to keep up:
+/// what both look at goes from core to core each time. (Where a line takes 360 ns there and back an
+/// awaited op took 255 ns with no such rest, with one of 5 us 158, of 20 us 143; a product of 64 by
+/// 64 with the last two 3.1 and 2.8 us.) What no poll will run does not wait for that.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// How often in a row where polls run some: about as long as a small op is.
 const LEAVE_TO_SAME: u32 = INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32;
@@ -29,9 +30,9 @@ const IN_A_ROW: u32 = 10;
 /// How long it stays awake at most where the device's last handle is gone.
 const LINGER_ALONE: Duration = Duration::from_micros(100);
 
-/// Looks of an idle worker around between two times that it yields its core, some 5 us: another process's
-/// thread on it would wait for the worker to sleep (an exchange of 4 bytes between two processes on two
-/// cores took 15 or 315 us, by how their threads fell).
+/// Looks of an idle worker around between two times that it yields its core, some 5 us: another
+/// process's thread on it would wait for the worker to sleep (an exchange of 4 bytes between two
+/// processes on two cores took 15 or 315 us, by how their threads fell).
 const YIELD_EVERY: u32 = 16;
 
 impl Shared {
@@ -42,9 +43,16 @@ impl Shared {
             || attends && self.deadline.load(Relaxed) <= self.now()
     }
 
-    /// Stays awake for a moment; true where there is something to do, be it to wake whom others have left to it.
-    /// `by_polls` is how many small ops polls had run when this worker last looked.
-    pub(super) fn idle(&self, me: usize, idle: &Idle<'_>, last: &mut Instant, by_polls: &mut u64) -> bool {
+    /// Stays awake for a moment; true where there is something to do, be it to wake whom others
+    /// have left to it. `by_polls` is how many small ops polls had run when this worker last
+    /// looked.
+    pub(super) fn idle(
+        &self,
+        me: usize,
+        idle: &Idle<'_>,
+        last: &mut Instant,
+        by_polls: &mut u64,
+    ) -> bool {
         let attendance = &self.port.attendance;
         let mut rounds = 0u32;
         let mut kept_up: Option<Instant> = None;
@@ -54,7 +62,8 @@ impl Shared {
                 return true;
             }
             let looks = attends
-                && (self.port.is_in_hurry() || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
+                && (self.port.is_in_hurry()
+                    || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
             if looks && self.port.has_news() {
                 if self.leave_to_poll(idle, by_polls) {
                     return true;
@@ -68,7 +77,8 @@ impl Shared {
             let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
             let linger = self.manner.linger.saturating_mul(times);
             // Once nobody can ask for more the thread is to end, however long it would stay.
-            let linger = if self.abandoned.load(Relaxed) { linger.min(LINGER_ALONE) } else { linger };
+            let linger =
+                if self.abandoned.load(Relaxed) { linger.min(LINGER_ALONE) } else { linger };
             if !held && last.elapsed() > linger {
                 return false;
             }
@@ -104,8 +114,9 @@ impl Shared {
         true
     }
 
-    /// A poll may be about to claim what has just come in, or be running it: leaves it alone for a moment, and longer
-    /// where polls have run some since the last time, `ran` by then. True where there is something to look at after that.
+    /// A poll may be about to claim what has just come in, or be running it: leaves it alone for a
+    /// moment, and longer where polls have run some since the last time, `ran` by then. True where
+    /// there is something to look at after that.
     fn leave_to_poll(&self, idle: &Idle<'_>, ran: &mut u64) -> bool {
         // What is in a hurry, no poll runs.
         if !self.port.inline || self.port.is_in_hurry() {

@@ -6,7 +6,8 @@ use crate::sync::plain::Ordering::*;
 use crate::sync::threads::{current, start};
 use std::time::Duration;
 
-/// How long a worker may be away before another thread has its place: what a waker takes, and then some.
+/// How long a worker may be away before another thread has its place: what a waker takes, and then
+/// some.
 const PATIENCE: Duration = Duration::from_millis(2);
 /// How long the thread that looks after it stays when there is nothing to look after.
 const LINGER: Duration = Duration::from_millis(500);
@@ -38,11 +39,12 @@ impl Shared {
     /// Nobody does what is there to be done.
     fn is_waited_for(&self) -> bool {
         let due = || self.deadline.load(Relaxed) <= self.now();
-        self.runnable.load(SeqCst) > 0 || !self.port.attendance.is_attended() && (self.port.has_news() || due())
+        self.runnable.load(SeqCst) > 0
+            || !self.port.attendance.is_attended() && (self.port.has_news() || due())
     }
 
-    /// The life of the thread that looks after places: it ends as a worker, or once nobody has been away for a
-    /// while.
+    /// The life of the thread that looks after places: it ends as a worker, or once nobody has been
+    /// away for a while.
     fn keep_places(&self) {
         let mut last = Instant::now();
         while last.elapsed() < LINGER {

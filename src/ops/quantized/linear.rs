@@ -41,7 +41,9 @@ impl Operation for QuantizedLinear {
     }
     /// The weight stays as it is: only the activations have a gradient.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        call.give(0, |call| call.upstream().matmul(crate::own(Dequantize(self.0), &[call.input(1)])));
+        call.give(0, |call| {
+            call.upstream().matmul(crate::own(Dequantize(self.0), &[call.input(1)]))
+        });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {

@@ -19,7 +19,9 @@ use crate::graph::operation::{Meta, Refusal};
 fn packed(meta: &Meta, packing: Packing) -> Result<(), Refusal> {
     match meta.dtype == DType::U8 && meta.shape[..] == [packing.bytes()] {
         true => Ok(()),
-        false => Err(Refusal::shape(format!("{} of {} are no packed weight", meta.shape, meta.dtype))),
+        false => {
+            Err(Refusal::shape(format!("{} of {} are no packed weight", meta.shape, meta.dtype)))
+        }
     }
 }
 

@@ -1,8 +1,8 @@
-//! Who drives an engine, one thread at a time, as the rest of a process sees it: told of calls, of what the
-//! protocol lets go, and of the end.
+//! Who drives an engine, one thread at a time, as the rest of a process sees it: told of calls, of
+//! what the protocol lets go, and of the end.
 //!
-//! The work is `work`'s; whose turn it is, `post`'s. A thread that is held up by somebody's waker loses its post
-//! to another, so that the other calls go on.
+//! The work is `work`'s; whose turn it is, `post`'s. A thread that is held up by somebody's waker
+//! loses its post to another, so that the other calls go on.
 
 mod post;
 mod work;
@@ -118,7 +118,8 @@ pub(crate) struct Driver {
 }
 
 /// All that there are: MPI's, without a device, and one a device that has a library of its own.
-static DRIVERS: Mutex<Vec<(Option<usize>, Result<&'static Driver, String>)>> = Mutex::new(Vec::new());
+static DRIVERS: Mutex<Vec<(Option<usize>, Result<&'static Driver, String>)>> =
+    Mutex::new(Vec::new());
 
 /// The driver of this process that a group goes by, with its engine.
 ///
@@ -133,7 +134,8 @@ pub(crate) fn driver(home: Option<&Device>) -> Result<&'static Driver, String> {
         return lock(&driver.broken).clone().map_or(Ok(driver), Err);
     }
     let exchange = home.and_then(|device| device.port.runner.exchange(device.port));
-    let driver = exchange.unwrap_or_else(|| Mpi::find().map(|mpi| Box::new(mpi) as _)).and_then(start);
+    let driver =
+        exchange.unwrap_or_else(|| Mpi::find().map(|mpi| Box::new(mpi) as _)).and_then(start);
     drivers.push((of, driver.clone()));
     driver
 }
@@ -156,14 +158,17 @@ pub(super) fn begin(engine: Box<dyn Engine>) -> Result<&'static Driver, String> 
         has_lost: AtomicBool::new(false),
         broken: Mutex::default(),
     }));
-    driver.take_up(engine).map_err(|error| format!("no thread for what ranks exchange: {error}"))?;
+    driver
+        .take_up(engine)
+        .map_err(|error| format!("no thread for what ranks exchange: {error}"))?;
     Ok(driver)
 }
 
 /// Those that the end of the process waits for.
 static ENDS: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
 
-/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that. Once for all drivers.
+/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that. Once for all
+/// drivers.
 #[allow(unsafe_code)]
 fn end_in_order(driver: &'static Driver) {
     extern "C" fn end(status: c_int, _: *mut c_void) {
@@ -266,10 +271,14 @@ impl Driver {
             {
                 return false;
             }
-            let waited = self.done.wait_timeout_while(lock(&self.inbox), Duration::from_millis(100), |inbox| {
-                inbox.finished.is_none()
-            });
-            if let Some(in_order) = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.finished {
+            let waited = self.done.wait_timeout_while(
+                lock(&self.inbox),
+                Duration::from_millis(100),
+                |inbox| inbox.finished.is_none(),
+            );
+            if let Some(in_order) =
+                waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0.finished
+            {
                 return in_order;
             }
         }

@@ -1,10 +1,10 @@
 //! Whose turn it is: one thread drives the engine, and another stands by.
 //!
-//! To tell of what has ended is to call wakers, which are a user's and may take long. So the thread at the post
-//! says when it begins to; and the one that stands by, which looks every [`WATCH`], takes the post over from one
-//! that does not come back. The engine itself lies behind a lock, which nobody holds while it tells. No call pays
-//! for that with more than a few writes: to hand wakers to another thread each time would cost a small collective as
-//! much as itself.
+//! To tell of what has ended is to call wakers, which are a user's and may take long. So the thread
+//! at the post says when it begins to; and the one that stands by, which looks every [`WATCH`],
+//! takes the post over from one that does not come back. The engine itself lies behind a lock,
+//! which nobody holds while it tells. No call pays for that with more than a few writes: to hand
+//! wakers to another thread each time would cost a small collective as much as itself.
 
 use super::work::{Next, Tell, Work};
 use super::{Driver, Engine};
@@ -182,7 +182,8 @@ impl Driver {
         }
     }
 
-    /// The thread at the post has panicked. Whoever waits for a call is told, as are the other ranks.
+    /// The thread at the post has panicked. Whoever waits for a call is told, as are the other
+    /// ranks.
     fn breaks(&self, words: &str) {
         let text = format!("its thread for calls panicked: {words}");
         *lock(&self.broken) = Some(text.clone());

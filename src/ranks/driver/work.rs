@@ -1,9 +1,11 @@
-//! What is done at the post: orders taken in their order, operands waited for as any task does (by a waker),
-//! calls started that the protocol has let go, and the engine polled while anything is under way.
+//! What is done at the post: orders taken in their order, operands waited for as any task does (by
+//! a waker), calls started that the protocol has let go, and the engine polled while anything is
+//! under way.
 //!
-//! Idle, the thread sleeps; and it lingers a moment before that, since a call as a rule follows another. Of a
-//! lane (the calls of all, or those between two ranks) the engine has [`AT_ONCE`] calls at most, and the next only
-//! when one of them is through: it is asked about each that it has, and each has its result's memory.
+//! Idle, the thread sleeps; and it lingers a moment before that, since a call as a rule follows
+//! another. Of a lane (the calls of all, or those between two ranks) the engine has [`AT_ONCE`]
+//! calls at most, and the next only when one of them is through: it is asked about each that it
+//! has, and each has its result's memory.
 
 use super::{Asks, Driver, Engine, Gives, Job, Order};
 use crate::engine::exchange::{Call, Key, Through, What, Words};
@@ -33,7 +35,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 /// Between two polls while nothing is under way, and for how long there are any.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 const RESTLESS: Duration = Duration::from_secs(1);
-/// How long what is under way is waited for, once all have left in order: they have made the same calls.
+/// How long what is under way is waited for, once all have left in order: they have made the same
+/// calls.
 const LAST: Duration = Duration::from_secs(1);
 
 pub(super) struct Work {
@@ -110,7 +113,11 @@ impl Wake for Bell {
 }
 
 /// The memory of an operand that nobody else has, for what it is reduced to.
-fn in_place(engine: &dyn Engine, what: &What, from: &mut Option<Box<Value>>) -> Option<Arc<dyn Buffer>> {
+fn in_place(
+    engine: &dyn Engine,
+    what: &What,
+    from: &mut Option<Box<Value>>,
+) -> Option<Arc<dyn Buffer>> {
     let is_own = |value: &Value| match &value.storage {
         Storage::Shared(buffer) => {
             value.placed.is_none() && owners(buffer) == 1 && engine.writes_over(&**buffer)
@@ -265,7 +272,9 @@ impl Work {
             };
             lane.under_way += 1;
             match self.start(key, tells) {
-                Some(bytes) => self.eager = self.eager.max(EAGER + EAGER_PER_BYTE * bytes.min(1 << 30) as u32),
+                Some(bytes) => {
+                    self.eager = self.eager.max(EAGER + EAGER_PER_BYTE * bytes.min(1 << 30) as u32)
+                }
                 None => self.lanes.entry(name).or_default().under_way -= 1,
             }
         }
@@ -278,8 +287,8 @@ impl Work {
         if let Some((n, port)) = job.result {
             let bytes = n * job.dtype.size();
             writes = n;
-            to =
-                in_place(&*self.engine, &job.what, &mut from).or_else(|| self.engine.room(&port.memory, bytes));
+            to = in_place(&*self.engine, &job.what, &mut from)
+                .or_else(|| self.engine.room(&port.memory, bytes));
             if to.is_none() {
                 let text = format!("out of memory: {bytes} bytes on {}", port.name);
                 let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);
@@ -288,7 +297,8 @@ impl Work {
             }
         }
         let bytes = reads.max(writes) * job.dtype.size();
-        let call = Call { ticket: key, group, what: job.what, dtype: job.dtype, reads, writes, from, to };
+        let call =
+            Call { ticket: key, group, what: job.what, dtype: job.dtype, reads, writes, from, to };
         let under = Under { world: job.world, slot: job.slot, gives: job.gives, group };
         self.started.insert(key, under);
         self.engine.start(call);

@@ -19,7 +19,9 @@ pub(super) fn places(get: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     };
     let mut folders: Vec<PathBuf> = Vec::new();
     folders.extend(get("OMPI_LIBDIR_LOC").map(PathBuf::from));
-    folders.extend(["OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| get(name)).map(lib));
+    folders.extend(
+        ["OPAL_PREFIX", "VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| get(name)).map(lib),
+    );
     let path = get("PATH").unwrap_or_default();
     for folder in std::env::split_paths(&path) {
         if ["mpirun", "mpiexec"].iter().any(|name| folder.join(name).exists()) {
@@ -62,7 +64,9 @@ pub(super) fn missing(tried: &[(PathBuf, String)]) -> String {
         }
     }
     // A file that is there and cannot be used is told about.
-    for (path, why) in tried.iter().filter(|(path, _)| path.components().count() > 1 && path.exists()) {
+    for (path, why) in
+        tried.iter().filter(|(path, _)| path.components().count() > 1 && path.exists())
+    {
         text += &format!("; {} cannot be used: {why}", path.display());
     }
     text
@@ -75,7 +79,9 @@ mod tests {
     #[test]
     fn the_launchers_own_library_is_looked_for_first_and_what_a_user_names_alone() {
         let none = |_: &str| None;
-        assert!(places(&none).contains(&OPEN_MPI.into()) && places(&none).contains(&STANDARD.into()));
+        assert!(
+            places(&none).contains(&OPEN_MPI.into()) && places(&none).contains(&STANDARD.into())
+        );
         let named = |name: &str| (name == "FUTENSOR_MPI").then(|| "/x/y.so".to_string());
         assert_eq!(places(&named), [PathBuf::from("/x/y.so")]);
         let venv = |name: &str| match name {
@@ -84,7 +90,10 @@ mod tests {
             _ => None,
         };
         let places = places(&venv);
-        assert_eq!(places[..2], [PathBuf::from("/launcher/lib/libmpi.so.40"), "/venv/lib/libmpi.so.40".into()]);
+        assert_eq!(
+            places[..2],
+            [PathBuf::from("/launcher/lib/libmpi.so.40"), "/venv/lib/libmpi.so.40".into()]
+        );
         let hydra = |name: &str| (name == "PMI_RANK").then(|| "0".to_string());
         assert_eq!(super::places(&hydra)[0], PathBuf::from(STANDARD));
     }

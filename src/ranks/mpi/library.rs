@@ -35,7 +35,9 @@ impl Library {
             let mut begun = lock(&self.begun);
             match &*begun {
                 Begun::Done(done) => return done.clone(),
-                Begun::Begins => return Err("a rank was lost while MPI was initialised, which ends MPI".into()),
+                Begun::Begins => {
+                    return Err("a rank was lost while MPI was initialised, which ends MPI".into());
+                }
                 Begun::Not => *begun = Begun::Begins,
             }
         }

@@ -1,9 +1,9 @@
 //! The engine that is MPI: whatever network the installed library knows.
 //!
 //! Calls are started and polled by one thread, and do not block. Groups are opened beside it
-//! (`opening`), hence `MPI_THREAD_MULTIPLE`. Errors are returned. Buffers are let go when the library says
-//! that a call went well, and never where it failed or does not end: parts of it may be on the way
-//! still. Nothing is asked of the library about who is alive, nor are calls revoked.
+//! (`opening`), hence `MPI_THREAD_MULTIPLE`. Errors are returned. Buffers are let go when the
+//! library says that a call went well, and never where it failed or does not end: parts of it may
+//! be on the way still. Nothing is asked of the library about who is alive, nor are calls revoked.
 
 #![allow(unsafe_code)]
 
@@ -28,9 +28,9 @@ use table::{Buf, Handle, Table};
 
 /// How long calls of an aborted group are polled, in case that the library lets go of them.
 const ABORTED: Duration = Duration::from_secs(2);
-/// What goes element by element is cut into pieces of so many bytes: the next is copied while one is summed
-/// (64 MiB between two processes took 25.3 ms whole, 21.5 in pieces of 4 MiB, 20.8 of 1), and the kernel
-/// copies no more at once, during which it lets nobody in.
+/// What goes element by element is cut into pieces of so many bytes: the next is copied while one
+/// is summed (64 MiB between two processes took 25.3 ms whole, 21.5 in pieces of 4 MiB, 20.8 of 1),
+/// and the kernel copies no more at once, during which it lets nobody in.
 const PIECE: usize = 4 << 20;
 /// Sends and receives of a group meet in order: one tag is enough.
 const TAG: c_int = 1;
@@ -39,7 +39,8 @@ pub(crate) struct Mpi {
     table: Arc<Table>,
     opening: Opening<Library>,
     groups: HashMap<Key, Handle>,
-    /// Groups that broke: their members may be on their way in them still. And whether all have let go of it.
+    /// Groups that broke: their members may be on their way in them still. And whether all have let
+    /// go of it.
     broken: HashMap<Key, (Handle, bool)>,
     /// What has ended at its start, since the last poll.
     ended: Vec<(Call, Through)>,
@@ -101,7 +102,9 @@ impl Mpi {
     fn begin_call(&mut self, mut call: Call) {
         let n = call.reads.max(call.writes);
         let piece = match call.what {
-            What::AllReduce(_) | What::Reduce(..) | What::Broadcast(_) => (PIECE / call.dtype.size()).min(n),
+            What::AllReduce(_) | What::Reduce(..) | What::Broadcast(_) => {
+                (PIECE / call.dtype.size()).min(n)
+            }
             _ => n,
         };
         let pieces = (0..n.max(1)).step_by(piece.max(1));
@@ -126,7 +129,8 @@ impl Mpi {
         let Table { call: mpi, is } = &*self.table;
         let comm = *self.groups.get(&call.group).ok_or("the group was not opened")?;
         let count = |n: usize| {
-            c_int::try_from(n).map_err(|_| format!("{n} elements are more than an MPI call takes (2^31 - 1)"))
+            c_int::try_from(n)
+                .map_err(|_| format!("{n} elements are more than an MPI call takes (2^31 - 1)"))
         };
         let n = count(n)?;
         let (reads, writes) = match call.what {
@@ -142,8 +146,8 @@ impl Mpi {
         let to: Buf = to.map_or(null_mut(), |ptr| ptr.wrapping_add(at).cast());
         let (dtype, mut request) = (is.of(call.dtype), null_mut());
         let mut size = 1;
-        // SAFETY: the call owns what it reads and writes, of at least so many elements of this type,
-        // and is kept until the library has let go of it.
+        // SAFETY: the call owns what it reads and writes, of at least so many elements of this
+        // type, and is kept until the library has let go of it.
         let code = unsafe {
             (mpi.comm_size)(comm, &mut size);
             let each = |n: c_int| n / size.max(1);
@@ -154,34 +158,62 @@ impl Mpi {
                     let from = if call.from.is_some() { from } else { table::IN_PLACE };
                     (mpi.iallreduce)(from, to, writes, dtype, is.op(op), comm, &mut request)
                 }
-                What::Reduce(op, root) => {
-                    (mpi.ireduce)(from, to, reads, dtype, is.op(op), root as c_int, comm, &mut request)
-                }
+                What::Reduce(op, root) => (mpi.ireduce)(
+                    from,
+                    to,
+                    reads,
+                    dtype,
+                    is.op(op),
+                    root as c_int,
+                    comm,
+                    &mut request,
+                ),
                 What::Broadcast(root) => {
                     let buffer = if to.is_null() { from } else { to };
                     (mpi.ibcast)(buffer, n, dtype, root as c_int, comm, &mut request)
                 }
-                What::AllGather => (mpi.iallgather)(from, reads, dtype, to, reads, dtype, comm, &mut request),
-                What::ReduceScatter(op) => {
-                    (mpi.ireduce_scatter_block)(from, to, writes, dtype, is.op(op), comm, &mut request)
+                What::AllGather => {
+                    (mpi.iallgather)(from, reads, dtype, to, reads, dtype, comm, &mut request)
                 }
-                What::AllToAll => {
-                    (mpi.ialltoall)(from, each(reads), dtype, to, each(writes), dtype, comm, &mut request)
+                What::ReduceScatter(op) => (mpi.ireduce_scatter_block)(
+                    from,
+                    to,
+                    writes,
+                    dtype,
+                    is.op(op),
+                    comm,
+                    &mut request,
+                ),
+                What::AllToAll => (mpi.ialltoall)(
+                    from,
+                    each(reads),
+                    dtype,
+                    to,
+                    each(writes),
+                    dtype,
+                    comm,
+                    &mut request,
+                ),
+                What::Send(rank) => {
+                    (mpi.isend)(from, reads, dtype, rank as c_int, TAG, comm, &mut request)
                 }
-                What::Send(rank) => (mpi.isend)(from, reads, dtype, rank as c_int, TAG, comm, &mut request),
-                What::Recv(rank) => (mpi.irecv)(to, writes, dtype, rank as c_int, TAG, comm, &mut request),
+                What::Recv(rank) => {
+                    (mpi.irecv)(to, writes, dtype, rank as c_int, TAG, comm, &mut request)
+                }
             }
         };
         self.table.check(code)?;
         Ok(request)
     }
 
-    /// Keeps for good what a call that failed reads and writes: parts of it may be on the way still.
+    /// Keeps for good what a call that failed reads and writes: parts of it may be on the way
+    /// still.
     fn keep(&mut self, call: &mut Call) {
         std::mem::forget((call.from.take(), call.to.take()));
     }
 
-    /// Frees the communicators of groups that broke and that nobody holds any more, and of which nothing is left.
+    /// Frees the communicators of groups that broke and that nobody holds any more, and of which
+    /// nothing is left.
     fn free_broken(&mut self) {
         let aborted = &self.aborted;
         let is_left = |group: &Key| aborted.iter().any(|u| u.call.group == *group);
@@ -190,8 +222,8 @@ impl Mpi {
     }
 
     fn free_comm(&self, mut comm: Handle) {
-        // SAFETY: a communicator of this library's, of which nothing is under way here, and nothing is waited for
-        // elsewhere.
+        // SAFETY: a communicator of this library's, of which nothing is under way here, and nothing
+        // is waited for elsewhere.
         unsafe { (self.table.call.comm_free)(&mut comm) };
     }
 
@@ -259,7 +291,8 @@ impl Engine for Mpi {
                 None => at += 1,
             }
         }
-        // A thread that opens a group is better left alone inside the library, and does what `progress` does.
+        // A thread that opens a group is better left alone inside the library, and does what
+        // `progress` does.
         let alone = !self.opening.is_stuck();
         if alone && self.aborted_at.is_some_and(|at| at.elapsed() < ABORTED) {
             let mut aborted = std::mem::take(&mut self.aborted);
@@ -282,7 +315,8 @@ impl Engine for Mpi {
         self.opening.give_up(group);
         let Some(comm) = self.groups.remove(&group) else { return };
         self.broken.insert(group, (comm, false));
-        let (gone, stay) = std::mem::take(&mut self.under_way).into_iter().partition(|u| u.call.group == group);
+        let (gone, stay) =
+            std::mem::take(&mut self.under_way).into_iter().partition(|u| u.call.group == group);
         self.under_way = stay;
         self.aborted.extend::<Vec<UnderWay>>(gone);
         self.aborted_at = Some(Instant::now());

@@ -1,11 +1,11 @@
 //! How a group's communicator comes to be: on a thread of its own.
 //!
 //! To make one is to wait for all its members inside the library, and a member that dies meanwhile
-//! may keep it waiting for good (Open MPI 5 does in `PMIx_Group_construct`). Such a thread is given up,
-//! asleep, and everything else goes on. Now and then it waits for good though all members live (in
-//! `ompi_comm_activate`, in 3 of 100 groups that were made beside a death). So each member that waits for long
-//! tries again, under another name, beside the try that hangs. More than one may come through in the
-//! end: the first member says which is taken.
+//! may keep it waiting for good (Open MPI 5 does in `PMIx_Group_construct`). Such a thread is given
+//! up, asleep, and everything else goes on. Now and then it waits for good though all members live
+//! (in `ompi_comm_activate`, in 3 of 100 groups that were made beside a death). So each member that
+//! waits for long tries again, under another name, beside the try that hangs. More than one may
+//! come through in the end: the first member says which is taken.
 
 use crate::engine::exchange::{Call, Key, Words};
 use std::sync::Arc;
@@ -61,8 +61,16 @@ impl<L: Opens> Opening<L> {
     /// Begins to open a call's group, of these ranks, of which this is one.
     pub fn start(&mut self, call: Call, ranks: &[usize], me: usize, now: Instant) {
         let (made, errors) = (Vec::new(), Vec::new());
-        let mut waited =
-            Waited { call, ranks: ranks.into(), me, tries: 0, again: now, made, errors, taken: None };
+        let mut waited = Waited {
+            call,
+            ranks: ranks.into(),
+            me,
+            tries: 0,
+            again: now,
+            made,
+            errors,
+            taken: None,
+        };
         self.begin(&mut waited);
         self.waited.push(waited);
     }
@@ -83,11 +91,13 @@ impl<L: Opens> Opening<L> {
         }
     }
 
-    /// The groups that were opened since, or cannot be. Those that nobody waits for any more are not told of.
+    /// The groups that were opened since, or cannot be. Those that nobody waits for any more are
+    /// not told of.
     pub fn ended(&mut self, now: Instant) -> Vec<(Call, Result<L::Made, String>)> {
         while let Ok((ticket, attempt, tried)) = self.tried.1.try_recv() {
             self.threads -= 1;
-            if let Some(waited) = self.waited.iter_mut().find(|waited| waited.call.ticket == ticket) {
+            if let Some(waited) = self.waited.iter_mut().find(|waited| waited.call.ticket == ticket)
+            {
                 match tried {
                     Ok(made) => waited.made.push((attempt, made)),
                     Err(text) => waited.errors.push(text),
@@ -102,7 +112,9 @@ impl<L: Opens> Opening<L> {
                 waited.taken = Some(*attempt);
                 self.words.push((waited.call.group, attempt.to_le_bytes().into()));
             }
-            if let Some(at) = waited.made.iter().position(|(attempt, _)| Some(*attempt) == waited.taken) {
+            if let Some(at) =
+                waited.made.iter().position(|(attempt, _)| Some(*attempt) == waited.taken)
+            {
                 ended.push((waited.call, Ok(waited.made.swap_remove(at).1)));
             } else if waited.errors.len() == waited.tries as usize {
                 ended.push((waited.call, Err(waited.errors.swap_remove(0))));
@@ -192,7 +204,8 @@ mod tests {
         let doors = Arc::new(Doors::default());
         let (mut opening, began) = (Opening::new(doors.clone()), Instant::now());
         let (dtype, ticket, what) = (DType::F32, Key(0, 1), What::Open(vec![3, 5], me));
-        let call = Call { ticket, group: GROUP, what, dtype, reads: 0, writes: 0, from: None, to: None };
+        let call =
+            Call { ticket, group: GROUP, what, dtype, reads: 0, writes: 0, from: None, to: None };
         opening.start(call, &[3, 5], me, began);
         (opening, doors, began)
     }

@@ -15,7 +15,9 @@ pub(super) fn unlink() {
 
 fn named(maps: &str) -> impl Iterator<Item = &str> {
     let paths = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
-    paths.filter(|path| NAMES.iter().any(|name| path.rsplit('/').next().is_some_and(|f| f.starts_with(name))))
+    paths.filter(|path| {
+        NAMES.iter().any(|name| path.rsplit('/').next().is_some_and(|f| f.starts_with(name)))
+    })
 }
 
 #[cfg(all(test, not(futensor_loom)))]
@@ -30,6 +32,9 @@ mod tests {
                     7f3-7f4 rw-p 00000000 00:00 0    [heap]\n\
                     7f4-7f5 rw-s 00000000 00:17 5    /dev/shm/sm_segment.vm.0.1.1 (deleted)\n";
         let found: Vec<&str> = named(maps).collect();
-        assert_eq!(found, ["/dev/shm/sm_segment.vm.0.afb90001.0", "/dev/shm/sm_segment.vm.0.1.1 (deleted)"]);
+        assert_eq!(
+            found,
+            ["/dev/shm/sm_segment.vm.0.afb90001.0", "/dev/shm/sm_segment.vm.0.1.1 (deleted)"]
+        );
     }
 }

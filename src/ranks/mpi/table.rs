@@ -1,8 +1,8 @@
 //! MPI's functions and constants, taken from a library that is loaded at run time.
 //!
 //! The functions have the same types in every implementation whose handles are pointers: those of
-//! Open MPI, whose constants are addresses of objects that it exports, and those of MPI-5's standard
-//! ABI, whose constants are small numbers (`mpi_abi.h`).
+//! Open MPI, whose constants are addresses of objects that it exports, and those of MPI-5's
+//! standard ABI, whose constants are small numbers (`mpi_abi.h`).
 
 #![allow(unsafe_code)]
 
@@ -166,11 +166,12 @@ impl Table {
     fn load(path: &Path) -> Result<Table, String> {
         // SAFETY: the library's initialisers run; it is one that the user has installed to be run.
         // Its own plug-ins look for its symbols, so these are global.
-        let library =
-            unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())?;
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
+            .map_err(|e| e.to_string())?;
         // SAFETY: only Open MPI exports this object; nothing is read.
         let is_open = unsafe { library.get::<*mut c_void>(b"ompi_mpi_comm_world\0") }.is_ok();
-        let is_standard = path.file_name().is_some_and(|name| name.to_string_lossy().contains("mpi_abi"));
+        let is_standard =
+            path.file_name().is_some_and(|name| name.to_string_lossy().contains("mpi_abi"));
         let is = match (is_open, is_standard) {
             // SAFETY: it exports what Open MPI does.
             (true, _) => unsafe { Constants::of_open_mpi(&library)? },
@@ -189,7 +190,8 @@ impl Table {
         let (mut text, mut length) = ([0 as c_char; 1024], 0);
         // SAFETY: more room than any MPI's MPI_MAX_ERROR_STRING (512 at most).
         let asked = unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut length) };
-        let bytes: Vec<u8> = text.iter().take(length.clamp(0, 1023) as usize).map(|&c| c as u8).collect();
+        let bytes: Vec<u8> =
+            text.iter().take(length.clamp(0, 1023) as usize).map(|&c| c as u8).collect();
         match asked {
             0 => String::from_utf8_lossy(&bytes).into_owned(),
             _ => format!("MPI error {code}"),
@@ -203,17 +205,27 @@ impl Table {
     /// A communicator of these ranks of the world, made by them alone.
     pub fn communicator(&self, ranks: &[usize], name: &str) -> Result<Handle, String> {
         let ranks: Vec<c_int> = ranks.iter().map(|&r| r as c_int).collect();
-        let tag = name.bytes().fold(0i32, |h, b| h.wrapping_mul(31).wrapping_add(b as i32)) & 0x7fff;
+        let tag =
+            name.bytes().fold(0i32, |h, b| h.wrapping_mul(31).wrapping_add(b as i32)) & 0x7fff;
         let tagged = format!("{name}\0");
         let (mut all, mut some, mut made) = (null_mut(), null_mut(), null_mut());
         // SAFETY: handles of this library's, and places for the new ones.
         unsafe {
             self.check((self.call.comm_group)(self.is.world, &mut all))?;
-            self.check((self.call.group_incl)(all, ranks.len() as c_int, ranks.as_ptr(), &mut some))?;
+            self.check((self.call.group_incl)(
+                all,
+                ranks.len() as c_int,
+                ranks.as_ptr(),
+                &mut some,
+            ))?;
             let code = match self.call.comm_create_from_group {
-                Some(create) => {
-                    create(some, tagged.as_ptr().cast(), self.is.info_null, self.is.errors_return, &mut made)
-                }
+                Some(create) => create(
+                    some,
+                    tagged.as_ptr().cast(),
+                    self.is.info_null,
+                    self.is.errors_return,
+                    &mut made,
+                ),
                 None => (self.call.comm_create_group)(self.is.world, some, tag, &mut made),
             };
             self.check(code)?;

@@ -96,8 +96,9 @@ impl Machine {
         group.splitting.made += 1;
         group.splitting.open.push_back(Split { ticket, seq, color, since: now });
         let others = self.members_but_me(id);
-        let is_through =
-            |rank: &usize| self.makes_no_more(id, *rank) && self.groups[&id].splitting.waits_for(*rank);
+        let is_through = |rank: &usize| {
+            self.makes_no_more(id, *rank) && self.groups[&id].splitting.waits_for(*rank)
+        };
         if let Some(rank) = others.iter().copied().find(is_through) {
             return Err(self.break_left(id, rank, Some(ticket)));
         }
@@ -107,7 +108,9 @@ impl Machine {
     }
 
     pub(super) fn heard_split(&mut self, id: GroupId, from: usize, seq: u64, color: u64) {
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else {
+            return;
+        };
         let splitting = &mut group.splitting;
         let (ended, said) = (splitting.made - splitting.open.len() as u64, splitting.said(from));
         // What no member says counts for nothing.
@@ -116,7 +119,11 @@ impl Machine {
         }
         if said == AHEAD_MAX {
             let text = format!("it asks for {AHEAD_MAX} splits that others have not come to");
-            return self.break_group(id, Fault { kind: FaultKind::Calls, rank: Some(from), text }, true);
+            return self.break_group(
+                id,
+                Fault { kind: FaultKind::Calls, rank: Some(from), text },
+                true,
+            );
         }
         splitting.heard.entry(from).or_default().push_back(color);
         self.look_at_splits(id);
@@ -129,10 +136,12 @@ impl Machine {
                 return;
             }
             let Some(Split { ticket, seq, color, .. }) = splitting.open.pop_front() else { return };
-            let mut said = |rank: usize| splitting.heard.get_mut(&rank).and_then(VecDeque::pop_front);
+            let mut said =
+                |rank: usize| splitting.heard.get_mut(&rank).and_then(VecDeque::pop_front);
             let all: Vec<_> = group.members.iter().map(|&rank| (rank, said(rank))).collect();
-            let is_in =
-                |(rank, said): (usize, Option<u64>)| (rank == me || said == Some(color)).then_some(rank);
+            let is_in = |(rank, said): (usize, Option<u64>)| {
+                (rank == me || said == Some(color)).then_some(rank)
+            };
             let members: Vec<usize> = all.into_iter().filter_map(is_in).collect();
             let new = follows(id, &[0, seq, color]);
             self.enter(new, members.clone());
@@ -148,8 +157,11 @@ impl Machine {
             self.actions.push(Action::End(ticket, Err(fault.clone())));
             return ticket;
         }
-        let shrinking =
-            &mut self.groups.get_mut(&id).expect("a group is kept while somebody holds it").shrinking;
+        let shrinking = &mut self
+            .groups
+            .get_mut(&id)
+            .expect("a group is kept while somebody holds it")
+            .shrinking;
         match &mut shrinking.asked {
             Some((tickets, _)) => {
                 tickets.push(ticket);
@@ -166,7 +178,8 @@ impl Machine {
     pub(super) fn end_shrink(&mut self, id: GroupId, fault: Fault) {
         let asked = self.groups.get_mut(&id).and_then(|group| group.shrinking.asked.as_mut());
         let tickets = asked.map(|(tickets, _)| std::mem::take(tickets)).unwrap_or_default();
-        self.actions.extend(tickets.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
+        self.actions
+            .extend(tickets.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
         self.look_to_free(id);
     }
 
@@ -177,7 +190,11 @@ impl Machine {
 
     /// The same of one group, of which a member has let go: it does not ask for what follows.
     pub(super) fn shrink_changed(&mut self, id: GroupId) {
-        if self.groups.get(&id).is_some_and(|group| group.shrinking.asked.is_some() && !group.let_go) {
+        if self
+            .groups
+            .get(&id)
+            .is_some_and(|group| group.shrinking.asked.is_some() && !group.let_go)
+        {
             self.say_shrink(id);
         }
     }
@@ -201,7 +218,8 @@ impl Machine {
     fn say_shrink(&mut self, id: GroupId) {
         let lost = self.out_of(id);
         let me = self.me;
-        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
+        let shrinking =
+            &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
         shrinking.said.insert(me, lost.clone());
         let settled = shrinking.settled.clone();
         let others = self.still_in(id).into_iter().filter(|&r| r != me).collect();
@@ -238,7 +256,8 @@ impl Machine {
     /// Looks whether all say the same, and ends the awaits where it is settled.
     fn settle(&mut self, id: GroupId) {
         let asked = |group: &&Group| group.shrinking.asked.is_some();
-        let Some(group) = self.groups.get(&id).filter(asked).filter(|_| self.expelled.is_none()) else {
+        let Some(group) = self.groups.get(&id).filter(asked).filter(|_| self.expelled.is_none())
+        else {
             return;
         };
         if group.shrinking.settled.is_none() {
@@ -247,17 +266,26 @@ impl Machine {
                 return;
             }
             let may_live = |r: &&usize| !lost.contains(&(**r, true));
-            let (all, first) =
-                (group.members.iter().filter(may_live).count(), group.members.iter().find(may_live));
+            let (all, first) = (
+                group.members.iter().filter(may_live).count(),
+                group.members.iter().find(may_live),
+            );
             if 2 * still.len() < all || 2 * still.len() == all && still.first() != first {
-                let text = format!("{} of {all} are left, and the others may go on elsewhere", still.len());
-                return self.end_shrink(id, Fault { kind: FaultKind::Lost, rank: Some(self.me), text });
+                let text = format!(
+                    "{} of {all} are left, and the others may go on elsewhere",
+                    still.len()
+                );
+                return self
+                    .end_shrink(id, Fault { kind: FaultKind::Lost, rank: Some(self.me), text });
             }
-            self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking.settled = Some(still);
+            self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking.settled =
+                Some(still);
             return self.say_shrink(id);
         }
-        let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
-        let (Some((tickets, _)), Some(members)) = (&mut shrinking.asked, shrinking.settled.clone()) else {
+        let shrinking =
+            &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
+        let (Some((tickets, _)), Some(members)) = (&mut shrinking.asked, shrinking.settled.clone())
+        else {
             return;
         };
         let tickets = std::mem::take(tickets);
@@ -297,7 +325,8 @@ impl Machine {
             let absent: Vec<usize> = (self.still_in(id).into_iter())
                 .filter(|r| *r != self.me && !group.shrinking.said.contains_key(r))
                 .collect();
-            let shrinking = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
+            let shrinking =
+                &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
             if let Some((_, since)) = &mut shrinking.asked {
                 // Whoever has said anything is there, and will say the same as all in the end.
                 *since = now;

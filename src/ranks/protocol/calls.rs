@@ -1,7 +1,8 @@
 //! Calls of a group: counted, compared, started in program order, and ended.
 //!
-//! What a call costs does not grow with the calls that are queued: each is looked at when it is made, when a
-//! member says that it has made the same, when its operand is there, and when it is through.
+//! What a call costs does not grow with the calls that are queued: each is looked at when it is
+//! made, when a member says that it has made the same, when its operand is there, and when it is
+//! through.
 
 use super::message::{Counts, Fault, FaultKind, GroupId, Lane, Message, clipped};
 use super::{AHEAD_MAX, Action, BEAT_GROUPS, Ended, Group, Machine, Rules, Ticket};
@@ -19,7 +20,8 @@ struct Call {
     text: String,
     /// Its operand is there.
     is_ready: bool,
-    /// Members that have not said that they have made the same call; nobody asks where calls are not compared.
+    /// Members that have not said that they have made the same call; nobody asks where calls are
+    /// not compared.
     missing: usize,
 }
 
@@ -84,7 +86,8 @@ impl Calls {
 
     pub fn clear(&mut self) {
         let (made, heard, told) = (&mut self.made, &mut self.heard, &mut self.told);
-        let (made, heard, told) = (std::mem::take(made), std::mem::take(heard), std::mem::take(told));
+        let (made, heard, told) =
+            (std::mem::take(made), std::mem::take(heard), std::mem::take(told));
         *self = Calls { made, heard, told, ..Calls::default() };
     }
 
@@ -101,7 +104,8 @@ impl Calls {
     }
 
     fn counts(&self, rank: usize) -> Counts {
-        [Lane::All, Lane::Send(rank), Lane::Recv(rank)].map(|lane| self.made.get(&lane).map_or(0, |m| m.count))
+        [Lane::All, Lane::Send(rank), Lane::Recv(rank)]
+            .map(|lane| self.made.get(&lane).map_or(0, |m| m.count))
     }
 
     /// How many calls that meet those of this lane `rank` has made.
@@ -155,7 +159,9 @@ impl Machine {
         let missing = if compares { involved.len() } else { 0 };
         let own = text.clone();
         calls.open.calls.insert(ticket, Call { lane, seq, text, is_ready: false, missing });
-        if let Some(rank) = involved.iter().copied().find(|&rank| self.is_through(id, rank, lane, seq)) {
+        if let Some(rank) =
+            involved.iter().copied().find(|&rank| self.is_through(id, rank, lane, seq))
+        {
             return Err(self.break_left(id, rank, Some(ticket)));
         }
         if !compares {
@@ -168,7 +174,8 @@ impl Machine {
         };
         self.send_to(involved.clone(), &Message::Called { group: id, lane: said, seq, text: own });
         for rank in involved {
-            let calls = &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").calls;
+            let calls =
+                &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").calls;
             let texts = calls.texts.get_mut(&(rank, lane_there(lane)));
             if let Some(text) = texts.and_then(VecDeque::pop_front) {
                 self.compare(id, ticket, rank, &text);
@@ -239,8 +246,11 @@ impl Machine {
     /// A member has made a call.
     pub(super) fn called(&mut self, id: GroupId, from: usize, lane: u8, seq: u64, text: String) {
         let (me, there) = (self.me, lane as usize);
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
-        // What no member says counts for nothing: they speak where calls are compared, and of one after the other.
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else {
+            return;
+        };
+        // What no member says counts for nothing: they speak where calls are compared, and of one
+        // after the other.
         let own = match lane {
             _ if !self.rules.compares => return,
             0 => Lane::All,
@@ -282,7 +292,11 @@ impl Machine {
             two.sort();
             let [(a, one), (b, other)] = two;
             let text = format!("calls differ: rank {a} asks for {one}, rank {b} for {other}");
-            return self.break_group(id, Fault { kind: FaultKind::Calls, rank: Some(rank), text }, true);
+            return self.break_group(
+                id,
+                Fault { kind: FaultKind::Calls, rank: Some(rank), text },
+                true,
+            );
         }
         call.missing -= 1;
         if call.missing > 0 {
@@ -299,7 +313,9 @@ impl Machine {
     /// A member says how many calls it has made.
     pub(super) fn count(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
         for (id, counts) in calls {
-            if let Some(group) = self.groups.get_mut(id).filter(|group| group.members.contains(&from)) {
+            if let Some(group) =
+                self.groups.get_mut(id).filter(|group| group.members.contains(&from))
+            {
                 let heard = group.calls.heard.entry(from).or_default();
                 (0..3).for_each(|i| heard[i] = heard[i].max(counts[i]));
             }
@@ -314,7 +330,8 @@ impl Machine {
     /// Counts that a member was not told of.
     pub(super) fn news_for(&mut self, rank: usize) -> Vec<(GroupId, Counts)> {
         let mut news = Vec::new();
-        for (id, group) in self.groups.iter_mut().filter(|(_, group)| group.members.contains(&rank)) {
+        for (id, group) in self.groups.iter_mut().filter(|(_, group)| group.members.contains(&rank))
+        {
             let counts = group.calls.counts(rank);
             let told = group.calls.told.entry(rank).or_default();
             if *told != counts && news.len() < BEAT_GROUPS {
@@ -330,9 +347,12 @@ impl Machine {
         self.makes_no_more(id, rank) && self.groups[&id].calls.met(lane, rank) <= seq
     }
 
-    /// Breaks a group that waits for what a member makes no more, which has left or let go of the group.
+    /// Breaks a group that waits for what a member makes no more, which has left or let go of the
+    /// group.
     pub(super) fn look_for_left(&mut self, id: GroupId, rank: usize) {
-        let Some(group) = self.groups.get(&id).filter(|group| group.broken.is_none()) else { return };
+        let Some(group) = self.groups.get(&id).filter(|group| group.broken.is_none()) else {
+            return;
+        };
         if !self.makes_no_more(id, rank) {
             return;
         }
@@ -341,14 +361,17 @@ impl Machine {
             Lane::Send(other) | Lane::Recv(other) => other == rank,
         };
         let waits = |call: &Call| needs(call) && group.calls.met(call.lane, rank) <= call.seq;
-        if group.splitting.waits_for(rank) || group.calls.open.from(0).any(|(_, call)| waits(call)) {
+        if group.splitting.waits_for(rank) || group.calls.open.from(0).any(|(_, call)| waits(call))
+        {
             self.break_left(id, rank, None);
         }
     }
 
-    /// Breaks a group for a member that makes no more calls in it. Whoever has just asked is not told by its await.
+    /// Breaks a group for a member that makes no more calls in it. Whoever has just asked is not
+    /// told by its await.
     pub(super) fn break_left(&mut self, id: GroupId, rank: usize, asked: Option<Ticket>) -> Fault {
-        let text = if self.peers[rank].has_left { "it has left" } else { "it has let go of the group" };
+        let text =
+            if self.peers[rank].has_left { "it has left" } else { "it has let go of the group" };
         let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: text.into() };
         self.break_group(id, fault.clone(), false);
         self.actions.retain(|action| !matches!(action, Action::End(t, _) if Some(*t) == asked));
@@ -365,12 +388,18 @@ impl Machine {
         }
         let deadline = self.rules.deadline;
         let late = group.calls.waiting.front().filter(|(since, _)| *since + deadline <= now);
-        let Some(late) = late.and_then(|(_, ticket)| group.calls.open.calls.get(ticket)) else { return };
+        let Some(late) = late.and_then(|(_, ticket)| group.calls.open.calls.get(ticket)) else {
+            return;
+        };
         let involved = self.involved(id, late.lane);
-        let absent = involved.into_iter().find(|&rank| group.calls.met(late.lane, rank) <= late.seq);
+        let absent =
+            involved.into_iter().find(|&rank| group.calls.met(late.lane, rank) <= late.seq);
         let text = match absent {
             Some(_) => format!("it has not come to {} within {deadline:?}", late.text),
-            None => format!("{} was not through within {deadline:?}, though all have come to it", late.text),
+            None => format!(
+                "{} was not through within {deadline:?}, though all have come to it",
+                late.text
+            ),
         };
         self.break_group(id, Fault { kind: FaultKind::Lost, rank: absent, text }, true);
     }

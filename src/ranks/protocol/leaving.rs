@@ -1,8 +1,8 @@
 //! Leaving: who makes no more calls, in a group or at all, and says so.
 //!
-//! A group is forgotten once all its members have let go of it: nobody here holds it, nothing of it is under
-//! way, and nobody may still ask for what follows from it. A rank that leaves says so to everybody who is not
-//! lost, also to those who have left before: they wait for nothing else.
+//! A group is forgotten once all its members have let go of it: nobody here holds it, nothing of it
+//! is under way, and nobody may still ask for what follows from it. A rank that leaves says so to
+//! everybody who is not lost, also to those who have left before: they wait for nothing else.
 
 use super::message::{Counts, GroupId, Message};
 use super::{Action, BEAT_GROUPS, Ended, Fault, FaultKind, Machine};
@@ -26,7 +26,9 @@ impl Machine {
 
     /// Whoever was given a group, at the end of an await, does not hold it any more.
     pub fn let_go(&mut self, id: GroupId) {
-        let Some(held) = self.groups.get_mut(&id).and_then(|group| group.held.as_mut()) else { return };
+        let Some(held) = self.groups.get_mut(&id).and_then(|group| group.held.as_mut()) else {
+            return;
+        };
         *held -= 1;
         self.look_to_free(id);
     }
@@ -38,9 +40,9 @@ impl Machine {
         }
     }
 
-    /// Says of a group that nobody holds, and that has nothing under way, that no more calls of it come, and
-    /// forgets it once all have said so. What the library has of it is freed, unless a member is lost: its
-    /// part in that may never end.
+    /// Says of a group that nobody holds, and that has nothing under way, that no more calls of it
+    /// come, and forgets it once all have said so. What the library has of it is freed, unless a
+    /// member is lost: its part in that may never end.
     fn end_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if group.held != Some(0) || group.is_busy() {
@@ -53,7 +55,8 @@ impl Machine {
             }
         }
         let members = &self.groups[&id].members;
-        if members.iter().all(|&r| r == self.me || self.peers[r].gone || self.makes_no_more(id, r)) {
+        if members.iter().all(|&r| r == self.me || self.peers[r].gone || self.makes_no_more(id, r))
+        {
             let is_whole = members.iter().all(|&r| !self.peers[r].gone || self.peers[r].has_left);
             self.groups.remove(&id);
             self.actions.extend(is_whole.then_some(Action::Free(id)));

@@ -113,7 +113,9 @@ impl Message {
                 w.u8(1).u32(addresses.len());
                 addresses.iter().fold(&mut w, |w, a| w.text(a))
             }
-            Message::Called { group, lane, seq, text } => w.u8(2).u64(*group).u8(*lane).u64(*seq).text(text),
+            Message::Called { group, lane, seq, text } => {
+                w.u8(2).u64(*group).u8(*lane).u64(*seq).text(text)
+            }
             Message::Broke { group, fault } => {
                 let rank = fault.rank.map_or(u32::MAX as usize, |r| r);
                 w.u8(3).u64(*group).u8(fault.kind as u8).u32(rank).text(&fault.text)
@@ -127,7 +129,9 @@ impl Message {
                 w.ranks(settled.as_deref().unwrap_or(&[]))
             }
             Message::Bye { calls } => w.u8(7).calls(calls),
-            Message::LetGo { group, calls } => calls.iter().fold(w.u8(8).u64(*group), |w, &n| w.u64(n)),
+            Message::LetGo { group, calls } => {
+                calls.iter().fold(w.u8(8).u64(*group), |w, &n| w.u64(n))
+            }
             Message::Words { group, words } => w.u8(9).u64(*group).words(words),
         };
         let length = (w.0.len() - 4) as u32;
@@ -264,7 +268,8 @@ mod tests {
     use super::*;
 
     fn some() -> Vec<Message> {
-        let fault = Fault { kind: FaultKind::Operand, rank: Some(3), text: "é was too much".into() };
+        let fault =
+            Fault { kind: FaultKind::Operand, rank: Some(3), text: "é was too much".into() };
         vec![
             Message::Beat { calls: vec![(7, [1, 2, 3]), (u64::MAX, [0; 3])] },
             Message::Roster { addresses: vec!["127.0.0.1:4".into(), String::new()] },
@@ -285,7 +290,10 @@ mod tests {
     fn a_message_comes_out_as_it_went_in() {
         for message in some() {
             let bytes = message.encode();
-            assert_eq!(u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize, bytes.len() - 4);
+            assert_eq!(
+                u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize,
+                bytes.len() - 4
+            );
             assert_eq!(Message::decode(&bytes[4..]), Some(message));
         }
     }
@@ -312,7 +320,9 @@ mod tests {
     fn a_long_text_is_cut_between_two_characters() {
         let text = "é".repeat(TEXT_MAX);
         let bytes = Message::Lost { rank: 1, ended: false, text }.encode();
-        let Some(Message::Lost { text, .. }) = Message::decode(&bytes[4..]) else { panic!("no message") };
+        let Some(Message::Lost { text, .. }) = Message::decode(&bytes[4..]) else {
+            panic!("no message")
+        };
         assert_eq!(text.len(), TEXT_MAX);
     }
 }

@@ -11,10 +11,10 @@
 //!   there and, where calls are compared, once all members have made the same.
 //! - *A group breaks once*, and for all its members: by a loss, calls that differ, an operand that
 //!   failed, a deadline. All its tickets end with that fault; other groups go on.
-//! - *Leaving* (`leaving`). Who leaves in order says so to everybody, and who lets go of a group to its
-//!   members: nobody waits for either of them.
-//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows, and of
-//!   two parts that do not hear each other one goes on at most.
+//! - *Leaving* (`leaving`). Who leaves in order says so to everybody, and who lets go of a group to
+//!   its members: nobody waits for either of them.
+//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows, and
+//!   of two parts that do not hear each other one goes on at most.
 
 mod agree;
 mod calls;
@@ -87,8 +87,8 @@ struct Peer {
     linked: bool,
     /// Given up, by whomever; nothing that it says counts any more.
     gone: bool,
-    /// Its link ended, here or elsewhere, as those of a process do that ends. Else it was silent, and
-    /// may be going on with others that this rank does not hear.
+    /// Its link ended, here or elsewhere, as those of a process do that ends. Else it was silent,
+    /// and may be going on with others that this rank does not hear.
     ended: bool,
     /// It has given this rank up, so it ends the link, and may be going on with others.
     parted: bool,
@@ -135,7 +135,8 @@ pub(crate) struct Machine {
 impl Group {
     /// Somebody waits for something of it.
     fn is_busy(&self) -> bool {
-        self.calls.tickets().chain(self.splitting.tickets()).next().is_some() || self.shrinking.is_awaited()
+        self.calls.tickets().chain(self.splitting.tickets()).next().is_some()
+            || self.shrinking.is_awaited()
     }
 }
 
@@ -193,7 +194,10 @@ impl Machine {
     /// Joining has come to nothing.
     pub fn fail_join(&mut self, fault: Fault) {
         if self.joining.take().is_some() {
-            self.send_to(self.others().collect(), &Message::Broke { group: WORLD, fault: fault.clone() });
+            self.send_to(
+                self.others().collect(),
+                &Message::Broke { group: WORLD, fault: fault.clone() },
+            );
             self.actions.push(Action::End(JOIN, Err(fault)));
         }
     }
@@ -201,7 +205,8 @@ impl Machine {
     /// A peer has said something.
     pub fn heard(&mut self, from: usize, message: Message, now: Duration) {
         if self.peers[from].gone {
-            self.peers[from].parted |= matches!(&message, Message::Lost { rank, .. } if *rank == self.me);
+            self.peers[from].parted |=
+                matches!(&message, Message::Lost { rank, .. } if *rank == self.me);
             return;
         }
         self.peers[from].heard = now;
@@ -312,7 +317,9 @@ impl Machine {
 
     /// Nothing comes of a group any more. Its members are told, unless they see it themselves.
     fn break_group(&mut self, id: GroupId, fault: Fault, tell: bool) {
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else { return };
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else {
+            return;
+        };
         group.broken = Some(fault.clone());
         if group.let_go {
             return;
@@ -322,7 +329,8 @@ impl Machine {
         group.splitting.clear();
         self.ending.push(id);
         self.actions.push(Action::Abort(id));
-        self.actions.extend(ended.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
+        self.actions
+            .extend(ended.into_iter().map(|ticket| Action::End(ticket, Err(fault.clone()))));
         if tell {
             let members = self.members_but_me(id);
             self.send_to(members, &Message::Broke { group: id, fault });
@@ -350,7 +358,11 @@ impl Machine {
         for rank in self.others().collect::<Vec<_>>() {
             let peer = &self.peers[rank];
             if peer.linked && !self.is_out(rank) && peer.heard + self.rules.silence <= now {
-                self.lost(rank, false, &format!("nothing was heard of it for {:?}", self.rules.silence));
+                self.lost(
+                    rank,
+                    false,
+                    &format!("nothing was heard of it for {:?}", self.rules.silence),
+                );
             }
         }
         for id in self.groups.keys().copied().collect::<Vec<_>>() {

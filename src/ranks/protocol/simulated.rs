@@ -2,11 +2,11 @@
 //!
 //! Time is virtual. A link keeps the order of its messages and delays each; a member may be killed
 //! (what it sent may arrive, or not), stopped for ever, stopped for a while, or cut off from one
-//! other or from several, without a word. The engine is a stand-in: a call is through, a while later, once all that it needs were
-//! let go. Each member runs a program drawn from the seed: calls of all, sends and receives,
-//! splits, and a shrink where a group broke, with calls that differ and operands that fail among
-//! them. Then: every ticket of whoever lives has ended; calls went in order; survivors settled on
-//! the same members; and where nothing happened, nothing failed.
+//! other or from several, without a word. The engine is a stand-in: a call is through, a while
+//! later, once all that it needs were let go. Each member runs a program drawn from the seed: calls
+//! of all, sends and receives, splits, and a shrink where a group broke, with calls that differ and
+//! operands that fail among them. Then: every ticket of whoever lives has ended; calls went in
+//! order; survivors settled on the same members; and where nothing happened, nothing failed.
 
 use super::message::{FaultKind, GroupId, Lane, Message};
 use super::*;
@@ -87,7 +87,8 @@ struct Member {
 impl Member {
     /// Its program is over, or stands for good.
     fn is_through(&self) -> bool {
-        self.life != Life::Lives || self.awaits.is_empty() && (self.steps == 0 || self.group.is_none())
+        self.life != Life::Lives
+            || self.awaits.is_empty() && (self.steps == 0 || self.group.is_none())
     }
 }
 
@@ -266,14 +267,19 @@ impl Net {
         if !self.cut.is_empty() {
             return;
         }
-        for (rank, member) in self.members.iter().enumerate().filter(|(_, m)| m.life == Life::Lives) {
+        for (rank, member) in self.members.iter().enumerate().filter(|(_, m)| m.life == Life::Lives)
+        {
             let seed = self.seed;
             assert!(!member.awaits.contains(&JOIN), "seed {seed}: rank {rank} still joins");
             for ticket in &member.awaits {
-                let shared = |(group, ..): &(GroupId, Lane, u64)| member.groups[group].contains(&dead);
+                let shared =
+                    |(group, ..): &(GroupId, Lane, u64)| member.groups[group].contains(&dead);
                 let old = member.since.get(ticket).is_some_and(|at| *at <= since);
                 let waits = old && member.open.get(ticket).is_some_and(shared);
-                assert!(!waits, "seed {seed}: rank {rank} waits for {ticket} with {dead}, who is dead");
+                assert!(
+                    !waits,
+                    "seed {seed}: rank {rank} waits for {ticket} with {dead}, who is dead"
+                );
             }
         }
     }
@@ -362,7 +368,11 @@ impl Net {
     fn goes(&mut self, who: usize, ticket: Ticket) {
         let member = &mut self.members[who];
         let (group, lane, seq) = member.open[&ticket];
-        assert!(member.ready.contains(&ticket), "seed {}: rank {who} started {ticket} too soon", self.seed);
+        assert!(
+            member.ready.contains(&ticket),
+            "seed {}: rank {who} started {ticket} too soon",
+            self.seed
+        );
         let before = member.last_go.insert(group, ticket).unwrap_or(0);
         assert!(before < ticket, "seed {}: rank {who} started {before} before {ticket}", self.seed);
         let (pair, needed) = match lane {
@@ -394,14 +404,21 @@ impl Net {
                     member.settled.insert(parent, (id, members.clone()));
                 }
                 // Nobody asks the one before for anything any more.
-                member.group.filter(|old| *old != id).into_iter().for_each(|old| member.machine.let_go(old));
+                member
+                    .group
+                    .filter(|old| *old != id)
+                    .into_iter()
+                    .for_each(|old| member.machine.let_go(old));
                 member.groups.insert(id, members.clone());
                 (member.group, member.members) = (Some(id), members);
             }
             Ok(Ended::Done) => {}
             Err(fault) => {
                 member.failed += 1;
-                assert!(self.faults || fault.kind != FaultKind::Lost || self.wrongs, "seed {seed}: {fault:?}");
+                assert!(
+                    self.faults || fault.kind != FaultKind::Lost || self.wrongs,
+                    "seed {seed}: {fault:?}"
+                );
                 if ticket == JOIN || shrunk.is_some() {
                     member.group = None;
                 }
@@ -437,7 +454,10 @@ impl Net {
         let mut shared = Dice(seed ^ group.rotate_left(17) ^ (*turn << 32));
         let n = member.members.len() as u64;
         let asked = match shared.below(8) {
-            0 => member.machine.split(group, shared.next().rotate_left(who as u32) % 2, now).map(|t| (t, None)),
+            0 => member
+                .machine
+                .split(group, shared.next().rotate_left(who as u32) % 2, now)
+                .map(|t| (t, None)),
             1 if n > 1 => {
                 let from = shared.below(n);
                 let to = (from + 1 + shared.below(n - 1)) % n;
@@ -514,7 +534,8 @@ fn run(seed: u64) -> Net {
     net
 }
 
-/// When each of some members that only join, and leave at these times, is through, and the last of all leaves.
+/// When each of some members that only join, and leave at these times, is through, and the last of
+/// all leaves.
 fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
     let mut net = Net::quiet(seed, at.len());
     let mut through = vec![None; at.len()];
@@ -554,16 +575,23 @@ fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
 /// In every order, at once and long after each other.
 #[test]
 fn who_leaves_in_order_waits_for_the_last_to_leave_and_for_no_silence() {
-    let orders: [&[usize]; 6] = [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
+    let orders: [&[usize]; 6] =
+        [&[0, 1, 2], &[0, 2, 1], &[1, 0, 2], &[1, 2, 0], &[2, 0, 1], &[2, 1, 0]];
     let mut dice = Dice(7);
-    for (seed, apart) in (0..40).flat_map(|seed| [0, 1, 30, 500_000, 5_000_000].map(|apart| (seed, apart))) {
-        let orders = orders.iter().map(|order| order.iter().map(|&n| 400_000 + n as u64 * apart).collect());
+    for (seed, apart) in
+        (0..40).flat_map(|seed| [0, 1, 30, 500_000, 5_000_000].map(|apart| (seed, apart)))
+    {
+        let orders =
+            orders.iter().map(|order| order.iter().map(|&n| 400_000 + n as u64 * apart).collect());
         let some = (0..1 + dice.below(5)).map(|_| 400_000 + dice.below(1 + 2 * apart)).collect();
         for at in orders.chain([some]).collect::<Vec<Vec<u64>>>() {
             let (last, through) = leaves(seed, &at);
             let late = through.iter().max().expect("members").saturating_sub(last);
             // A message takes 100 ms at most, and nothing else is waited for.
-            assert!(late <= Duration::from_millis(101), "seed {seed}: {at:?}: {late:?} after the last");
+            assert!(
+                late <= Duration::from_millis(101),
+                "seed {seed}: {at:?}: {late:?} after the last"
+            );
         }
     }
 }

@@ -7,7 +7,8 @@ use std::collections::{HashSet, VecDeque};
 
 /// Three that are linked, with what they were to do so far done.
 fn three(rules: Rules) -> Vec<Machine> {
-    let mut all: Vec<Machine> = (0..3).map(|me| Machine::new(me, 3, rules, Duration::ZERO)).collect();
+    let mut all: Vec<Machine> =
+        (0..3).map(|me| Machine::new(me, 3, rules, Duration::ZERO)).collect();
     for (a, b) in [(0, 1), (0, 2), (1, 2)] {
         all[a].linked(b, String::new(), Duration::ZERO);
         all[b].linked(a, String::new(), Duration::ZERO);
@@ -38,10 +39,15 @@ fn settled(all: &mut [Machine]) -> Vec<Vec<Action>> {
 fn a_group_is_freed_once_all_have_let_go_of_it_and_never_where_a_member_is_lost() {
     let frees = |all: &mut [Machine]| -> Vec<bool> {
         let actions = settled(all);
-        actions.iter().map(|each| each.iter().any(|action| matches!(action, Action::Free(_)))).collect()
+        actions
+            .iter()
+            .map(|each| each.iter().any(|action| matches!(action, Action::Free(_))))
+            .collect()
     };
     let mut all = three(RULES);
-    let asks = |machine: &mut Machine| machine.call(WORLD, Lane::All, "sum".into()).expect("a whole group");
+    let asks = |machine: &mut Machine| {
+        machine.call(WORLD, Lane::All, "sum".into()).expect("a whole group")
+    };
     let tickets: Vec<Ticket> = all.iter_mut().map(asks).collect();
     (0..3).for_each(|rank| all[rank].let_go(WORLD));
     (1..3).for_each(|rank| all[rank].done(WORLD, tickets[rank], Ok(()), Duration::ZERO));
@@ -68,7 +74,8 @@ fn a_group_is_freed_once_all_have_let_go_of_it_and_never_where_a_member_is_lost(
 #[test]
 fn what_nobody_was_given_is_not_taken_for_let_go() {
     let mut all = three(RULES);
-    let asks: Vec<_> = all.iter_mut().map(|machine| machine.split(WORLD, 0, Duration::ZERO)).collect();
+    let asks: Vec<_> =
+        all.iter_mut().map(|machine| machine.split(WORLD, 0, Duration::ZERO)).collect();
     let news: Vec<GroupId> = settled(&mut all).iter().flatten().filter_map(made).collect();
     assert!(asks.iter().all(Result::is_ok) && news.len() == 3);
     // All but rank 1 hold it, and rank 1 gives up what it was given.
@@ -90,7 +97,8 @@ fn made(action: &Action) -> Option<GroupId> {
 fn calls_that_differ_fail_on_every_rank_and_say_how() {
     let rules = Rules { compares: true, ..RULES };
     let mut all = three(rules);
-    let words = ["all_reduce of float32 [2]", "all_reduce of float32 [2]", "all_reduce of float32 [3]"];
+    let words =
+        ["all_reduce of float32 [2]", "all_reduce of float32 [2]", "all_reduce of float32 [3]"];
     for (machine, words) in all.iter_mut().zip(words) {
         machine.call(WORLD, Lane::All, words.into()).expect("a whole group");
     }
@@ -118,24 +126,34 @@ fn calls_that_differ_fail_on_every_rank_and_say_how() {
 fn who_is_given_up_says_so_to_those_who_still_hear_it() {
     let mut all = three(RULES);
     all[1].heard(0, Message::Lost { rank: 1, ended: false, text: "silent".into() }, Duration::ZERO);
-    let says = |action: &Action| matches!(action, Action::Send(2, Message::Lost { rank: 1, ended: true, .. }));
+    let says = |action: &Action| {
+        matches!(action, Action::Send(2, Message::Lost { rank: 1, ended: true, .. }))
+    };
     assert!(all[1].take().iter().any(says));
     // Once: those who hear it give it up, and tell it so.
-    all[1].heard(2, Message::Lost { rank: 1, ended: true, text: "it says so".into() }, Duration::ZERO);
+    all[1].heard(
+        2,
+        Message::Lost { rank: 1, ended: true, text: "it says so".into() },
+        Duration::ZERO,
+    );
     assert!(!all[1].take().iter().any(|action| matches!(action, Action::Send(..))));
 }
 
 #[test]
 fn the_end_of_a_link_counts_as_the_end_of_a_process_unless_it_was_closed() {
     for (closed, part_goes_on) in [(false, true), (true, false)] {
-        // Rank 2 has lost rank 0 by silence, and then their link ends, which 0 closed or did not. Rank 1
-        // has left, so rank 2 goes on alone only where 0 has ended.
+        // Rank 2 has lost rank 0 by silence, and then their link ends, which 0 closed or did not.
+        // Rank 1 has left, so rank 2 goes on alone only where 0 has ended.
         let mut all = three(RULES);
         all[2].heard(1, Message::Bye { calls: Vec::new() }, Duration::ZERO);
         let machine = &mut all[2];
         machine.lost(0, false, "silent");
         if closed {
-            machine.heard(0, Message::Lost { rank: 2, ended: false, text: "silent".into() }, Duration::ZERO);
+            machine.heard(
+                0,
+                Message::Lost { rank: 2, ended: false, text: "silent".into() },
+                Duration::ZERO,
+            );
         }
         machine.closed(0, "its connection ended");
         let ticket = machine.shrink(WORLD, Duration::ZERO);
@@ -178,7 +196,11 @@ fn who_parts_ends_all_that_it_waits_for_and_the_others_give_it_up() {
         assert!(actions[1].iter().any(ends), "{ticket}");
     }
     assert!(all[1].call(WORLD, Lane::All, "sum".into()).is_err());
-    assert!([0, 2].into_iter().all(|rank| all[rank].fault(WORLD).is_some_and(|fault| fault.rank == Some(1))));
+    assert!(
+        [0, 2]
+            .into_iter()
+            .all(|rank| all[rank].fault(WORLD).is_some_and(|fault| fault.rank == Some(1)))
+    );
 }
 
 /// What an await has ended with.
@@ -212,7 +234,10 @@ fn who_waits_for_one_that_leaves_or_lets_go_is_told_at_once() {
             assert!(fault_of(&actions[0], calls[0]).is_none() && all[0].fault(WORLD).is_none());
             let words = if leaves { "it has left" } else { "it has let go of the group" };
             let fault = fault_of(&actions[2], split).expect("rank 1 does not come to split");
-            assert_eq!((fault.kind, fault.rank, &fault.text[..]), (FaultKind::Lost, Some(1), words));
+            assert_eq!(
+                (fault.kind, fault.rank, &fault.text[..]),
+                (FaultKind::Lost, Some(1), words)
+            );
             let fault = match leaves {
                 true => all[0].split(WORLD, 0, Duration::ZERO).unwrap_err(),
                 false => all[0].call(WORLD, Lane::Recv(1), "sum".into()).unwrap_err(),
@@ -251,12 +276,16 @@ fn who_leaves_says_so_to_those_who_have_left_and_to_those_who_come_later() {
     machine.linked(2, String::new(), Duration::ZERO);
     let actions = machine.take();
     assert!(
-        actions.iter().any(|action| matches!(action, Action::Send(1, Message::Broke { group: WORLD, fault })
+        actions
+            .iter()
+            .any(|action| matches!(action, Action::Send(1, Message::Broke { group: WORLD, fault })
         if fault.rank == Some(0) && fault.text == "it has given up joining"))
     );
     for rank in [1, 2] {
         assert!(
-            actions.iter().any(|action| matches!(action, Action::Send(to, Message::Bye { .. }) if *to == rank))
+            actions.iter().any(
+                |action| matches!(action, Action::Send(to, Message::Bye { .. }) if *to == rank)
+            )
         );
     }
     assert!(fault_of(&actions, JOIN).is_some() && actions.iter().filter_map(made).next().is_none());
@@ -279,7 +308,9 @@ fn a_goodbye_of_any_number_of_groups_fits_into_messages() {
         }
     }
     // It has made that call, so whoever makes it as well may have it.
-    assert!(call > 0 && all[1].call(last, Lane::All, "sum".into()).is_ok() && all[1].peers[0].has_left);
+    assert!(
+        call > 0 && all[1].call(last, Lane::All, "sum".into()).is_ok() && all[1].peers[0].has_left
+    );
 }
 
 #[test]
@@ -302,8 +333,9 @@ fn words_too_long_to_be_sent_are_compared_as_far_as_they_are() {
     assert!(all.iter().all(|machine| machine.fault(WORLD).is_none()));
 }
 
-/// What so many queued calls cost three members, in calls that are looked at: the others make theirs when rank 0 has
-/// made all, each is let go, is through in another order, and the deadlines are looked at all the while.
+/// What so many queued calls cost three members, in calls that are looked at: the others make
+/// theirs when rank 0 has made all, each is let go, is through in another order, and the deadlines
+/// are looked at all the while.
 fn looked(calls: usize, compares: bool) -> u64 {
     let mut all = three(Rules { compares, ..RULES });
     let mut now = Duration::ZERO;
@@ -327,7 +359,9 @@ fn looked(calls: usize, compares: bool) -> u64 {
     for rank in 0..3 {
         settled(&mut all);
         let mut turn = 0;
-        while let Some(ticket) = if turn % 2 == 0 { open[rank].pop_back() } else { open[rank].pop_front() } {
+        while let Some(ticket) =
+            if turn % 2 == 0 { open[rank].pop_back() } else { open[rank].pop_front() }
+        {
             turn += 1;
             all[rank].done(WORLD, ticket, Ok(()), now);
             all[rank].tick(now);
@@ -343,7 +377,10 @@ fn what_a_call_costs_does_not_grow_with_what_is_queued() {
     for compares in [false, true] {
         for calls in [100, 3000] {
             let looked = looked(calls, compares);
-            assert!(looked <= 3 * 8 * calls as u64, "{looked} looks for {calls} calls of three: {compares}");
+            assert!(
+                looked <= 3 * 8 * calls as u64,
+                "{looked} looks for {calls} calls of three: {compares}"
+            );
         }
     }
 }
@@ -355,22 +392,30 @@ fn a_member_that_is_too_far_ahead_breaks_the_group_and_fills_no_memory() {
         let call = Message::Called { group: WORLD, lane: 0, seq, text: String::new() };
         machine.heard(1, call, Duration::ZERO);
     }
-    assert_eq!(machine.fault(WORLD).map(|fault| (fault.kind, fault.rank)), Some((FaultKind::Calls, Some(1))));
+    assert_eq!(
+        machine.fault(WORLD).map(|fault| (fault.kind, fault.rank)),
+        Some((FaultKind::Calls, Some(1)))
+    );
     let mut machine = three(RULES).swap_remove(0);
     for seq in 0..=AHEAD_MAX as u64 {
         machine.heard(1, Message::Split { group: WORLD, seq, color: 0 }, Duration::ZERO);
     }
-    assert_eq!(machine.fault(WORLD).map(|fault| (fault.kind, fault.rank)), Some((FaultKind::Calls, Some(1))));
+    assert_eq!(
+        machine.fault(WORLD).map(|fault| (fault.kind, fault.rank)),
+        Some((FaultKind::Calls, Some(1)))
+    );
 }
 
-/// Whatever another member says, in whatever order: this one does not panic, and each of its awaits ends at the
-/// deadline at last.
+/// Whatever another member says, in whatever order: this one does not panic, and each of its awaits
+/// ends at the deadline at last.
 #[test]
 fn what_a_member_makes_up_harms_nobodys_awaits() {
-    let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
+    let seed =
+        std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
     println!("seed {seed}");
     let mut dice = Dice(seed);
-    let few = |dice: &mut Dice, most: u64| if dice.one_in(8) { dice.next() } else { dice.below(most) };
+    let few =
+        |dice: &mut Dice, most: u64| if dice.one_in(8) { dice.next() } else { dice.below(most) };
     for round in 0..2000 {
         let rules = Rules { compares: dice.one_in(2), ..RULES };
         let mut machine = three(rules).swap_remove(0);
@@ -382,13 +427,23 @@ fn what_a_member_makes_up_harms_nobodys_awaits() {
             let rank = few(&mut dice, 4) as u32 as usize;
             let seq = few(&mut dice, 5);
             let fault = Fault { kind: FaultKind::Calls, rank: Some(rank), text: String::new() };
-            let some = (0..dice.below(4)).map(|_| few(&mut dice, 4) as u32 as usize).collect::<Vec<_>>();
+            let some =
+                (0..dice.below(4)).map(|_| few(&mut dice, 4) as u32 as usize).collect::<Vec<_>>();
             let message = match dice.below(10) {
                 0 => Message::Beat { calls: vec![(group, counts)] },
-                1 => Message::Roster { addresses: vec!["nowhere:1".into(); dice.below(4) as usize] },
-                2 => Message::Called { group, lane: few(&mut dice, 3) as u8, seq, text: "sum".into() },
+                1 => {
+                    Message::Roster { addresses: vec!["nowhere:1".into(); dice.below(4) as usize] }
+                }
+                2 => Message::Called {
+                    group,
+                    lane: few(&mut dice, 3) as u8,
+                    seq,
+                    text: "sum".into(),
+                },
                 3 if dice.one_in(8) => Message::Broke { group, fault },
-                4 if dice.one_in(8) => Message::Lost { rank, ended: dice.one_in(2), text: String::new() },
+                4 if dice.one_in(8) => {
+                    Message::Lost { rank, ended: dice.one_in(2), text: String::new() }
+                }
                 5 => Message::Split { group, seq, color: dice.below(2) },
                 6 => {
                     let lost = some.iter().map(|rank| (*rank, dice.one_in(2))).collect();
@@ -415,7 +470,8 @@ fn what_a_member_makes_up_harms_nobodys_awaits() {
             assert!(machine.early.len() <= EARLY_MAX);
         }
         for _ in 0..4 {
-            // Nobody else says anything: who is silent is lost, and the last deadline ends the rest.
+            // Nobody else says anything: who is silent is lost, and the last deadline ends the
+            // rest.
             now += RULES.deadline.max(RULES.silence);
             machine.tick(now);
             ends(&mut machine, &mut awaits);

@@ -10,7 +10,10 @@ fn who_leaves_is_waited_for_by_nobody_in_whatever_order_they_go() {
         for (nth, rank) in order.into_iter().enumerate() {
             groups[rank] = None;
             sleep(Duration::from_millis(20));
-            assert!(nth == 2 || ranks.iter().all(|rank| !rank.is_through()), "{order:?}: the others are there");
+            assert!(
+                nth == 2 || ranks.iter().all(|rank| !rank.is_through()),
+                "{order:?}: the others are there"
+            );
         }
         // Sockets and all: their silence would be waited for minutes.
         ranks.iter().for_each(|rank| until("all have left", || rank.is_through()));
@@ -56,7 +59,10 @@ fn the_same_group_is_not_joined_twice_at_once() {
     let ranks = strangers(2);
     let first = ranks[0].join();
     let error = wait(ranks[0].join()).expect_err("the first is under way");
-    assert!(error.is_argument() && error.message().contains("joining that group already"), "{error}");
+    assert!(
+        error.is_argument() && error.message().contains("joining that group already"),
+        "{error}"
+    );
     // The first is as it was; and once it is through, the next may come.
     let first = well([first, ranks[1].join()]);
     let second = well(ranks.iter().map(Rank::join));

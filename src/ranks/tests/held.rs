@@ -15,7 +15,8 @@ fn a_split_or_shrink_that_one_gives_up_ends_for_the_others() {
         }
         drop(given_up);
         for split in all(splits) {
-            // The group that it gives does not come to be, or rank 2 is in it no more; and this one goes on.
+            // The group that it gives does not come to be, or rank 2 is in it no more; and this one
+            // goes on.
             let (rank, text) = lost(split.and_then(|group| wait(group.barrier())));
             assert_eq!(rank, Some(2), "{text}");
             assert!(text.contains("it has let go of the group"), "{text}");
@@ -123,7 +124,9 @@ fn a_waker_that_does_not_come_back_makes_no_rank_silent() {
     // Rank 2 goes, and the thread of rank 0's links tells of that.
     let slow = Arc::new(Slow::default());
     let mut barrier = pin!(groups[0].barrier());
-    assert!(barrier.as_mut().poll(&mut Context::from_waker(&Waker::from(slow.clone()))).is_pending());
+    assert!(
+        barrier.as_mut().poll(&mut Context::from_waker(&Waker::from(slow.clone()))).is_pending()
+    );
     drop(groups.pop());
     until("its waker is called", || slow.called.load(SeqCst));
     sleep(Duration::from_millis(1200));

@@ -52,7 +52,8 @@ fn what_was_said_last_is_sent_whole_and_then_the_links_end_whoever_keeps_the_res
     let mut ranks = strangers(2);
     ranks.truncate(1);
     let (group, mut stream) = intrudes(&ranks[0]);
-    // More than sockets take at once, of which rank 1 reads nothing yet; and somebody still has what the links are in.
+    // More than sockets take at once, of which rank 1 reads nothing yet; and somebody still has
+    // what the links are in.
     let kept = ranks[0].driver.worlds();
     (0..16_000).for_each(|_| kept[0].say(1, vec![7; 1000]));
     drop(group);
@@ -68,7 +69,10 @@ fn what_was_said_last_is_sent_whole_and_then_the_links_end_whoever_keeps_the_res
         rest = after;
     }
     assert!(matches!(said.last(), Some(Message::Bye { .. })), "{:?}", said.last());
-    assert_eq!(said.iter().filter(|message| matches!(message, Message::Words { .. })).count(), 16_000);
+    assert_eq!(
+        said.iter().filter(|message| matches!(message, Message::Words { .. })).count(),
+        16_000
+    );
     drop(kept);
 }
 
@@ -84,7 +88,10 @@ fn a_rank_whose_thread_for_calls_panics_tells_the_others_at_once() {
     let said = all(joins).into_iter().map(lost);
     for (rank, text) in said {
         assert_eq!(rank, Some(2), "{text}");
-        assert!(text.contains("its thread for calls panicked: a fault of this library's own"), "{text}");
+        assert!(
+            text.contains("its thread for calls panicked: a fault of this library's own"),
+            "{text}"
+        );
     }
     // Whoever was waiting beside them hears it too.
     one.set_read_timeout(Some(SOON)).expect("a socket");
@@ -100,14 +107,19 @@ fn a_rank_whose_thread_for_calls_panics_tells_the_others_at_once() {
 
 #[test]
 fn what_a_member_says_that_is_no_message_ends_its_link_and_nothing_else() {
-    let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
+    let seed =
+        std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
     println!("seed {seed}");
     let mut state = seed;
     let fault = Fault { kind: FaultKind::Calls, rank: Some(7), text: "words".into() };
     let some: [Message; 6] = [
         Message::Beat { calls: vec![(1, [1, 2, 3])] },
         Message::Called { group: 1, lane: 0, seq: 0, text: "sum".into() },
-        Message::Shrink { group: 1, lost: vec![(0, true), (900, false)], settled: Some(vec![0, 1]) },
+        Message::Shrink {
+            group: 1,
+            lost: vec![(0, true), (900, false)],
+            settled: Some(vec![0, 1]),
+        },
         Message::Broke { group: 9, fault },
         Message::Split { group: 1, seq: 0, color: 1 },
         Message::Words { group: 1, words: vec![1; 1000] },

@@ -141,8 +141,8 @@ impl Backward<'_> {
     }
 }
 
-/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks. One of halves
-/// that is in float32 stays so: the walk rounds the sum of all.
+/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks. One of
+/// halves that is in float32 stays so: the walk rounds the sum of all.
 fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
     let sum = sum_to(gradient, &to.shape);
     if sum.dtype() == to.dtype.wide() { sum } else { sum.to_dtype(to.dtype) }

@@ -108,7 +108,8 @@ impl Operation for Checkpoint {
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        (0..self.inputs).fold(Needs::NOTHING.as_they_are(), |needs, i| needs.and(Needs::inputs(&[i])))
+        (0..self.inputs)
+            .fold(Needs::NOTHING.as_they_are(), |needs, i| needs.and(Needs::inputs(&[i])))
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {

@@ -112,15 +112,16 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// Halves: one op, one method, one gradient rule, one optimizer step computes in float32 between its
-/// inputs and its result where they are halves, and rounds once; sums into one place and statistics
-/// too. So what flows to a value that is used often is added up in float32. A chain of your ops rounds
-/// at each of them.
+/// Halves: one op, one method, one gradient rule, one optimizer step computes in float32 between
+/// its inputs and its result where they are halves, and rounds once; sums into one place and
+/// statistics too. So what flows to a value that is used often is added up in float32. A chain of
+/// your ops rounds at each of them.
 ///
 /// # Errors
-/// They stay with the gradients, which are failed values: where `loss` has failed, is not of one element or not
-/// floating point; where it does not depend on that value (where it does, through an op whose gradient is
-/// zero everywhere, the gradient is zeros); where an op on the way has no gradient rule.
+/// They stay with the gradients, which are failed values: where `loss` has failed, is not of one
+/// element or not floating point; where it does not depend on that value (where it does, through an
+/// op whose gradient is zero everywhere, the gradient is zeros); where an op on the way has no
+/// gradient rule.
 #[track_caller]
 pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf]) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, GradOptions::default(), Location::caller())
@@ -128,11 +129,20 @@ pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf]) -> Vec<TensorFutu
 
 /// [`grad`] with options: an upstream gradient, a tape that is kept, gradients that have gradients.
 #[track_caller]
-pub fn grad_with(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf], options: GradOptions) -> Vec<TensorFuture> {
+pub fn grad_with(
+    loss: impl AsRef<TensorFuture>,
+    wrt: &[impl Leaf],
+    options: GradOptions,
+) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, options, Location::caller())
 }
 
-fn gradients(loss: &TensorFuture, wrt: &[impl Leaf], options: GradOptions, at: At) -> Vec<TensorFuture> {
+fn gradients(
+    loss: &TensorFuture,
+    wrt: &[impl Leaf],
+    options: GradOptions,
+    at: At,
+) -> Vec<TensorFuture> {
     let at = build::seen(at);
     let error = |kind, text: String| Error::new(kind, "grad", text, at);
     let wrt: Vec<TensorFuture> = wrt.iter().map(Leaf::leaf).collect();
@@ -207,7 +217,8 @@ fn found(
     };
     let upstream = checked?;
     let places: Vec<_> = wrt.iter().map(|w| w.tape.as_ref().map(|tape| tape.link())).collect();
-    let mode = walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
+    let mode =
+        walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
     Ok(walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode))
 }
 
@@ -225,8 +236,11 @@ fn upstream(loss: &TensorFuture, options: &GradOptions, at: At) -> Result<Tensor
     match &options.upstream {
         Some(given) => {
             if given.shape() != loss.shape() {
-                let text =
-                    format!("an upstream gradient of shape {} for a value of {}", given.shape(), loss.shape());
+                let text = format!(
+                    "an upstream gradient of shape {} for a value of {}",
+                    given.shape(),
+                    loss.shape()
+                );
                 return Err(error(ErrorKind::Shape, text));
             }
             if !std::ptr::eq(given.port(), loss.port()) {
@@ -247,8 +261,12 @@ fn upstream(loss: &TensorFuture, options: &GradOptions, at: At) -> Result<Tensor
             );
             Err(error(ErrorKind::Shape, text))
         }
-        None => {
-            Ok(build::create(loss.port(), Op::Fill(Scalar::Float(1.0)), loss.shape().clone(), loss.dtype(), at))
-        }
+        None => Ok(build::create(
+            loss.port(),
+            Op::Fill(Scalar::Float(1.0)),
+            loss.shape().clone(),
+            loss.dtype(),
+            at,
+        )),
     }
 }

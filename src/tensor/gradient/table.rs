@@ -15,8 +15,8 @@
 //! ([`Backward::give`]), and several gradients of one value are added in float32. The result of an
 //! op on halves may have lost what the rule is about (of `sigmoid(12)` in float16, 1, the slope is
 //! 0): it is made again, of the operands. A rule that rounds once by itself (it moves elements, or
-//! is one product) says so by [`Needs::as_they_are`]; the casts would only cost it memory. Chains of
-//! a user's ops round at each op, and the rules of his ops see values in their own types.
+//! is one product) says so by [`Needs::as_they_are`]; the casts would only cost it memory. Chains
+//! of a user's ops round at each op, and the rules of his ops see values in their own types.
 
 // A new row has no gradient that nobody thought of.
 #![deny(clippy::wildcard_enum_match_arm)]
@@ -137,8 +137,8 @@ fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
     x.sigmoid().mul(x.neg().sigmoid())
 }
 
-/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at 1
-/// itself, the slope of the factors would lose them.
+/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at
+/// 1 itself, the slope of the factors would lose them.
 fn one_less_square(x: &TensorFuture) -> TensorFuture {
     let size = x.abs();
     let near = size.gt(0.5).logical_and(size.lt(1));
@@ -160,7 +160,12 @@ fn through_base(g: &TensorFuture, a: &TensorFuture, b: &TensorFuture) -> TensorF
 }
 
 /// To `b`: `y log(a)`, and nothing where `a` is 0 and stays it.
-fn through_exponent(g: &TensorFuture, a: &TensorFuture, b: &TensorFuture, y: &TensorFuture) -> TensorFuture {
+fn through_exponent(
+    g: &TensorFuture,
+    a: &TensorFuture,
+    b: &TensorFuture,
+    y: &TensorFuture,
+) -> TensorFuture {
     let still = a.eq(0).logical_and(b.ge(0));
     y.mul(still.where_cond(1.0, a.to_dtype(y.dtype())).log()).mul(g)
 }
@@ -190,7 +195,9 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
             (Div, false) => g.div(s),
             (Div, true) => g.mul(call.output()).div(x()).neg(),
             (Pow, false) if s64 == 0.0 => call.zeros(0),
-            (Pow, true) if s64 == 0.0 => x().ge(0).where_cond(0.0, g.mul(call.output()).mul(s64.ln())),
+            (Pow, true) if s64 == 0.0 => {
+                x().ge(0).where_cond(0.0, g.mul(call.output()).mul(s64.ln()))
+            }
             (Pow, false) if s64 == 2.0 => g.mul(x()).mul(2),
             (Pow, false) => g.mul(x().pow(s64 - 1.0)).mul(s),
             (Pow, true) => g.mul(call.output()).mul(s64.ln()),
@@ -204,7 +211,9 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
             (Fmod, true) => g.mul(whole_quotient(&call.output().neg().add(s), x())).neg(),
             (Remainder, true) => g.mul(s.floor_divide(x())).neg(),
             (FloorDivide | TruncDivide | Eq | Ne | Lt | Le | Gt | Ge, _) => call.zeros(0),
-            (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => call.zeros(0),
+            (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => {
+                call.zeros(0)
+            }
         }
     });
 }
@@ -212,7 +221,9 @@ fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
 fn scalar_needs(op: BinaryOp, s: Scalar, left: bool) -> Needs {
     use BinaryOp::*;
     match (op, left) {
-        (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => Needs::NOTHING,
+        (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => {
+            Needs::NOTHING
+        }
         (Div | Fmod, true) => Needs::inputs(&[0]).and_output(),
         (Pow, true) if s.as_f64() == 0.0 => Needs::inputs(&[0]).and_output(),
         (Pow, true) => Needs::OUTPUT,
@@ -220,7 +231,9 @@ fn scalar_needs(op: BinaryOp, s: Scalar, left: bool) -> Needs {
         // As the limit was seen.
         (Maximum | Minimum, _) => Needs::inputs(&[0]).as_they_are(),
         (Eq | Ne | Lt | Le | Gt | Ge, _) => Needs::NOTHING,
-        (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => Needs::NOTHING,
+        (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => {
+            Needs::NOTHING
+        }
     }
 }
 
@@ -248,7 +261,8 @@ macro_rules! without_rule {
 /// Which values the rule of an op with a result of this type reads.
 pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
     let both = |[a, b]: [Needs; 2]| {
-        let used = |i: usize, needs| if wanted.get(i) == Some(&true) { needs } else { Needs::NOTHING };
+        let used =
+            |i: usize, needs| if wanted.get(i) == Some(&true) { needs } else { Needs::NOTHING };
         used(0, a).and(used(1, b))
     };
     let Made::Op(op) = made else { return Needs::NOTHING.as_they_are() };
@@ -336,9 +350,16 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
             g.permute(&inverse[..])
         }
         &ViewOp::Slice { dim, start, step } => {
-            let parts: Vec<(usize, usize, isize)> = (0..shape.rank())
-                .map(|d| if d == dim as usize { (start, g.dims()[d], step) } else { (0, shape[d], 1) })
-                .collect();
+            let parts: Vec<(usize, usize, isize)> =
+                (0..shape.rank())
+                    .map(|d| {
+                        if d == dim as usize {
+                            (start, g.dims()[d], step)
+                        } else {
+                            (0, shape[d], 1)
+                        }
+                    })
+                    .collect();
             g.among_zeros(shape, &parts)
         }
     }
@@ -348,7 +369,8 @@ fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
     let shape = &call.meta(0).shape;
     let kept: SmallVec<[isize; 8]> =
         shape.iter().zip(&r.dims).map(|(&n, &gone)| if gone { 1 } else { n as isize }).collect();
-    let dims: SmallVec<[isize; 8]> = (0..shape.rank()).filter(|&d| r.dims[d]).map(|d| d as isize).collect();
+    let dims: SmallVec<[isize; 8]> =
+        (0..shape.rank()).filter(|&d| r.dims[d]).map(|d| d as isize).collect();
     let over = shape.iter().zip(&r.dims).filter(|(_, gone)| **gone).map(|(&n, _)| n);
     let count = over.collect::<Shape>().numel();
     let g = call.upstream.reshape(&kept[..]);
@@ -363,13 +385,15 @@ fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
         ReduceOp::Prod => {
             let x = call.input(0);
             // What goes as one dimension, at the end.
-            let mut order: SmallVec<[usize; 8]> = (0..shape.rank()).filter(|&d| !r.dims[d]).collect();
+            let mut order: SmallVec<[usize; 8]> =
+                (0..shape.rank()).filter(|&d| !r.dims[d]).collect();
             let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();
             rows.push(count);
             order.extend((0..shape.rank()).filter(|&d| r.dims[d]));
             let x = x.permute(&order[..]);
-            let back: SmallVec<[usize; 8]> =
-                (0..order.len()).map(|d| order.iter().position(|&from| from == d).unwrap_or(d)).collect();
+            let back: SmallVec<[usize; 8]> = (0..order.len())
+                .map(|d| order.iter().position(|&from| from == d).unwrap_or(d))
+                .collect();
             others(&x.reshape(&rows[..]), -1).reshape(x.dims()).permute(&back[..]).mul(g)
         }
         ReduceOp::Sum => g,

@@ -46,7 +46,11 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
 
 /// A value as the operand of an op on the tape.
 pub(super) fn given(x: &TensorFuture) -> Given<'_> {
-    Given { node: Some(&x.node), meta: x.node.meta.clone(), entry: x.tape.as_ref().map(|tape| tape.link()) }
+    Given {
+        node: Some(&x.node),
+        meta: x.node.meta.clone(),
+        entry: x.tape.as_ref().map(|tape| tape.link()),
+    }
 }
 
 /// The result of an op as a value on the tape.

@@ -153,7 +153,10 @@ impl Walk {
                 Err(error) => {
                     for (i, operand) in operands.iter().enumerate().filter(|(i, _)| wanted[*i]) {
                         let port = operand.entry.as_ref().map_or(port_of(&entry), |e| port_of(e));
-                        self.add(inputs[i], build::failed(port, operand.meta.clone(), error.clone(), entry.at));
+                        self.add(
+                            inputs[i],
+                            build::failed(port, operand.meta.clone(), error.clone(), entry.at),
+                        );
                     }
                 }
             }
@@ -200,7 +203,12 @@ impl Walk {
             _ if needs.has_output() => Some(seen(self.value(entry)?)),
             Made::Op(op) if needs.has_output_again() => {
                 let operands: SmallVec<[&TensorFuture; 3]> = inputs.iter().flatten().collect();
-                Some(again(&table::in_float32(op, entry.meta.dtype), &operands, entry.meta.dtype.wide(), entry))
+                Some(again(
+                    &table::in_float32(op, entry.meta.dtype),
+                    &operands,
+                    entry.meta.dtype.wide(),
+                    entry,
+                ))
             }
             _ => None,
         };
@@ -208,7 +216,10 @@ impl Walk {
             inputs,
             metas: operands.iter().map(|o| &o.meta).collect(),
             wanted,
-            turned: operands.iter().map(|o| o.entry.as_ref().is_some_and(|e| e.made.turns())).collect(),
+            turned: operands
+                .iter()
+                .map(|o| o.entry.as_ref().is_some_and(|e| e.made.turns()))
+                .collect(),
             output,
             output_meta: &entry.meta,
             upstream: seen(upstream.clone()),
@@ -216,14 +227,21 @@ impl Walk {
             graph: self.mode.graph,
             given: SmallVec::new(),
         };
-        let back = operands.first().and_then(|o| o.entry.as_ref()).map_or(port_of(entry), |e| port_of(e));
+        let back =
+            operands.first().and_then(|o| o.entry.as_ref()).map_or(port_of(entry), |e| port_of(e));
         // What a rule of this crate asks for is on behalf of whoever asked for the op.
-        match build::called_from(entry.at, || table::apply(&entry.made, &mut call, &Device::of(back))) {
+        match build::called_from(entry.at, || {
+            table::apply(&entry.made, &mut call, &Device::of(back))
+        }) {
             Ok(()) => {
                 let given = call.given.into_iter();
-                Ok(given.map(|(i, gradient)| (i, of_operand(entry, &operands[i].meta, gradient))).collect())
+                Ok(given
+                    .map(|(i, gradient)| (i, of_operand(entry, &operands[i].meta, gradient)))
+                    .collect())
             }
-            Err(refusal) => Err(Error::new(refusal.kind, entry.made.name(), refusal.message, entry.at)),
+            Err(refusal) => {
+                Err(Error::new(refusal.kind, entry.made.name(), refusal.message, entry.at))
+            }
         }
     }
 
@@ -242,7 +260,8 @@ impl Walk {
             return Ok(value);
         }
         let node = value.node.clone();
-        let given = Given { node: Some(&node), meta: entry.meta.clone(), entry: Some(entry.clone()) };
+        let given =
+            Given { node: Some(&node), meta: entry.meta.clone(), entry: Some(entry.clone()) };
         let tape = Entry::record(Made::Same, std::iter::once(given), &node, Needs::NOTHING);
         Ok(TensorFuture::taped(node, tape))
     }
@@ -277,9 +296,12 @@ impl Walk {
                         });
                     }
                     with_taping(false, || match &next.made {
-                        Made::Op(op) => {
-                            again(op, &values.iter().collect::<SmallVec<[_; 3]>>(), next.meta.dtype, &next)
-                        }
+                        Made::Op(op) => again(
+                            op,
+                            &values.iter().collect::<SmallVec<[_; 3]>>(),
+                            next.meta.dtype,
+                            &next,
+                        ),
                         _ => values[0].clone(),
                     })
                 }
@@ -300,7 +322,9 @@ fn again(op: &Op, operands: &[&TensorFuture], dtype: DType, entry: &Entry) -> Te
 fn made_constant(constant: &Constant, meta: &Meta, of: &Entry) -> TensorFuture {
     match constant {
         Constant::Kept(node) => TensorFuture::new(node.clone()),
-        Constant::Again(op) => build::create(port_of(of), op.clone(), meta.shape.clone(), meta.dtype, of.at),
+        Constant::Again(op) => {
+            build::create(port_of(of), op.clone(), meta.shape.clone(), meta.dtype, of.at)
+        }
     }
 }
 
@@ -311,7 +335,8 @@ fn of_operand(entry: &Entry, meta: &Meta, given: TensorFuture) -> TensorFuture {
         return given;
     }
     let own = || {
-        let text = format!("its rule gives a gradient of shape {} to {}", given.shape(), meta.shape);
+        let text =
+            format!("its rule gives a gradient of shape {} to {}", given.shape(), meta.shape);
         Error::new(ErrorKind::Shape, entry.made.name(), text, entry.at)
     };
     let error = given.node.error().cloned().unwrap_or_else(own);
@@ -319,7 +344,6 @@ fn of_operand(entry: &Entry, meta: &Meta, given: TensorFuture) -> TensorFuture {
 }
 
 fn spent_error(entry: &Entry) -> Error {
-    let text =
-        "a gradient has gone through this op already, and the tape was used up: `grad_with` can retain it";
+    let text = "a gradient has gone through this op already, and the tape was used up: `grad_with` can retain it";
     Error::new(ErrorKind::Argument, entry.made.name(), text, entry.at)
 }

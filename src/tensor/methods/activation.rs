@@ -115,7 +115,14 @@ impl TensorFuture {
     pub fn dropout(&self, p: f64) -> TensorFuture {
         let at: At = Location::caller();
         self.dropped(p, || {
-            draw(self.port(), &Dice::Device(self.port()), self.shape().clone(), DType::F32, false, at)
+            draw(
+                self.port(),
+                &Dice::Device(self.port()),
+                self.shape().clone(),
+                DType::F32,
+                false,
+                at,
+            )
         })
     }
 

@@ -61,16 +61,16 @@ impl AttentionOptions {
         self
     }
 
-    /// Heads, the dimension before the last two, share those of keys and values: so many in a row as
-    /// there are for each of them. PyTorch's `enable_gqa`.
+    /// Heads, the dimension before the last two, share those of keys and values: so many in a row
+    /// as there are for each of them. PyTorch's `enable_gqa`.
     pub fn grouped(mut self, grouped: bool) -> AttentionOptions {
         self.grouped = grouped;
         self
     }
 
     /// How many keys there are for each row of the first dimensions, `[batch]` as a rule: what lies
-    /// beyond is neither seen nor computed. Whole numbers; one that is more than there are stands for
-    /// all, a negative one for none.
+    /// beyond is neither seen nor computed. Whole numbers; one that is more than there are stands
+    /// for all, a negative one for none.
     pub fn lengths(mut self, lengths: impl AsRef<TensorFuture>) -> AttentionOptions {
         self.lengths = Some(lengths.as_ref().clone());
         self
@@ -82,9 +82,9 @@ impl AttentionOptions {
         self
     }
 
-    /// The rows are sequences of these lengths, one after the other, and a query sees keys of its own
-    /// alone: a batch of texts without padding, so that everything else is computed for the words
-    /// that are there. Neighbours of one length share a step. It takes neither a mask nor
+    /// The rows are sequences of these lengths, one after the other, and a query sees keys of its
+    /// own alone: a batch of texts without padding, so that everything else is computed for the
+    /// words that are there. Neighbours of one length share a step. It takes neither a mask nor
     /// lengths beside it.
     ///
     /// ```
@@ -105,14 +105,23 @@ impl AttentionOptions {
 fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), Refusal> {
     float(q)?;
     if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
-        return Err(Refusal::dtype(format!("types differ: {}, {} and {}", q.dtype(), k.dtype(), v.dtype())));
+        return Err(Refusal::dtype(format!(
+            "types differ: {}, {} and {}",
+            q.dtype(),
+            k.dtype(),
+            v.dtype()
+        )));
     }
     let ends = |x: &TensorFuture| match x.dims() {
         [.., rows, width] => Some((*rows, *width)),
         _ => None,
     };
     match (ends(q), ends(k), ends(v)) {
-        (Some((_, wide)), Some((keys, other)), Some((values, _))) if wide == other && keys == values => Ok(()),
+        (Some((_, wide)), Some((keys, other)), Some((values, _)))
+            if wide == other && keys == values =>
+        {
+            Ok(())
+        }
         _ => Err(Refusal::shape(format!("{}, {} and {}", q.shape(), k.shape(), v.shape()))),
     }
 }
@@ -133,7 +142,8 @@ fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorF
     Ok(lengths.to_dtype(DType::I64).reshape(shape).expand(batch.dims()))
 }
 
-/// Queries, keys, values and a mask with heads in groups: a group has the heads of one of the keys'.
+/// Queries, keys, values and a mask with heads in groups: a group has the heads of one of the
+/// keys'.
 fn in_groups(
     [q, k, v]: [&TensorFuture; 3],
     mask: Option<&TensorFuture>,
@@ -142,7 +152,8 @@ fn in_groups(
     let (own, shared) = match [q, k, v].map(heads) {
         [Some(own), Some(k), Some(v)] if k == v && k > 0 && own % k == 0 => (own, k),
         _ => {
-            let text = format!("heads of {}, {} and {} make no groups", q.shape(), k.shape(), v.shape());
+            let text =
+                format!("heads of {}, {} and {} make no groups", q.shape(), k.shape(), v.shape());
             return Err(Refusal::shape(text));
         }
     };
@@ -155,9 +166,9 @@ fn in_groups(
     Ok(([split(q, own), k.unsqueeze(-3), v.unsqueeze(-3)], mask))
 }
 
-/// Bytes of scores from which on a host computes them by blocks on a tape as well. Below that they stay in its caches,
-/// and are kept for the gradient, which would have to compute them again: 64 heads of 64 by 64, forward and
-/// backward, took 520 us, and 1,020 by blocks.
+/// Bytes of scores from which on a host computes them by blocks on a tape as well. Below that they
+/// stay in its caches, and are kept for the gradient, which would have to compute them again: 64
+/// heads of 64 by 64, forward and backward, took 520 us, and 1,020 by blocks.
 const BLOCKED_FROM: usize = 4 << 20;
 
 /// Queries that are worth a block of a GPU, and keys that one block may walk over for fewer.
@@ -183,10 +194,15 @@ fn blocked(
         }
         batch = batch.broadcast(&lead(mask))?;
     }
-    let scores = batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
+    let scores =
+        batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
     let worth = match q.port().in_memory {
-        // For one query keys and values are read as they lie: to bring them into blocks takes twice the time.
-        true => rows > 1 && (scores >= BLOCKED_FROM || !is_for_gradient([Some(q), Some(k), Some(v), mask])),
+        // For one query keys and values are read as they lie: to bring them into blocks takes twice
+        // the time.
+        true => {
+            rows > 1
+                && (scores >= BLOCKED_FROM || !is_for_gradient([Some(q), Some(k), Some(v), mask]))
+        }
         false => rows >= QUERIES || keys <= KEYS,
     };
     // What is not to be computed is not computed by blocks alone.
@@ -214,8 +230,8 @@ impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
     /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
     /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
-    /// are never there all at once; on a GPU those of their gradient neither.
-    /// (On a host's tape fewer are kept for the gradient, and the last bits may be others than off it.)
+    /// are never there all at once; on a GPU those of their gradient neither. (On a host's tape
+    /// fewer are kept for the gradient, and the last bits may be others than off it.)
     /// [`grouped`](AttentionOptions::grouped) has several heads share keys and values,
     /// [`lengths`](AttentionOptions::lengths) leaves out the padding of each row.
     ///
@@ -249,7 +265,8 @@ impl TensorFuture {
             return build::refused("scaled_dot_product_attention", self, refusal, at);
         }
         let _within = build::within("scaled_dot_product_attention", at);
-        let refused = |refusal: Refusal| build::refused("scaled_dot_product_attention", self, refusal, at);
+        let refused =
+            |refusal: Refusal| build::refused("scaled_dot_product_attention", self, refusal, at);
         if options.grouped {
             return match in_groups([self, key, value], options.mask.as_ref()) {
                 Ok(([q, k, v], mask)) => {
@@ -269,12 +286,13 @@ impl TensorFuture {
         let width = self.dims()[self.rank() - 1];
         let scale = options.scale.unwrap_or_else(|| scale_of(width));
         let op = Attention { scale, causal: options.causal, lengths: lengths.is_some() };
-        let at_once = |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
-            let operands =
-                (options.dropout == 0.0).then(|| blocked(&op, q, k, v, mask, lengths.as_ref()))??;
-            let operands: Vec<&TensorFuture> = operands.iter().collect();
-            Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
-        };
+        let at_once =
+            |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
+                let operands = (options.dropout == 0.0)
+                    .then(|| blocked(&op, q, k, v, mask, lengths.as_ref()))??;
+                let operands: Vec<&TensorFuture> = operands.iter().collect();
+                Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
+            };
         // A GPU takes halves as they are.
         if !self.port().in_memory
             && let Some(found) = at_once(self, key, value, options.mask.as_ref())
@@ -290,7 +308,8 @@ impl TensorFuture {
             mask = Some(within_lengths(mask.as_ref(), lengths, key.dims()[key.rank() - 2]));
         }
         let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
-        let weights = if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
+        let weights =
+            if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
         weights.matmul(v).to_dtype(self.dtype())
     }
 
@@ -310,7 +329,8 @@ impl TensorFuture {
         let all = lengths.iter().try_fold(0usize, |n, &length| n.checked_add(length));
         if [queries, keys].map(Some) != [all; 2] {
             let all = all.map_or_else(|| "more".into(), |all| all.to_string());
-            let (queries, keys) = (number_of(queries, "query", "queries"), number_of(keys, "key", "keys"));
+            let (queries, keys) =
+                (number_of(queries, "query", "queries"), number_of(keys, "key", "keys"));
             let text = format!("sequences of {all} together, beside {queries} and {keys}");
             return Err(Refusal::shape(text));
         }
@@ -323,7 +343,8 @@ impl TensorFuture {
                 dims.splice(x.rank() - 2..x.rank() - 1, [n, length]);
                 x.narrow(-2, from, n * length).reshape(dims)
             };
-            let part = part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
+            let part =
+                part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
             found.push(part.flatten(-3, -2));
             from += n * length;
         }
@@ -335,13 +356,13 @@ impl TensorFuture {
     }
 
     /// Pairs of numbers in the last dimension turned by angles, as rotary positions do (Su et al.
-    /// 2021, arXiv:2104.09864): `(a, b)` to `(a cos - b sin, a sin + b cos)`. Pairs are the first half
-    /// with the second, as in Llama's files of Hugging Face's, or neighbours where they are
+    /// 2021, arXiv:2104.09864): `(a, b)` to `(a cos - b sin, a sin + b cos)`. Pairs are the first
+    /// half with the second, as in Llama's files of Hugging Face's, or neighbours where they are
     /// `interleaved`, as in the paper.
     ///
-    /// `cosine` and `sine`, of half the width, are broadcast: one row a position, say `[length, width / 2]`
-    /// for `[batch, heads, length, width]`, so that frequencies may be scaled as one likes. Halves are
-    /// computed in float32.
+    /// `cosine` and `sine`, of half the width, are broadcast: one row a position, say `[length,
+    /// width / 2]` for `[batch, heads, length, width]`, so that frequencies may be scaled as one
+    /// likes. Halves are computed in float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -394,8 +415,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where shapes or types do not belong together, with a mask, lengths or dropout, where a
-    /// length is more than its row of the table has room for, and where a page is not there.
+    /// The value fails where shapes or types do not belong together, with a mask, lengths or
+    /// dropout, where a length is more than its row of the table has room for, and where a page is
+    /// not there.
     #[track_caller]
     pub fn paged_attention(
         &self,
@@ -407,7 +429,8 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (at, options): (At, AttentionOptions) = (Location::caller(), options.into());
         let _within = build::within("paged_attention", at);
-        let hides = options.mask.is_some() || options.lengths.is_some() || options.sequences.is_some();
+        let hides =
+            options.mask.is_some() || options.lengths.is_some() || options.sequences.is_some();
         if hides || options.dropout != 0.0 {
             let refusal = Refusal::argument("has lengths of its own, and takes no dropout");
             return build::refused("paged_attention", self, refusal, at);
@@ -417,8 +440,11 @@ impl TensorFuture {
         let width = self.dims().last().copied().unwrap_or(1);
         let scale = options.scale.unwrap_or_else(|| scale_of(width));
         let op = PagedAttention { scale, causal: options.causal };
-        let found =
-            custom(Arc::new(op), &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()], at);
+        let found = custom(
+            Arc::new(op),
+            &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()],
+            at,
+        );
         let found = if one { found.squeeze(1) } else { found };
         found.to_dtype(self.dtype())
     }
@@ -449,8 +475,10 @@ mod tests {
             let parts: Vec<_> = (0..7)
                 .map(|i| {
                     let rows = |x: &crate::TensorFuture| x.narrow(-2, i * 100, 100);
-                    let see =
-                        device.arange(i * 100, i * 100 + 100, 1).unsqueeze(1).ge(device.arange(0, 900, 1));
+                    let see = device
+                        .arange(i * 100, i * 100 + 100, 1)
+                        .unsqueeze(1)
+                        .ge(device.arange(0, 900, 1));
                     let hidden = see.where_cond(rows(lmask), f64::NEG_INFINITY);
                     let mask = if causal { hidden } else { rows(lmask) };
                     let options = AttentionOptions::default().mask(mask);
@@ -473,7 +501,8 @@ mod tests {
         }
     }
 
-    /// Few scores are computed by blocks where they are not kept for a gradient, and where there are several queries.
+    /// Few scores are computed by blocks where they are not kept for a gradient, and where there
+    /// are several queries.
     #[tokio::test]
     async fn few_scores_are_kept_on_a_tape_alone() {
         let device = Device::cpu_with(Default::default());
@@ -499,7 +528,10 @@ mod tests {
             let (kept, at_once_on_a_tape) = of(&|| attend(&leaf, mask)).await;
             assert!(at_once && !at_once_on_a_tape);
             assert!(by_blocks.iter().zip(&kept).all(|(a, b)| (a - b).abs() < 1e-5));
-            assert!(of(&|| crate::no_grad(|| attend(&leaf, mask))).await.1, "nothing is put on the tape");
+            assert!(
+                of(&|| crate::no_grad(|| attend(&leaf, mask))).await.1,
+                "nothing is put on the tape"
+            );
         }
         assert!(!of(&|| attend(&one, None)).await.1, "one query");
     }
@@ -512,8 +544,9 @@ mod tests {
             let lengths = [3usize, 5, 5, 0, 1, 7];
             let leaves = [4, 4, 6].map(|width| device.randn([2, 21, width]).requires_grad());
             let options = || AttentionOptions::default().causal(causal);
-            let attend =
-                |x: &[crate::TensorFuture], options| x[0].scaled_dot_product_attention(&x[1], &x[2], options);
+            let attend = |x: &[crate::TensorFuture], options| {
+                x[0].scaled_dot_product_attention(&x[1], &x[2], options)
+            };
             let together = attend(&leaves, options().sequences(lengths));
             let mut from = 0;
             let alone: Vec<_> = lengths

@@ -17,7 +17,8 @@ macro_rules! binary_methods {
         /// Elementwise. The operands are broadcast against each other and promoted to a common
         /// type; `b` may be a number. Nothing waits. Shapes that do not broadcast make a failed
         /// value.
-        #[allow(clippy::should_implement_trait)] // The operators are there too; these take any operand.
+        // The operators are there too; these take any operand.
+        #[allow(clippy::should_implement_trait)]
         impl TensorFuture {
             $(
                 #[doc = $text]

@@ -21,11 +21,12 @@ use std::sync::Arc;
 impl TensorFuture {
     /// Each row with zeros for all but the largest weights that together have the share `p` of the
     /// whole, the last of them included: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751)
-    /// is [`categorical`](Self::categorical) of it. `p` is a number, or one for each row, `[.., 1]`.
+    /// is [`categorical`](Self::categorical) of it. `p` is a number, or one for each row, `[..,
+    /// 1]`.
     ///
     /// Of equal weights those at lower places come first, and the first of all is always there. A
-    /// share of 1 or more leaves the row as it is, as does one without weight. Nothing is sorted. The
-    /// result is the same on every device.
+    /// share of 1 or more leaves the row as it is, as does one without weight. Nothing is sorted.
+    /// The result is the same on every device.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -50,12 +51,13 @@ impl TensorFuture {
         custom(Arc::new(TopP), &[self, &share], at)
     }
 
-    /// Places drawn by weight, as int64: for each number in `draws`, `[.., any]` and uniform in [0, 1),
-    /// the first place where the sum of the row's weights so far is above that share of the whole.
+    /// Places drawn by weight, as int64: for each number in `draws`, `[.., any]` and uniform in [0,
+    /// 1), the first place where the sum of the row's weights so far is above that share of the
+    /// whole.
     ///
-    /// [`Generator::categorical`] draws the numbers as well. A number of one's own for each row makes
-    /// a row's choice independent of who else is drawn for. A row without weight, or with one that
-    /// is not a number, gives its length, which no place has. The result is the same on every
+    /// [`Generator::categorical`] draws the numbers as well. A number of one's own for each row
+    /// makes a row's choice independent of who else is drawn for. A row without weight, or with one
+    /// that is not a number, gives its length, which no place has. The result is the same on every
     /// device.
     ///
     /// ```
@@ -130,7 +132,12 @@ mod tests {
 
     async fn counts(places: TensorFuture, n: usize) -> Vec<f64> {
         let mut counts = vec![0.0; n];
-        places.to_vec::<i64>().await.unwrap().iter().for_each(|&place| counts[place as usize] += 1.0);
+        places
+            .to_vec::<i64>()
+            .await
+            .unwrap()
+            .iter()
+            .for_each(|&place| counts[place as usize] += 1.0);
         counts
     }
 

@@ -109,7 +109,10 @@ impl ConvOptions {
             let text = format!("{channels} to {outputs} do not divide into {groups}");
             return Err(Refusal::argument(text));
         }
-        Ok([outputs, inputs / groups].into_iter().chain(kernel[3 - spatial..].iter().copied()).collect())
+        Ok([outputs, inputs / groups]
+            .into_iter()
+            .chain(kernel[3 - spatial..].iter().copied())
+            .collect())
     }
 
     /// As triples, and the output padding.
@@ -156,7 +159,10 @@ pub(super) fn each(
 }
 
 /// What lies before and after each of so many dimensions.
-pub(super) fn sides([before, after]: &[Sizes; 2], spatial: usize) -> Result<[[usize; 2]; 3], Refusal> {
+pub(super) fn sides(
+    [before, after]: &[Sizes; 2],
+    spatial: usize,
+) -> Result<[[usize; 2]; 3], Refusal> {
     let of = |given: &Sizes| each("a padding", given, spatial, 0, 0);
     let (before, after) = (of(before)?, of(after)?);
     Ok(std::array::from_fn(|a| [before[a], after[a]]))
@@ -180,12 +186,15 @@ fn convolve(
     options: &ConvOptions,
 ) -> TensorFuture {
     let at: At = Location::caller();
-    let refuse =
-        |refusal: Refusal| match [Some(x), Some(w), bias].into_iter().flatten().find_map(|t| t.node.error()) {
-            // What failed before is the root, whatever shape it was given.
-            Some(root) => build::failed(x.port(), x.node.meta.clone(), root.clone(), at),
-            None => build::refused(asked.name, x, refusal, at),
-        };
+    let refuse = |refusal: Refusal| match [Some(x), Some(w), bias]
+        .into_iter()
+        .flatten()
+        .find_map(|t| t.node.error())
+    {
+        // What failed before is the root, whatever shape it was given.
+        Some(root) => build::failed(x.port(), x.node.meta.clone(), root.clone(), at),
+        None => build::refused(asked.name, x, refusal, at),
+    };
     let _within = build::within(asked.name, at);
     let spatial = asked.spatial;
     // Without a batch, as PyTorch: one image.
@@ -207,14 +216,19 @@ fn convolve(
     let mut image = if alone { &x.unsqueeze(0) } else { x };
     if image.rank() != spatial + 2 || w.rank() != spatial + 2 {
         // They had failed, and a view of such a value has its shape.
-        return refuse(Refusal::shape(format!("an input of {} and a weight of {}", x.shape(), w.shape())));
+        return refuse(Refusal::shape(format!(
+            "an input of {} and a weight of {}",
+            x.shape(),
+            w.shape()
+        )));
     }
     let role = match asked.transposed {
         true => transposed(&walk, more, image.dims(), w.dims()),
         false => Ok(Role::Output),
     };
     // What is put behind is less than a stride; of more, each stride is as if a zero followed.
-    let behind: Sizes = (3 - spatial..3).rev().flat_map(|a| [0, (more[a] / walk.stride[a]) as isize]).collect();
+    let behind: Sizes =
+        (3 - spatial..3).rev().flat_map(|a| [0, (more[a] / walk.stride[a]) as isize]).collect();
     let longer;
     if asked.transposed && role.is_ok() && behind.iter().any(|&n| n > 0) {
         longer = image.pad(&behind[..], 0.0);
@@ -245,7 +259,8 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
         }
         // `None` where nothing is left, or where it has no number.
         let left = || {
-            let reach = kernel[a].saturating_sub(1).checked_mul(walk.dilation[a])?.checked_add(1)?;
+            let reach =
+                kernel[a].saturating_sub(1).checked_mul(walk.dilation[a])?.checked_add(1)?;
             let walked = input[a].checked_sub(1)?.checked_mul(walk.stride[a])?;
             let all = walked.checked_add(reach)?.checked_add(more[a])?;
             let left = all.checked_sub(walk.padding[a][0] + walk.padding[a][1])?;
@@ -253,7 +268,9 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
         };
         size[a] = left().ok_or_else(|| {
             let padding = padding_shown(walk.own(&walk.padding));
-            Refusal::shape(format!("{x:?} under {w:?} with a padding of {padding} gives nothing that can be"))
+            Refusal::shape(format!(
+                "{x:?} under {w:?} with a padding of {padding} gives nothing that can be"
+            ))
         })?;
     }
     if x[1] != w[0] {

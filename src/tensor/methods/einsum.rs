@@ -92,15 +92,18 @@ fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
     for (term, x) in terms.iter().zip(operands) {
         let letters = term.replacen("...", "", 1).chars().count();
         let more = x.rank().checked_sub(letters).filter(|&n| n == 0 || term.contains("..."));
-        let more =
-            more.ok_or_else(|| wrong(format!("\"{term}\" does not name the dimensions of {}", x.shape())))?;
+        let more = more.ok_or_else(|| {
+            wrong(format!("\"{term}\" does not name the dimensions of {}", x.shape()))
+        })?;
         let labels = labels(term, more).map_err(wrong)?;
         dots = dots.max(more);
         let mut own: Vec<(Label, usize)> = Vec::new();
         for (&label, &n) in labels.iter().zip(x.dims()) {
             match own.iter().find(|(l, _)| *l == label) {
                 Some(&(_, m)) if m != n => {
-                    return Err(Refusal::shape(format!("\"{equation}\": a diagonal of {m} by {n}")));
+                    return Err(Refusal::shape(format!(
+                        "\"{equation}\": a diagonal of {m} by {n}"
+                    )));
                 }
                 Some(_) => {}
                 None => own.push((label, n)),
@@ -181,7 +184,8 @@ impl Named {
             let n = x.dims()[a];
             let mut order: Vec<usize> = (0..labels.len()).filter(|&d| d != a && d != b).collect();
             order.extend([a, b]);
-            let mut shape: Vec<usize> = order[..order.len() - 2].iter().map(|&d| x.dims()[d]).collect();
+            let mut shape: Vec<usize> =
+                order[..order.len() - 2].iter().map(|&d| x.dims()[d]).collect();
             let lead = shape.len();
             shape.push(n.saturating_mul(n));
             x = x.permute(&order[..]).reshape(&shape[..]);
@@ -196,8 +200,10 @@ impl Named {
     /// Sums up what nobody needs any more.
     #[track_caller]
     fn keep(self, needed: impl Fn(Label) -> bool) -> Result<Named, Error> {
-        let gone: SmallVec<[isize; 6]> =
-            (0..self.labels.len()).filter(|&d| !needed(self.labels[d])).map(|d| d as isize).collect();
+        let gone: SmallVec<[isize; 6]> = (0..self.labels.len())
+            .filter(|&d| !needed(self.labels[d]))
+            .map(|d| d as isize)
+            .collect();
         if gone.is_empty() {
             return Ok(self);
         }
@@ -210,15 +216,19 @@ impl Named {
     /// 1.
     #[track_caller]
     fn grouped(&self, groups: [&[Label]; 3], sizes: &[(Label, usize)]) -> TensorFuture {
-        let order: Vec<isize> = groups.iter().flat_map(|g| g.iter()).map(|&l| self.at(l) as isize).collect();
-        let full: Vec<usize> = groups.iter().flat_map(|g| g.iter()).map(|&l| size(sizes, l)).collect();
+        let order: Vec<isize> =
+            groups.iter().flat_map(|g| g.iter()).map(|&l| self.at(l) as isize).collect();
+        let full: Vec<usize> =
+            groups.iter().flat_map(|g| g.iter()).map(|&l| size(sizes, l)).collect();
         let merged = groups.map(|g| g.iter().map(|&l| size(sizes, l)).collect::<Shape>().numel());
         self.x.permute(&order[..]).expand(&full[..]).reshape(merged)
     }
 
     fn at(&self, label: Label) -> usize {
         let own = self.labels.iter().position(|&l| l == label);
-        own.expect("the plan has seen that some operand has the name, and what is still needed is kept")
+        own.expect(
+            "the plan has seen that some operand has the name, and what is still needed is kept",
+        )
     }
 
     /// Itself, unless it failed at its call: then its sizes are those of what it was to be made
@@ -244,7 +254,8 @@ impl Plan {
     /// Whether halves would be rounded before the last step: there are several products, or a sum
     /// before the one.
     fn rounds_between(&self) -> bool {
-        let is_alone = |i: usize, l: &Label| !self.output.contains(l) && !self.inputs[1 - i].contains(l);
+        let is_alone =
+            |i: usize, l: &Label| !self.output.contains(l) && !self.inputs[1 - i].contains(l);
         match self.inputs.len() {
             1 => false,
             2 => (0..2).any(|i| self.inputs[i].iter().any(|l| is_alone(i, l))),
@@ -255,7 +266,8 @@ impl Plan {
     #[track_caller]
     fn run(&self, operands: &[&TensorFuture]) -> Result<TensorFuture, Error> {
         let needed_after = |i: usize, l: Label| {
-            self.output.contains(&l) || self.inputs[i + 1..].iter().any(|labels| labels.contains(&l))
+            self.output.contains(&l)
+                || self.inputs[i + 1..].iter().any(|labels| labels.contains(&l))
         };
         let mut sum = Named::new(operands[0], &self.inputs[0])?.keep(|l| needed_after(0, l))?;
         for i in 1..operands.len() {
@@ -282,7 +294,8 @@ impl Plan {
             .iter()
             .chain(&b.labels)
             .map(|&l| {
-                let own = |x: &Named| x.labels.iter().position(|&m| m == l).map_or(1, |d| x.x.dims()[d]);
+                let own =
+                    |x: &Named| x.labels.iter().position(|&m| m == l).map_or(1, |d| x.x.dims()[d]);
                 (l, if own(a) == 1 { own(b) } else { own(a) })
             })
             .collect();
@@ -293,14 +306,18 @@ impl Plan {
             let one = |x: &Named| {
                 let order: Vec<isize> =
                     labels.iter().filter(|&&l| of(x, l)).map(|&l| x.at(l) as isize).collect();
-                let own: Vec<usize> =
-                    labels.iter().map(|&l| if of(x, l) { x.x.dims()[x.at(l)] } else { 1 }).collect();
+                let own: Vec<usize> = labels
+                    .iter()
+                    .map(|&l| if of(x, l) { x.x.dims()[x.at(l)] } else { 1 })
+                    .collect();
                 x.x.permute(&order[..]).reshape(&own[..])
             };
             one(a) * one(b)
         } else {
-            let (a, b) =
-                (a.grouped([&batch, &left, &within], &sizes), b.grouped([&batch, &within, &right], &sizes));
+            let (a, b) = (
+                a.grouped([&batch, &left, &within], &sizes),
+                b.grouped([&batch, &within, &right], &sizes),
+            );
             // A sum of integers may stand beside integers of another type.
             let whole = !a.dtype().is_float() && !b.dtype().is_float();
             let dtype = a.dtype().promote(b.dtype());

@@ -87,7 +87,8 @@ impl TensorFuture {
         };
         // What has no elements is reduced for its shape alone, which `any` has.
         let empty = self.numel() == 0;
-        let reduced = build::reduce(if empty { ReduceOp::Any } else { op }, self, dims, keepdim, at);
+        let reduced =
+            build::reduce(if empty { ReduceOp::Any } else { op }, self, dims, keepdim, at);
         if reduced.error().is_some() {
             return reduced;
         }
@@ -106,7 +107,9 @@ fn held(number: Scalar, dtype: DType) -> Result<Scalar, Refusal> {
         _ => return Ok(number),
     };
     match number {
-        Scalar::Float(x) if x.is_nan() => Err(Refusal::argument(format!("NaN is no initial value of {dtype}"))),
+        Scalar::Float(x) if x.is_nan() => {
+            Err(Refusal::argument(format!("NaN is no initial value of {dtype}")))
+        }
         Scalar::Float(x) => Ok(Scalar::Int((x as i64).clamp(low, high))),
         Scalar::Int(x) => Ok(Scalar::Int(x.clamp(low, high))),
         Scalar::Bool(x) => Ok(Scalar::Bool(x)),

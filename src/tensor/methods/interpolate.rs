@@ -91,8 +91,10 @@ impl InterpolateOptions {
     fn axes(&self, x: &TensorFuture) -> Result<SmallVec<[Axis; 3]>, Refusal> {
         let spatial = x.rank().wrapping_sub(2);
         if !(1..=3).contains(&spatial) {
-            let text =
-                format!("one to three dimensions behind batch and channels are needed, not {}", x.shape());
+            let text = format!(
+                "one to three dimensions behind batch and channels are needed, not {}",
+                x.shape()
+            );
             return Err(Refusal::shape(text));
         }
         let smooth = matches!(self.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
@@ -118,13 +120,18 @@ impl InterpolateOptions {
                     let factor = factors[if factors.len() == 1 { 0 } else { i }];
                     let output = (input as f64 * factor).floor();
                     if !(1.0..=i32::MAX as f64).contains(&output) {
-                        return Err(Refusal::argument(format!("a size of {input} by a factor of {factor}")));
+                        return Err(Refusal::argument(format!(
+                            "a size of {input} by a factor of {factor}"
+                        )));
                     }
                     (output as usize, Some(factor))
                 }
             };
             if input == 0 {
-                return Err(Refusal::shape(format!("{} has no elements to interpolate", x.shape())));
+                return Err(Refusal::shape(format!(
+                    "{} has no elements to interpolate",
+                    x.shape()
+                )));
             }
             let scale = match factor {
                 _ if self.align_corners => {
@@ -184,7 +191,11 @@ impl Axis {
     /// Where each place lies, in elements of the input and in this type.
     #[track_caller]
     fn places(&self, device: &Device, dtype: DType) -> TensorFuture {
-        if self.align { self.walked(device, dtype, 0.0) } else { self.walked(device, dtype, 0.5) - 0.5 }
+        if self.align {
+            self.walked(device, dtype, 0.0)
+        } else {
+            self.walked(device, dtype, 0.5) - 0.5
+        }
     }
 
     /// The elements of `x` at these positions along the axis; those beyond its ends are the ones at
@@ -277,7 +288,9 @@ impl TensorFuture {
         let options = options.into();
         let mut axes = match options.axes(self) {
             Ok(axes) => axes,
-            Err(refusal) => return build::refused("interpolate", self, refusal, Location::caller()),
+            Err(refusal) => {
+                return build::refused("interpolate", self, refusal, Location::caller());
+            }
         };
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
         let mut x = if smooth { self.wide() } else { self.clone() };
@@ -285,9 +298,11 @@ impl TensorFuture {
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // Of the same size each element is at its own place; by a factor a little off 1 all modes
-            // but the linear one move it.
-            if axis.input != axis.output || options.mode != InterpolateMode::Linear && axis.scale != 1.0 {
+            // Of the same size each element is at its own place; by a factor a little off 1 all
+            // modes but the linear one move it.
+            if axis.input != axis.output
+                || options.mode != InterpolateMode::Linear && axis.scale != 1.0
+            {
                 x = axis.apply(&x, options.mode);
             }
         }

@@ -68,8 +68,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// Where `size` is 0, `dim` is out of range, or memory has no room for so many parts: one failed
-    /// value.
+    /// Where `size` is 0, `dim` is out of range, or memory has no room for so many parts: one
+    /// failed value.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("split", dim, size, |n| (size, n.div_ceil(size).max(1)))
@@ -86,15 +86,17 @@ impl TensorFuture {
     pub fn split_with_sizes(&self, sizes: impl Dims, dim: isize) -> Vec<TensorFuture> {
         let (sizes, at): (_, At) = (sizes.dims(), Location::caller());
         let checked =
-            self.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, self.shape())).and_then(|d| {
-                let n = self.dims()[d];
-                match sizes.iter().all(|&s| s >= 0)
-                    && sizes.iter().map(|&s| s as i128).sum::<i128>() == n as i128
-                {
-                    true => Ok(()),
-                    false => Err(Refusal::argument(format!("{sizes:?} do not add up to {n}"))),
-                }
-            });
+            self.shape().dim(dim).ok_or_else(|| build::dim_refusal(dim, self.shape())).and_then(
+                |d| {
+                    let n = self.dims()[d];
+                    match sizes.iter().all(|&s| s >= 0)
+                        && sizes.iter().map(|&s| s as i128).sum::<i128>() == n as i128
+                    {
+                        true => Ok(()),
+                        false => Err(Refusal::argument(format!("{sizes:?} do not add up to {n}"))),
+                    }
+                },
+            );
         if let Err(refusal) = checked {
             let failed = build::refused("split_with_sizes", self, refusal, at);
             return vec![failed; sizes.len()];
@@ -143,9 +145,13 @@ impl TensorFuture {
     ) -> Vec<TensorFuture> {
         let at = Location::caller();
         let refuse = |refusal| vec![build::refused(name, self, refusal, at)];
-        let Some(d) = self.shape().dim(dim) else { return refuse(build::dim_refusal(dim, self.shape())) };
+        let Some(d) = self.shape().dim(dim) else {
+            return refuse(build::dim_refusal(dim, self.shape()));
+        };
         if asked == 0 {
-            return refuse(Refusal::argument("there is at least one part, of at least one element"));
+            return refuse(Refusal::argument(
+                "there is at least one part, of at least one element",
+            ));
         }
         let _within = build::within(name, at);
         let n = self.dims()[d];
@@ -227,7 +233,9 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
 #[track_caller]
 pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     let at = Location::caller();
-    let Some(first) = tensors.first().map(|t| t.as_ref()) else { return build::of_nothing("stack", at) };
+    let Some(first) = tensors.first().map(|t| t.as_ref()) else {
+        return build::of_nothing("stack", at);
+    };
     let _within = build::within("stack", at);
     if let Some(other) = tensors.iter().find(|t| t.as_ref().shape() != first.shape()) {
         let text = format!("shapes differ: {} and {}", first.shape(), other.as_ref().shape());

@@ -125,7 +125,11 @@ fn without(shape: &Shape, dim: usize) -> Shape {
 }
 
 /// Class numbers, one for each element, and a weight for each class.
-fn checked_classes(x: &TensorFuture, target: &TensorFuture, options: &LossOptions) -> Result<usize, Refusal> {
+fn checked_classes(
+    x: &TensorFuture,
+    target: &TensorFuture,
+    options: &LossOptions,
+) -> Result<usize, Refusal> {
     let dim = class_dim(x)?;
     if !target.dtype().is_int() {
         return Err(Refusal::dtype(format!("class numbers are integers, not {}", target.dtype())));
@@ -174,7 +178,8 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
     };
     let dim = dim as isize;
     let classes = Arc::new(Classes { dim, name: build::named("nll_loss") });
-    let picked = build::custom(classes, &[logs, &safe.unsqueeze(dim)], Location::caller()).squeeze(dim);
+    let picked =
+        build::custom(classes, &[logs, &safe.unsqueeze(dim)], Location::caller()).squeeze(dim);
     let loss = match &options.weight {
         None => -picked,
         Some(_) => -picked * &weight,
@@ -191,8 +196,9 @@ fn short(
     dim: usize,
     options: &LossOptions,
 ) -> Option<TensorFuture> {
-    let plain =
-        options.weight.is_none() && options.label_smoothing == 0.0 && options.reduction != Reduction::None;
+    let plain = options.weight.is_none()
+        && options.label_smoothing == 0.0
+        && options.reduction != Reduction::None;
     if !plain || logs.rank() != 2 || dim != 1 {
         return None;
     }
@@ -229,7 +235,11 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn mse_loss(&self, target: impl AsRef<TensorFuture>, options: impl Into<LossOptions>) -> TensorFuture {
+    pub fn mse_loss(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
         let (target, options) = (target.as_ref(), options.into());
         if let Err(refusal) = float(self) {
             return build::refused("mse_loss", self, refusal, Location::caller());
@@ -259,7 +269,8 @@ impl TensorFuture {
         target: impl AsRef<TensorFuture>,
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
-        let (target, options, at): (_, _, At) = (target.as_ref(), options.into(), Location::caller());
+        let (target, options, at): (_, _, At) =
+            (target.as_ref(), options.into(), Location::caller());
         let _within = build::within("cross_entropy", at);
         let smoothing = options.label_smoothing;
         let refuse = |refusal| build::refused("cross_entropy", self, refusal, at);
@@ -301,18 +312,24 @@ impl TensorFuture {
 
     /// Cross entropy with probabilities.
     #[track_caller]
-    fn likely(&self, target: &TensorFuture, options: &LossOptions) -> Result<TensorFuture, Refusal> {
+    fn likely(
+        &self,
+        target: &TensorFuture,
+        options: &LossOptions,
+    ) -> Result<TensorFuture, Refusal> {
         let dim = class_dim(self)?;
         let classes = self.dims()[dim];
         if target.shape() != self.shape() {
-            let text = format!("probabilities of {} for an input of {}", target.shape(), self.shape());
+            let text =
+                format!("probabilities of {} for an input of {}", target.shape(), self.shape());
             return Err(Refusal::shape(text));
         }
         checked_weight(classes, options)?;
         let logs = self.wide().log_softmax(dim as isize);
         let mut target = target.to_dtype(logs.dtype());
         if options.label_smoothing > 0.0 {
-            target = target * (1.0 - options.label_smoothing) + options.label_smoothing / classes as f64;
+            target =
+                target * (1.0 - options.label_smoothing) + options.label_smoothing / classes as f64;
         }
         let mut terms = logs * target;
         if let Some(weight) = &options.weight {
@@ -325,7 +342,11 @@ impl TensorFuture {
     /// Negative log likelihood of these logarithms of probabilities `[batch, classes, ...]` (or
     /// `[classes]`) at class numbers `[batch, ...]`.
     #[track_caller]
-    pub fn nll_loss(&self, target: impl AsRef<TensorFuture>, options: impl Into<LossOptions>) -> TensorFuture {
+    pub fn nll_loss(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
         let (target, options) = (target.as_ref(), options.into());
         let dim = match checked_classes(self, target, &options) {
             Ok(dim) => dim,
@@ -359,7 +380,9 @@ impl TensorFuture {
         let (target, options) = (target.as_ref(), options.into());
         let checked = float(self).and_then(|()| match target.shape() == self.shape() {
             true => Ok(()),
-            false => Err(Refusal::shape(format!("targets of {} for {}", target.shape(), self.shape()))),
+            false => {
+                Err(Refusal::shape(format!("targets of {} for {}", target.shape(), self.shape())))
+            }
         });
         if let Err(refusal) = checked {
             return build::refused("bce_with_logits", self, refusal, Location::caller());

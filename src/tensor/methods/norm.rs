@@ -146,7 +146,10 @@ impl TensorFuture {
         let at: At = Location::caller();
         let n = self.numel() / self.dims().get(1).copied().unwrap_or(1).max(1);
         let checked = channels(self, [weight, bias].into_iter().flatten()).and_then(|()| match n {
-            0 | 1 => Err(Refusal::shape(format!("{} has one value a channel, and no spread", self.shape()))),
+            0 | 1 => Err(Refusal::shape(format!(
+                "{} has one value a channel, and no spread",
+                self.shape()
+            ))),
             _ => Ok(()),
         });
         if let Err(refusal) = checked {
@@ -166,16 +169,21 @@ impl TensorFuture {
 }
 
 /// Refuses a value without channels, and parameters that have not one number for each.
-fn channels<'a>(x: &TensorFuture, mut of: impl Iterator<Item = &'a TensorFuture>) -> Result<(), Refusal> {
+fn channels<'a>(
+    x: &TensorFuture,
+    mut of: impl Iterator<Item = &'a TensorFuture>,
+) -> Result<(), Refusal> {
     float(x)?;
     let Some(&channels) = x.dims().get(1) else {
         return Err(Refusal::shape(format!("{} has no channels, dimension 1", x.shape())));
     };
     match of.find(|p| p.dims() != [channels]) {
         None => Ok(()),
-        Some(p) => {
-            Err(Refusal::shape(format!("{} for {}", p.shape(), number_of(channels, "channel", "channels"))))
-        }
+        Some(p) => Err(Refusal::shape(format!(
+            "{} for {}",
+            p.shape(),
+            number_of(channels, "channel", "channels")
+        ))),
     }
 }
 
@@ -215,10 +223,18 @@ mod tests {
         let per_channel = |k: f64| device.arange(k, k + 8.0, 1.0);
         let (mean, var, weight, bias) =
             (per_channel(0.0), per_channel(1.0), per_channel(2.0), per_channel(3.0));
-        let all = x.batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5).to_vec::<f32>().await.unwrap();
+        let all = x
+            .batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5)
+            .to_vec::<f32>()
+            .await
+            .unwrap();
         for i in 0..64 {
             let one = x.narrow(0, i, 1).batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5);
-            assert_eq!(one.to_vec::<f32>().await.unwrap(), all[i * 512..(i + 1) * 512], "image {i}");
+            assert_eq!(
+                one.to_vec::<f32>().await.unwrap(),
+                all[i * 512..(i + 1) * 512],
+                "image {i}"
+            );
         }
     }
 }

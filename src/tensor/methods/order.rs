@@ -93,7 +93,12 @@ impl TensorFuture {
             return self.reshape(1).running(name, 0, nothing, reverse, run).reshape(());
         }
         let Some(d) = self.shape().dim(dim) else {
-            return build::refused(name, self, build::dim_refusal(dim, self.shape()), Location::caller());
+            return build::refused(
+                name,
+                self,
+                build::dim_refusal(dim, self.shape()),
+                Location::caller(),
+            );
         };
         let turned = |x: &TensorFuture| if reverse { x.flip(d) } else { x.clone() };
         let (n, dim, mut x) = (self.dims()[d], d as isize, turned(self));
@@ -152,13 +157,17 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn sort_with_positions(&self, dim: isize, descending: bool) -> (TensorFuture, TensorFuture) {
+    pub fn sort_with_positions(
+        &self,
+        dim: isize,
+        descending: bool,
+    ) -> (TensorFuture, TensorFuture) {
         let _within = build::within("sort_with_positions", Location::caller());
         self.found(dim, self.argsort(dim, descending))
     }
 
-    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of equals
-    /// the first come first; NaN counts as largest. Of one number it is that number, at 0.
+    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of
+    /// equals the first come first; NaN counts as largest. Of one number it is that number, at 0.
     ///
     /// They are selected, in one pass, and the values gathered: either of the two may be dropped.
     ///
@@ -276,7 +285,12 @@ impl TensorFuture {
             return build::refused("roll", self, Refusal::argument(text), at);
         }
         if let Some(shift) = by.iter().find(|&&by| by == isize::MAX) {
-            return build::refused("roll", self, Refusal::argument(format!("a shift of {shift} or more")), at);
+            return build::refused(
+                "roll",
+                self,
+                Refusal::argument(format!("a shift of {shift} or more")),
+                at,
+            );
         }
         let shifts = dims.iter().zip(&by).map(|(&d, &b)| (d, b as i64)).collect();
         custom(Arc::new(Roll { shifts }), &[self], at)

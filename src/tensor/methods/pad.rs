@@ -25,7 +25,10 @@ pub enum PadMode {
 /// Pairs of counts for the last dimensions, the last one first.
 fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>, Refusal> {
     if !counts.len().is_multiple_of(2) || counts.len() / 2 > x.rank() {
-        return Err(Refusal::argument(format!("{counts:?} are not pairs for the dimensions of {}", x.shape())));
+        return Err(Refusal::argument(format!(
+            "{counts:?} are not pairs for the dimensions of {}",
+            x.shape()
+        )));
     }
     // Far beyond any memory; below, sums of these do not overflow.
     if let Some(count) = counts.iter().find(|c| c.unsigned_abs() > isize::MAX as usize / 4) {
@@ -35,14 +38,20 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
     for (i, pair) in counts.chunks(2).enumerate() {
         let d = x.rank() - 1 - i;
         if x.dims()[d] > isize::MAX as usize / 4 {
-            return Err(Refusal::shape(format!("dimension {d} of {} is larger than any memory", x.shape())));
+            return Err(Refusal::shape(format!(
+                "dimension {d} of {} is larger than any memory",
+                x.shape()
+            )));
         }
         if (x.dims()[d] as isize)
             .checked_add(pair[0])
             .and_then(|n| n.checked_add(pair[1]))
             .is_none_or(|n| n < 0)
         {
-            return Err(Refusal::shape(format!("nothing is left of dimension {d} of {}", x.shape())));
+            return Err(Refusal::shape(format!(
+                "nothing is left of dimension {d} of {}",
+                x.shape()
+            )));
         }
         out.push((d, [pair[0], pair[1]]));
     }
@@ -140,7 +149,8 @@ impl TensorFuture {
         let mut x = self.clone();
         for (d, [before, after]) in pairs {
             let n = self.dims()[d] as i64;
-            let (skipped, left) = ((-before).max(0) as i64, n + before.min(0) as i64 + after.min(0) as i64);
+            let (skipped, left) =
+                ((-before).max(0) as i64, n + before.min(0) as i64 + after.min(0) as i64);
             let arange = Op::Arange { start: Scalar::Int(-before as i64), step: Scalar::Int(1) };
             let count = Shape::from((n as isize + before + after) as usize);
             let places = build::create(self.port(), arange, count, DType::I64, at);

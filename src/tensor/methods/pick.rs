@@ -48,8 +48,9 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, index], at)
     }
 
-    /// This with `source`'s slices at the places along `dim` that a row of indices names: `out[index[j]] =
-    /// source[j]` for `dim` 0. Of several that go to one place, the last stays; the gradient is its.
+    /// This with `source`'s slices at the places along `dim` that a row of indices names:
+    /// `out[index[j]] = source[j]` for `dim` 0. Of several that go to one place, the last stays;
+    /// the gradient is its.
     ///
     /// Takes the old value by value: where this was its last handle, and no other op still reads
     /// it, only these slices are written, so that a cache of keys and values whose places lie on
@@ -149,7 +150,10 @@ impl TensorFuture {
         let operands = [self, index, source];
         let fits = || {
             let whole = operands.iter().all(|x| x.error().is_none());
-            whole && self.shape().dim(dim).is_some() && index.dtype().is_int() && self.dtype() == source.dtype()
+            whole
+                && self.shape().dim(dim).is_some()
+                && index.dtype().is_int()
+                && self.dtype() == source.dtype()
         };
         if index.numel() == 0 && index.rank() != self.rank() && fits() {
             return self.clone();
@@ -255,7 +259,9 @@ impl TensorFuture {
         }
         // One number is no list of them: it takes its dimension away before anything else is
         // picked.
-        if let Some(d) = indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int())) {
+        if let Some(d) =
+            indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int()))
+        {
             let one = indices[d].map(|i| i.reshape(1));
             let mut alone = vec![None; d];
             alone.push(one.as_ref());
@@ -271,7 +277,12 @@ impl TensorFuture {
         for (_, i) in &named {
             match shape.broadcast(i.shape()) {
                 Some(both) => shape = both,
-                None => return refuse(Refusal::shape(format!("cannot broadcast {shape} with {}", i.shape()))),
+                None => {
+                    return refuse(Refusal::shape(format!(
+                        "cannot broadcast {shape} with {}",
+                        i.shape()
+                    )));
+                }
             }
         }
         // From the end where they are negative; where one is out of range, a place that nothing
@@ -294,7 +305,8 @@ impl TensorFuture {
                     });
                 }
                 let Some((sum, fits)) = sum else { return self.clone() };
-                let many: i64 = named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
+                let many: i64 =
+                    named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
                 (named[0].0, fits.where_cond(sum, many))
             }
         };
@@ -303,13 +315,17 @@ impl TensorFuture {
         let lead = if neighbours { first } else { 0 };
         let others: Vec<usize> = (0..self.rank()).filter(|d| !dims.contains(d)).collect();
         // The indexed dimensions together as one, at their place.
-        let order: Vec<usize> = others[..lead].iter().chain(&dims).chain(&others[lead..]).copied().collect();
+        let order: Vec<usize> =
+            others[..lead].iter().chain(&dims).chain(&others[lead..]).copied().collect();
         let sizes = |of: &[usize]| -> Vec<usize> { of.iter().map(|&d| self.dims()[d]).collect() };
         let many = Shape::from(sizes(&dims)).numel();
         let merged = [&sizes(&others[..lead])[..], &[many], &sizes(&others[lead..])].concat();
         let rest = rest.expand(shape.dims()).reshape(-1);
         let out = [&sizes(&others[..lead])[..], shape.dims(), &sizes(&others[lead..])].concat();
-        self.permute(&order[..]).reshape(&merged[..]).index_select(lead as isize, rest).reshape(&out[..])
+        self.permute(&order[..])
+            .reshape(&merged[..])
+            .index_select(lead as isize, rest)
+            .reshape(&out[..])
     }
 
     /// One dimension by one index.

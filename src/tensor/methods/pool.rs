@@ -37,7 +37,14 @@ impl PoolOptions {
         let kernel = kernel.dims();
         let [zero, one]: [Sizes; 2] = [smallvec![0], smallvec![1]];
         let (stride, divisor) = (kernel.clone(), Divisor::Padded);
-        PoolOptions { kernel, stride, padding: [zero.clone(), zero], dilation: one, ceil: false, divisor }
+        PoolOptions {
+            kernel,
+            stride,
+            padding: [zero.clone(), zero],
+            dilation: one,
+            ceil: false,
+            divisor,
+        }
     }
 
     /// How far the window moves.
@@ -97,7 +104,10 @@ impl PoolOptions {
     fn window(&self, x: &TensorFuture, spatial: usize) -> Result<Window, Refusal> {
         if x.rank() != spatial + 1 && x.rank() != spatial + 2 {
             let (few, many) = (spatial + 1, spatial + 2);
-            return Err(Refusal::shape(format!("{few} or {many} dimensions are needed, not {}", x.shape())));
+            return Err(Refusal::shape(format!(
+                "{few} or {many} dimensions are needed, not {}",
+                x.shape()
+            )));
         }
         let last = &x.dims()[x.rank() - spatial..];
         let (input, padding) = (triple(last, 1), sides(&self.padding, spatial)?);
@@ -113,13 +123,17 @@ impl PoolOptions {
             let reach = dilation[a] * (kernel[a] - 1) + 1;
             if padding[a].iter().any(|&side| side >= reach) {
                 let (padding, kernel) = (padding_shown(&padding[own..]), &kernel[own..]);
-                let text = format!("a padding of {padding} is not less than the window {kernel:?} reaches");
+                let text = format!(
+                    "a padding of {padding} is not less than the window {kernel:?} reaches"
+                );
                 return Err(Refusal::argument(text));
             }
             let found = places(input[a], kernel[a], stride[a], padding[a], dilation[a], self.ceil);
             output[a] = found.filter(|&n| n > 0 && input[a] > 0).ok_or_else(|| {
                 let (padding, kernel) = (padding_shown(&padding[own..]), &kernel[own..]);
-                Refusal::shape(format!("a window of {kernel:?} is larger than {last:?} padded by {padding}"))
+                Refusal::shape(format!(
+                    "a window of {kernel:?} is larger than {last:?} padded by {padding}"
+                ))
             })?;
             // Taps further apart than the input is long may pass over it: nothing is the largest of
             // nothing.
@@ -130,7 +144,9 @@ impl PoolOptions {
             let taps = Steps { first, stride: stride[a], by };
             if by > input[a] && taps.reaches(input[a], output[a].min(by)) {
                 let dilation = &dilation[own..];
-                return Err(Refusal::shape(format!("a window dilated by {dilation:?} passes over {last:?}")));
+                return Err(Refusal::shape(format!(
+                    "a window dilated by {dilation:?} passes over {last:?}"
+                )));
             }
         }
         Ok(Window { spatial, input, kernel, output, stride, padding, dilation })
@@ -153,7 +169,13 @@ impl<const N: usize> From<[usize; N]> for PoolOptions {
 #[derive(Clone, Copy)]
 struct Asked(&'static str, usize);
 
-fn pooled(asked: Asked, x: &TensorFuture, options: &PoolOptions, what: Pooled, at: At) -> TensorFuture {
+fn pooled(
+    asked: Asked,
+    x: &TensorFuture,
+    options: &PoolOptions,
+    what: Pooled,
+    at: At,
+) -> TensorFuture {
     let Asked(name, spatial) = asked;
     match options.window(x, spatial) {
         Ok(window) => build::custom(Arc::new(Pool { window, what }), &[x], at),
@@ -167,7 +189,11 @@ fn largest(asked: Asked, x: &TensorFuture, options: PoolOptions) -> TensorFuture
 }
 
 #[track_caller]
-fn with_positions(asked: Asked, x: &TensorFuture, options: PoolOptions) -> (TensorFuture, TensorFuture) {
+fn with_positions(
+    asked: Asked,
+    x: &TensorFuture,
+    options: PoolOptions,
+) -> (TensorFuture, TensorFuture) {
     let of = |what, at| pooled(asked, x, &options, what, at);
     let at = Location::caller();
     (of(Pooled::Max, at), of(Pooled::MaxPosition, at))
@@ -235,7 +261,10 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn max_pool1d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
+    pub fn max_pool1d_with_positions(
+        &self,
+        options: impl Into<PoolOptions>,
+    ) -> (TensorFuture, TensorFuture) {
         with_positions(Asked("max_pool1d", 1), self, options.into())
     }
 
@@ -250,14 +279,20 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn max_pool2d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
+    pub fn max_pool2d_with_positions(
+        &self,
+        options: impl Into<PoolOptions>,
+    ) -> (TensorFuture, TensorFuture) {
         with_positions(Asked("max_pool2d", 2), self, options.into())
     }
 
     /// [`max_pool3d`](Self::max_pool3d) and where the largest elements are, counted row by row of
     /// their volume, as int64.
     #[track_caller]
-    pub fn max_pool3d_with_positions(&self, options: impl Into<PoolOptions>) -> (TensorFuture, TensorFuture) {
+    pub fn max_pool3d_with_positions(
+        &self,
+        options: impl Into<PoolOptions>,
+    ) -> (TensorFuture, TensorFuture) {
         with_positions(Asked("max_pool3d", 3), self, options.into())
     }
 
@@ -272,8 +307,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
-    /// window does not fit.
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// the window does not fit.
     #[track_caller]
     pub fn avg_pool1d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool1d", 1), self, options.into())
@@ -290,8 +325,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
-    /// window does not fit.
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// the window does not fit.
     #[track_caller]
     pub fn avg_pool2d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool2d", 2), self, options.into())
@@ -308,8 +343,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where the
-    /// window does not fit.
+    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// the window does not fit.
     #[track_caller]
     pub fn avg_pool3d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
         mean(Asked("avg_pool3d", 3), self, options.into())

@@ -48,7 +48,8 @@ impl TensorFuture {
         if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().runner.has_kernel(&op) {
             return build::custom(Arc::new(op), &[self, other], at);
         }
-        let turned = |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
+        let turned =
+            |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
         build::custom(Arc::new(of), &[&turned(self, a), &turned(other, b)], at)
     }
 
@@ -68,7 +69,11 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn linear(&self, weight: impl AsRef<TensorFuture>, bias: Option<&TensorFuture>) -> TensorFuture {
+    pub fn linear(
+        &self,
+        weight: impl AsRef<TensorFuture>,
+        bias: Option<&TensorFuture>,
+    ) -> TensorFuture {
         let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
         let fits = matches!((self.dims(), weight.dims()), (&[.., k], &[_, inputs]) if k == inputs);
         if !fits && self.error().is_none() && weight.error().is_none() {
@@ -97,7 +102,9 @@ impl TensorFuture {
     pub fn mm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
         match (self.dims(), other.dims()) {
-            (&[_, k], &[k2, _]) if k == k2 => build::custom(Arc::new(MatMul::default()), &[self, other], at),
+            (&[_, k], &[k2, _]) if k == k2 => {
+                build::custom(Arc::new(MatMul::default()), &[self, other], at)
+            }
             (a, b) => build::refused("mm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
         }
     }
@@ -122,8 +129,8 @@ impl TensorFuture {
     }
 
     /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
-    /// Where `beta` is 0 this value does not count, not even its NaN. Halves are rounded once, at the
-    /// end.
+    /// Where `beta` is 0 this value does not count, not even its NaN. Halves are rounded once, at
+    /// the end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -145,10 +152,15 @@ impl TensorFuture {
         let (beta, alpha) = (beta.into(), alpha.into());
         let refuse = |refusal| build::refused("addmm", self, refusal, at);
         let (&[m, k], &[k2, n]) = (a.dims(), b.dims()) else {
-            return refuse(Refusal::shape(format!("{} and {}: not two matrices", a.shape(), b.shape())));
+            return refuse(Refusal::shape(format!(
+                "{} and {}: not two matrices",
+                a.shape(),
+                b.shape()
+            )));
         };
         if k != k2 || self.shape().broadcast(&[m, n].into()) != Some([m, n].into()) {
-            let text = format!("{} and the product of {} and {}", self.shape(), a.shape(), b.shape());
+            let text =
+                format!("{} and the product of {} and {}", self.shape(), a.shape(), b.shape());
             return refuse(Refusal::shape(text));
         }
         let dtype = self.dtype();
@@ -156,9 +168,12 @@ impl TensorFuture {
             let text = format!("types differ: {dtype}, {} and {}", a.dtype(), b.dtype());
             return refuse(Refusal::dtype(text));
         }
-        if !dtype.is_float() && [beta, alpha].iter().any(|s| matches!(s, Scalar::Float(x) if x.fract() != 0.0))
+        if !dtype.is_float()
+            && [beta, alpha].iter().any(|s| matches!(s, Scalar::Float(x) if x.fract() != 0.0))
         {
-            return refuse(Refusal::argument(format!("factors of {beta} and {alpha} beside {dtype}")));
+            return refuse(Refusal::argument(format!(
+                "factors of {beta} and {alpha} beside {dtype}"
+            )));
         }
         // Whole factors of integers keep them integers.
         let factor = |s: Scalar| if dtype.is_float() { s } else { Scalar::Int(s.as_i64()) };

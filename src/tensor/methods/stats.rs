@@ -33,7 +33,13 @@ pub(super) fn float(x: &TensorFuture) -> Result<(), Refusal> {
 
 /// The mean of the squared distances from the mean, with `n - correction` in place of `n`.
 #[track_caller]
-fn variance(name: &'static str, x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> TensorFuture {
+fn variance(
+    name: &'static str,
+    x: &TensorFuture,
+    over: Over,
+    correction: f64,
+    keepdim: bool,
+) -> TensorFuture {
     let at: At = Location::caller();
     let dims = match float(x).and_then(|()| resolved(x, &over)) {
         Ok(dims) => dims,

@@ -35,7 +35,10 @@ impl TensorFuture {
 
     /// What `f` makes of this value; of halves in float32, and rounded once.
     #[track_caller]
-    pub(crate) fn rounded_once(&self, f: impl FnOnce(&TensorFuture) -> TensorFuture) -> TensorFuture {
+    pub(crate) fn rounded_once(
+        &self,
+        f: impl FnOnce(&TensorFuture) -> TensorFuture,
+    ) -> TensorFuture {
         match self.dtype().is_half() {
             true => f(&self.wide()).to_dtype(self.dtype()),
             false => f(self),

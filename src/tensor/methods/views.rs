@@ -47,7 +47,8 @@ impl TensorFuture {
         let wanted = shape.dims();
         let numel = self.numel();
         let rule = || {
-            let refusal = || Refusal::shape(format!("cannot reshape {} to {wanted:?}", self.shape()));
+            let refusal =
+                || Refusal::shape(format!("cannot reshape {} to {wanted:?}", self.shape()));
             let known: usize = wanted
                 .iter()
                 .filter(|&&d| d != -1)
@@ -62,7 +63,10 @@ impl TensorFuture {
             if !fits {
                 return Err(refusal());
             }
-            Ok(wanted.iter().map(|&d| if d == -1 { numel / known } else { d as usize }).collect::<Shape>())
+            Ok(wanted
+                .iter()
+                .map(|&d| if d == -1 { numel / known } else { d as usize })
+                .collect::<Shape>())
         };
         view("reshape", self, ViewOp::Reshape, rule(), Location::caller())
     }
@@ -121,7 +125,9 @@ impl TensorFuture {
         let order = match self.rank() {
             0 | 1 => return self.clone(),
             2 => Ok(SmallVec::from_slice(&[1, 0])),
-            rank => Err(Refusal::shape(format!("t takes at most two dimensions, not {rank}: use transpose"))),
+            rank => Err(Refusal::shape(format!(
+                "t takes at most two dimensions, not {rank}: use transpose"
+            ))),
         };
         self.reordered("t", order, Location::caller())
     }
@@ -213,7 +219,8 @@ impl TensorFuture {
     pub fn expand(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
         let rule = || {
-            let refusal = || Refusal::shape(format!("cannot expand {} to {wanted:?}", self.shape()));
+            let refusal =
+                || Refusal::shape(format!("cannot expand {} to {wanted:?}", self.shape()));
             let lead = wanted.len().checked_sub(self.rank()).ok_or_else(refusal)?;
             let mut dims = Shape::default();
             for (i, &d) in wanted.iter().enumerate() {
@@ -275,7 +282,13 @@ impl TensorFuture {
 
     /// `len` positions of a dimension, which is in range, from `start` on, `step` apart.
     #[track_caller]
-    pub(crate) fn stepped(&self, dim: usize, start: usize, len: usize, step: isize) -> TensorFuture {
+    pub(crate) fn stepped(
+        &self,
+        dim: usize,
+        start: usize,
+        len: usize,
+        step: isize,
+    ) -> TensorFuture {
         if (start, len, step) == (0, self.dims()[dim], 1) {
             return self.clone();
         }
@@ -320,7 +333,11 @@ impl TensorFuture {
         let at = Location::caller();
         let indices = indices.indices();
         if indices.len() > self.rank() {
-            let text = format!("{} for shape {}", number_of(indices.len(), "index", "indices"), self.shape());
+            let text = format!(
+                "{} for shape {}",
+                number_of(indices.len(), "index", "indices"),
+                self.shape()
+            );
             return build::refused("i", self, Refusal::index(text), at);
         }
         let mut x = self.clone();
@@ -341,8 +358,13 @@ impl TensorFuture {
         if gone.is_empty() {
             return x;
         }
-        let shape: Shape =
-            x.dims().iter().enumerate().filter(|(d, _)| !gone.contains(d)).map(|(_, &n)| n).collect();
+        let shape: Shape = x
+            .dims()
+            .iter()
+            .enumerate()
+            .filter(|(d, _)| !gone.contains(d))
+            .map(|(_, &n)| n)
+            .collect();
         view("i", &x, ViewOp::Reshape, Ok(shape), at)
     }
 
@@ -361,7 +383,11 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
-    pub fn slice_assign(self, indices: impl Indices, source: impl AsRef<TensorFuture>) -> TensorFuture {
+    pub fn slice_assign(
+        self,
+        indices: impl Indices,
+        source: impl AsRef<TensorFuture>,
+    ) -> TensorFuture {
         let op = SliceAssign::new(self.dims(), &indices.indices(), |index, n| {
             let (start, len, step) = resolve(index, n)?;
             Some((start, len, step, !matches!(index, Index::At(_))))
@@ -373,9 +399,15 @@ impl TensorFuture {
     /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice
     /// its gradient.
     #[track_caller]
-    pub(crate) fn among_zeros(&self, shape: &Shape, parts: &[(usize, usize, isize)]) -> TensorFuture {
+    pub(crate) fn among_zeros(
+        &self,
+        shape: &Shape,
+        parts: &[(usize, usize, isize)],
+    ) -> TensorFuture {
         let zeros = self.device().zeros_dtype(shape.clone(), self.dtype());
-        let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| Some((start, len, step, true)));
+        let op = SliceAssign::new(shape.dims(), parts, |(start, len, step), _| {
+            Some((start, len, step, true))
+        });
         build::custom(Arc::new(op), &[&zeros, self], Location::caller())
     }
 }

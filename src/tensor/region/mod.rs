@@ -190,8 +190,8 @@ impl Device {
 }
 
 impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
-    /// Keeps so many plans, at least one; 64 unless told otherwise. Beyond that the one that was made
-    /// first goes, with its graph on a GPU, and is made again where a call needs it.
+    /// Keeps so many plans, at least one; 64 unless told otherwise. Beyond that the one that was
+    /// made first goes, with its graph on a GPU, and is made again where a call needs it.
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -207,10 +207,11 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
         self
     }
 
-    /// Its calls are taken up before all that waits for a thread or a stream and is not urgent, once
-    /// their inputs are there: a step that somebody waits for before the long ones of a queue. What runs
-    /// already is not interrupted. On a GPU they, their outputs and reads queued behind them have a stream
-    /// of their own, of the greatest priority. (A call within another region's closure is a part of that one.)
+    /// Its calls are taken up before all that waits for a thread or a stream and is not urgent,
+    /// once their inputs are there: a step that somebody waits for before the long ones of a queue.
+    /// What runs already is not interrupted. On a GPU they, their outputs and reads queued behind
+    /// them have a stream of their own, of the greatest priority. (A call within another region's
+    /// closure is a part of that one.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -238,8 +239,8 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     /// failed values. Inputs on another device make all of them such.
     ///
     /// # Panics
-    /// Where the closure does; and where the caller's own [`Tensors`] do not put together again what they
-    /// gave.
+    /// Where the closure does; and where the caller's own [`Tensors`] do not put together again
+    /// what they gave.
     #[track_caller]
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();
@@ -256,8 +257,8 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     }
 
     /// Runs the block on these inputs until everything it needs is there: the plan; on a GPU its
-    /// kernels, compiled and loaded, a library's handles, and the block as one graph. Then a call of
-    /// such shapes takes no longer than those that follow it. What the block draws is drawn, and
+    /// kernels, compiled and loaded, a library's handles, and the block as one graph. Then a call
+    /// of such shapes takes no longer than those that follow it. What the block draws is drawn, and
     /// what it detaches is done.
     ///
     /// ```
@@ -283,14 +284,15 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
                 output.await?;
             }
             match self.known(&inputs, &lengths) {
-                Some((How::Planned(ready), _)) if !self.device.port.runner.is_warm(&ready.plan) => {}
+                Some((How::Planned(ready), _)) if !self.device.port.runner.is_warm(&ready.plan) => {
+                }
                 _ => return Ok(()),
             }
         }
     }
 
-    /// How often the closure was traced: once for each set of input shapes, types and keys, and again
-    /// for one whose plan is no longer kept.
+    /// How often the closure was traced: once for each set of input shapes, types and keys, and
+    /// again for one whose plan is no longer kept.
     pub fn traces(&self) -> usize {
         self.traces.load(Relaxed)
     }
@@ -308,7 +310,12 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
             known.recording == recording
                 && known.inputs.len() == inputs.len()
                 && known.lengths == lengths
-                && known.inputs.iter().zip(inputs).rev().all(|(k, x)| k.0 == *x.shape() && k.1 == x.dtype())
+                && known
+                    .inputs
+                    .iter()
+                    .zip(inputs)
+                    .rev()
+                    .all(|(k, x)| k.0 == *x.shape() && k.1 == x.dtype())
         };
         plans.iter().find(fits).map(|known| (known.how.clone(), false))
     }
@@ -320,7 +327,8 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
         let mut given = Vec::new();
         let (outputs, traced) = Trace::of(port, &metas, at, |stand_ins| {
             let stand_ins = stand_ins.into_iter().map(TensorFuture::new).collect();
-            let (outputs, lengths) = Flat::of((self.closure)(Flat::put_together(stand_ins, lengths)));
+            let (outputs, lengths) =
+                Flat::of((self.closure)(Flat::put_together(stand_ins, lengths)));
             given = lengths;
             outputs
         });
@@ -375,7 +383,9 @@ impl Ready {
             });
         }
         let before = made.nodes.len();
-        for node in traced.nodes.iter().filter(|n| n.completion.state().has(crate::completion::DETACHED)) {
+        for node in
+            traced.nodes.iter().filter(|n| n.completion.state().has(crate::completion::DETACHED))
+        {
             made.place_of(node.clone());
         }
         let made = made.nodes;
@@ -398,8 +408,15 @@ impl Ready {
     }
 
     /// Queues one run. The `first` has the random numbers that were drawn while it was traced.
-    fn run(&self, port: &'static Port, inputs: Vec<TensorFuture>, first: bool, at: At) -> Vec<TensorFuture> {
-        let draws = self.draws.iter().map(|d| if first { d.traced } else { d.dice.reserve(d.positions) });
+    fn run(
+        &self,
+        port: &'static Port,
+        inputs: Vec<TensorFuture>,
+        first: bool,
+        at: At,
+    ) -> Vec<TensorFuture> {
+        let draws =
+            self.draws.iter().map(|d| if first { d.traced } else { d.dice.reserve(d.positions) });
         let draws = draws.collect();
         let given = self.gives.iter().map(|gives| match gives {
             Gives::Input(k) => Some(inputs[*k].clone()),
@@ -452,8 +469,10 @@ impl Ready {
     }
 
     fn misplaced(&self, port: &'static Port, other: &'static Port, at: At) -> Vec<TensorFuture> {
-        let text =
-            format!("the region is on {} and an input on {}: copy it with to_device", port.name, other.name);
+        let text = format!(
+            "the region is on {} and an input on {}: copy it with to_device",
+            port.name, other.name
+        );
         let error = Error::new(ErrorKind::Device, "region", text, at);
         self.metas.iter().map(|meta| build::failed(port, meta.clone(), error.clone(), at)).collect()
     }

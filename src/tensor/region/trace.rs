@@ -96,7 +96,9 @@ fn note(port: &'static Port, node: Node) -> NodeHandle {
     let from_outside = !inputs.iter().any(|i| is_traced(i));
     match node.op {
         Op::Source(_) | Op::Marker => return port.enqueue(node),
-        _ if from_outside && !(node.op.is_elementwise() && inputs.is_empty()) => return port.enqueue(node),
+        _ if from_outside && !(node.op.is_elementwise() && inputs.is_empty()) => {
+            return port.enqueue(node);
+        }
         Op::Sink(_) => {
             let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
             let error = unready(&node);
@@ -166,7 +168,9 @@ impl Trace {
     ) -> (R, Trace) {
         let stand_ins: Vec<NodeHandle> = metas
             .iter()
-            .map(|m| stand_in(Node::new(Op::Given, Inputs::new(), m.shape.clone(), m.dtype, port, at)))
+            .map(|m| {
+                stand_in(Node::new(Op::Given, Inputs::new(), m.shape.clone(), m.dtype, port, at))
+            })
             .collect();
         let inputs = stand_ins.iter().map(NodeHandle::link).collect();
         TRACE.set(Some(Trace { port, inputs, nodes: Vec::new(), draws: Vec::new() }));
@@ -174,7 +178,8 @@ impl Trace {
         let listening = Listening;
         let out = f(stand_ins);
         LISTENS.set(false);
-        let trace = TRACE.take().unwrap_or_else(|| unreachable!("only the guard takes it, and it is here"));
+        let trace =
+            TRACE.take().unwrap_or_else(|| unreachable!("only the guard takes it, and it is here"));
         drop(listening);
         (out, trace)
     }

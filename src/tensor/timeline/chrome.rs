@@ -28,7 +28,8 @@ pub(super) fn json(recording: &Recording) -> String {
     let lanes = lanes(recording);
     // Skipped ops have a lane of their own, after all others.
     let skipped = lanes.len();
-    let tid = |lane: Option<Lane>| lane.and_then(|l| lanes.binary_search(&l).ok()).unwrap_or(skipped);
+    let tid =
+        |lane: Option<Lane>| lane.and_then(|l| lanes.binary_search(&l).ok()).unwrap_or(skipped);
     let mut events = vec![format!(
         r#"{{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}}"#,
         quoted(&format!("device {}", recording.device))
@@ -36,15 +37,17 @@ pub(super) fn json(recording: &Recording) -> String {
     let titles = lanes.iter().map(|l| l.title(recording)).chain([String::from("skipped")]);
     for (k, title) in titles.enumerate() {
         let title = quoted(&title);
-        events
-            .push(format!(r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_name","args":{{"name":{title}}}}}"#));
+        events.push(format!(
+            r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_name","args":{{"name":{title}}}}}"#
+        ));
         events.push(format!(
             r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_sort_index","args":{{"sort_index":{k}}}}}"#
         ));
     }
     for step in &recording.steps {
         let at = step.ops.last().map_or_else(String::new, |op| op.location.to_string());
-        let shape = step.ops.last().map_or_else(String::new, |op| format!("{} {}", op.dtype, op.shape));
+        let shape =
+            step.ops.last().map_or_else(String::new, |op| format!("{} {}", op.dtype, op.shape));
         let state = if step.ran == Ran::Skipped { "skipped" } else { "ran" };
         events.push(format!(
             r#"{{"ph":"X","pid":1,"tid":{},"cat":"{state}","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"value":{},"ops":{}}}}}"#,
@@ -70,11 +73,14 @@ pub(super) fn json(recording: &Recording) -> String {
         ));
     }
     // A flow leaves within its step: what begins at the very end would belong to what follows.
-    let leaves =
-        |step: &RecordedStep| micros(step.ended.saturating_sub(Duration::from_nanos(1)).max(step.began));
+    let leaves = |step: &RecordedStep| {
+        micros(step.ended.saturating_sub(Duration::from_nanos(1)).max(step.began))
+    };
     let mut flow = |cat: &str, (from, leaves): (usize, f64), (to, arrives): (usize, f64)| {
         let id = events.len();
-        for (head, tid, ts) in [(r#""ph":"s""#, from, leaves), (r#""ph":"f","bp":"e""#, to, arrives)] {
+        for (head, tid, ts) in
+            [(r#""ph":"s""#, from, leaves), (r#""ph":"f","bp":"e""#, to, arrives)]
+        {
             events.push(format!(
                 r#"{{{head},"pid":1,"tid":{tid},"id":{id},"cat":"{cat}","name":"{cat}","ts":{ts:.3}}}"#
             ));
@@ -88,7 +94,11 @@ pub(super) fn json(recording: &Recording) -> String {
     for (a, step) in recording.awaits.iter().zip(barriers(recording)) {
         if let Some(step) = step.map(|step| &recording.steps[step]) {
             let last = a.ended.saturating_sub(Duration::from_nanos(1)).max(a.began);
-            flow("barrier", (tid(Lane::of(step)), leaves(step)), (tid(Some(Lane::Task(a.task))), micros(last)));
+            flow(
+                "barrier",
+                (tid(Lane::of(step)), leaves(step)),
+                (tid(Some(Lane::Task(a.task))), micros(last)),
+            );
         }
     }
     format!("{{\"traceEvents\":[\n{}\n],\"displayTimeUnit\":\"ms\"}}\n", events.join(",\n"))

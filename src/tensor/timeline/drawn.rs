@@ -12,7 +12,12 @@ fn us(us: u64) -> Duration {
 }
 
 #[track_caller]
-fn step(number: usize, name: &str, (stream, point): (usize, u64), times: (u64, u64)) -> RecordedStep {
+fn step(
+    number: usize,
+    name: &str,
+    (stream, point): (usize, u64),
+    times: (u64, u64),
+) -> RecordedStep {
     let op = RecordedOp {
         number,
         name: name.into(),
@@ -33,7 +38,13 @@ fn step(number: usize, name: &str, (stream, point): (usize, u64), times: (u64, u
 }
 
 #[track_caller]
-fn wait(task: usize, name: Option<&str>, op: Option<usize>, times: (u64, u64), ran_dry: bool) -> RecordedAwait {
+fn wait(
+    task: usize,
+    name: Option<&str>,
+    op: Option<usize>,
+    times: (u64, u64),
+    ran_dry: bool,
+) -> RecordedAwait {
     RecordedAwait {
         what: if op.is_some() { "item" } else { "waitall" },
         site: Location::caller(),
@@ -62,7 +73,8 @@ fn recording() -> Recording {
         wait(1, None, Some(3), (270, 455), false),
         wait(0, Some("reader"), None, (300, 460), true),
     ];
-    let steps = vec![step(0, "exp", (0, 1), (0, 100)), step(1, "mul", (0, 2), (100, 150)), product, sum];
+    let steps =
+        vec![step(0, "exp", (0, 1), (0, 100)), step(1, "mul", (0, 2), (100, 150)), product, sum];
     Recording { device: "by hand".into(), steps, awaits }
 }
 
@@ -72,7 +84,8 @@ fn of<'a>(svg: &'a str, class: &str) -> Vec<&'a str> {
 }
 
 fn text<'a>(element: &'a str, name: &str) -> &'a str {
-    let from = element.find(&format!(" {name}=\"")).unwrap_or_else(|| panic!("no {name} in {element}"));
+    let from =
+        element.find(&format!(" {name}=\"")).unwrap_or_else(|| panic!("no {name} in {element}"));
     element[from + name.len() + 3..].split('"').next().unwrap()
 }
 
@@ -114,10 +127,15 @@ fn bars_have_the_callers_line_and_the_length_of_their_time() {
         let want = (step.began.as_micros() as f64, step.ended.as_micros() as f64);
         assert_eq!(times(bar), want);
         assert!((number(bar, "width") - (want.1 - want.0) * pixels_per_us).abs() < 0.02, "{bar}");
-        assert!((number(bar, "x") - number(bars[0], "x") - want.0 * pixels_per_us).abs() < 0.02, "{bar}");
+        assert!(
+            (number(bar, "x") - number(bars[0], "x") - want.0 * pixels_per_us).abs() < 0.02,
+            "{bar}"
+        );
         let op = &step.ops[0];
         assert_eq!(text(bar, "data-l"), format!("{}  {}", op.name, place(op.location)));
-        assert!(place(op.location).starts_with("drawn.rs:") && svg.contains(&op.location.to_string()));
+        assert!(
+            place(op.location).starts_with("drawn.rs:") && svg.contains(&op.location.to_string())
+        );
     }
 }
 
@@ -145,13 +163,18 @@ fn arrows_lead_from_what_was_needed_to_who_needed_it_on_another_stream() {
     assert_eq!(super::arrows(&recording), [(0, 2), (2, 3)]);
     let svg = recording.to_svg(1000);
     let arrows = of(&svg, "arrow");
-    assert_eq!(arrows.iter().copied().map(times).collect::<Vec<_>>(), [(100.0, 160.0), (250.0, 400.0)]);
+    assert_eq!(
+        arrows.iter().copied().map(times).collect::<Vec<_>>(),
+        [(100.0, 160.0), (250.0, 400.0)]
+    );
     let rows = |arrow: &str| {
         let ys: Vec<f64> = text(arrow, "data-y").split(' ').map(|y| y.parse().unwrap()).collect();
         ys[1] - ys[0]
     };
     assert!(rows(arrows[0]) > 0.0 && rows(arrows[1]) < 0.0, "down to stream 1, and up again");
-    assert!(arrows.iter().all(|a| text(a, "marker-end") == "url(#head)") && svg.contains("id=\"head\""));
+    assert!(
+        arrows.iter().all(|a| text(a, "marker-end") == "url(#head)") && svg.contains("id=\"head\"")
+    );
 }
 
 #[test]
@@ -192,7 +215,8 @@ fn perfetto_gets_lanes_durations_and_flows() {
         named.unwrap_or_else(|| panic!("no lane {name}"))["tid"].clone()
     };
     let span = |name: &str| {
-        let found = events.iter().find(|e| e["ph"] == "X" && e["name"].as_str().unwrap().starts_with(name));
+        let found =
+            events.iter().find(|e| e["ph"] == "X" && e["name"].as_str().unwrap().starts_with(name));
         found.unwrap_or_else(|| panic!("no span {name}"))
     };
     for (name, at, lasts, on) in [
@@ -216,9 +240,10 @@ fn perfetto_gets_lanes_durations_and_flows() {
         let from = span["ts"].as_f64().unwrap();
         event["tid"] == span["tid"] && ts >= from && ts < from + span["dur"].as_f64().unwrap()
     };
-    for (cat, pairs) in
-        [("wait", [("exp", "matmul"), ("matmul", "sum")]), ("barrier", [("matmul", "item"), ("sum", "item")])]
-    {
+    for (cat, pairs) in [
+        ("wait", [("exp", "matmul"), ("matmul", "sum")]),
+        ("barrier", [("matmul", "item"), ("sum", "item")]),
+    ] {
         let (begins, ends) = (flows("s", cat), flows("f", cat));
         assert_eq!((begins.len(), ends.len()), (2, 2));
         for (k, (from, to)) in pairs.into_iter().enumerate() {

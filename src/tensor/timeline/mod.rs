@@ -47,8 +47,12 @@ impl Recording {
 
     /// Stretches in which the device ran nothing at all, between its first step and its last.
     pub fn idle(&self) -> Vec<(Duration, Duration)> {
-        let mut spans: Vec<(Duration, Duration)> =
-            self.steps.iter().filter(|s| s.ran != Ran::Skipped).map(|s| (s.began, s.ended)).collect();
+        let mut spans: Vec<(Duration, Duration)> = self
+            .steps
+            .iter()
+            .filter(|s| s.ran != Ran::Skipped)
+            .map(|s| (s.began, s.ended))
+            .collect();
         spans.sort();
         let mut idle = Vec::new();
         let mut until = spans.first().map_or(Duration::ZERO, |s| s.0);
@@ -87,7 +91,11 @@ impl Lane {
             Lane::TakeUp => "engine, small steps".into(),
             Lane::Poll => "polls, small steps".into(),
             Lane::Task(task) => {
-                let name = recording.awaits.iter().filter(|a| a.task == *task).find_map(|a| a.name.as_deref());
+                let name = recording
+                    .awaits
+                    .iter()
+                    .filter(|a| a.task == *task)
+                    .find_map(|a| a.name.as_deref());
                 name.map_or_else(|| format!("task {task}"), str::to_owned)
             }
         }
@@ -137,10 +145,14 @@ fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
     for (i, step) in recording.steps.iter().enumerate() {
         let Ran::Stream { stream: own, .. } = step.ran else { continue };
         let waits = step.waits.iter().filter_map(|wait| at.get(wait)).copied();
-        let read =
-            step.ops.iter().flat_map(|op| &op.inputs).flatten().filter_map(|op| made_by.get(op)).copied();
-        let elsewhere =
-            |from: &usize| matches!(recording.steps[*from].ran, Ran::Stream { stream, .. } if stream != own);
+        let read = step
+            .ops
+            .iter()
+            .flat_map(|op| &op.inputs)
+            .flatten()
+            .filter_map(|op| made_by.get(op))
+            .copied();
+        let elsewhere = |from: &usize| matches!(recording.steps[*from].ran, Ran::Stream { stream, .. } if stream != own);
         let from: BTreeSet<usize> = waits.chain(read.filter(elsewhere)).collect();
         arrows.extend(from.into_iter().map(|from| (from, i)));
     }
@@ -181,13 +193,20 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&recording.to_chrome_json()).unwrap();
         let events = json["traceEvents"].as_array().unwrap();
         let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();
-        let named =
-            |name: &str| of("M").iter().any(|e| e["args"]["name"].as_str().is_some_and(|n| n.contains(name)));
+        let named = |name: &str| {
+            of("M").iter().any(|e| e["args"]["name"].as_str().is_some_and(|n| n.contains(name)))
+        };
         assert!(named("stream 0") && named("the <one> who waits"), "{json:#}");
         let spans = of("X");
         assert_eq!(spans.len(), recording.steps.len() + recording.awaits.len());
-        assert!(spans.iter().all(|e| e["dur"].as_f64().unwrap() >= 0.0 && e["args"]["line"].is_string()));
-        assert!(spans.iter().filter(|e| e["name"].as_str().unwrap().contains("matmul")).count() >= 2);
+        assert!(
+            spans
+                .iter()
+                .all(|e| e["dur"].as_f64().unwrap() >= 0.0 && e["args"]["line"].is_string())
+        );
+        assert!(
+            spans.iter().filter(|e| e["name"].as_str().unwrap().contains("matmul")).count() >= 2
+        );
         // Each flow has two ends.
         assert_eq!(of("s").len(), of("f").len());
         assert!(of("s").len() >= super::arrows(&recording).len());
@@ -210,7 +229,8 @@ mod tests {
     #[tokio::test]
     async fn awaits_are_recorded_with_their_line_and_the_op_that_ended_them() {
         let recording = recording().await;
-        let read = recording.awaits.iter().find(|a| a.what == "item").expect("the read had to wait");
+        let read =
+            recording.awaits.iter().find(|a| a.what == "item").expect("the read had to wait");
         assert!(read.site.file().ends_with("timeline/mod.rs"));
         assert!(read.ended >= read.began && read.queued > 0);
         let ops: Vec<_> = recording.steps.iter().flat_map(|s| &s.ops).collect();

@@ -27,7 +27,9 @@ fn escaped(text: &str) -> String {
 
 /// A color for an op's name: the same everywhere, by a hash (FNV-1a) of the name.
 fn color(name: &str) -> String {
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3));
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ b as u64).wrapping_mul(0x100_0000_01b3));
     format!("hsl({},58%,{}%)", hash % 360, 70 + hash / 360 % 12)
 }
 
@@ -174,7 +176,15 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         let mut until = from;
         for (a, b) in own.iter().map(|&(a, b)| (micros(a), micros(b))).chain([(to, to)]) {
             if a > until {
-                flat(&mut out, "gap", until, a, y, BAR, &format!("the stream idles for {}", span(a - until)));
+                flat(
+                    &mut out,
+                    "gap",
+                    until,
+                    a,
+                    y,
+                    BAR,
+                    &format!("the stream idles for {}", span(a - until)),
+                );
             }
             until = until.max(b);
         }
@@ -202,7 +212,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         let mut title = format!("{label}\n{}", span(b - a));
         for op in &step.ops {
             let written = if op.written { "" } else { ", fused away" };
-            let _ = write!(title, "\n{} {} {}{written}  {}", op.name, op.dtype, op.shape, op.location);
+            let _ =
+                write!(title, "\n{} {} {}{written}  {}", op.name, op.dtype, op.shape, op.location);
         }
         let main = step.ops.last().map_or("", |op| op.name.as_str());
         let fill = format!(" fill=\"{}\"", color(main));
@@ -224,7 +235,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     }
     for (from, to) in arrows(recording) {
         let (from, to) = (&recording.steps[from], &recording.steps[to]);
-        let (Some(y1), Some(y2)) = (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
+        let (Some(y1), Some(y2)) =
+            (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
         else {
             continue;
         };

@@ -16,10 +16,16 @@ struct Case {
 
 /// All five results of one batch, in plain loops: what each query finds, its two numbers, and the
 /// gradients.
-fn naive(x: &[Vec<f64>; 4], seen: impl Fn(usize, usize) -> f64, case: Case, scale: f64) -> [Vec<f64>; 5] {
+fn naive(
+    x: &[Vec<f64>; 4],
+    seen: impl Fn(usize, usize) -> f64,
+    case: Case,
+    scale: f64,
+) -> [Vec<f64>; 5] {
     let [rows, keys, width, wide] = case.sizes;
     let [q, k, v, up] = x;
-    let mut out = [rows * wide, rows * 2, rows * width, keys * width, keys * wide].map(|n| vec![0.0; n]);
+    let mut out =
+        [rows * wide, rows * 2, rows * width, keys * width, keys * wide].map(|n| vec![0.0; n]);
     for i in 0..rows {
         let score = |j: usize| {
             let dot: f64 = (0..width).map(|c| q[i * width + c] * k[j * width + c]).sum();
@@ -32,8 +38,9 @@ fn naive(x: &[Vec<f64>; 4], seen: impl Fn(usize, usize) -> f64, case: Case, scal
         }
         let total: f64 = scores.iter().map(|s| (s - most).exp()).sum();
         let p: Vec<f64> = scores.iter().map(|s| (s - most).exp() / total).collect();
-        let d: Vec<f64> =
-            (0..keys).map(|j| (0..wide).map(|c| up[i * wide + c] * v[j * wide + c]).sum()).collect();
+        let d: Vec<f64> = (0..keys)
+            .map(|j| (0..wide).map(|c| up[i * wide + c] * v[j * wide + c]).sum())
+            .collect();
         let mean: f64 = p.iter().zip(&d).map(|(p, d)| p * d).sum();
         out[1][2 * i] = most + total.ln();
         out[1][2 * i + 1] = mean;
@@ -64,7 +71,8 @@ fn check<T: Element, C: Element>(b: &mut Batch<'_>, r: &mut Random, case: Case, 
             _ => Strided { strides: vec![x.strides[0], 0, x.strides[2], 1], ..x },
         }
     };
-    let x = [sheet(rows, width, 1), sheet(keys, width, 2), sheet(keys, wide, 2), sheet(rows, wide, 0)];
+    let x =
+        [sheet(rows, width, 1), sheet(keys, width, 2), sheet(keys, wide, 2), sheet(rows, wide, 0)];
     let numbers = Strided::contiguous(&[1, rows, keys], |_| match r.below(4) {
         0 => f32::NEG_INFINITY,
         _ => r.float() as f32,
@@ -82,20 +90,26 @@ fn check<T: Element, C: Element>(b: &mut Batch<'_>, r: &mut Random, case: Case, 
         }
     };
     let mask_shape = [1, rows, keys];
-    let truths: Vec<bool> = indices(&mask_shape).iter().map(|i| more(&[i[0], 0], i[1], i[2]) == 0.0).collect();
-    let added: Vec<f32> = indices(&mask_shape).iter().map(|i| more(&[i[0], 0], i[1], i[2]) as f32).collect();
+    let truths: Vec<bool> =
+        indices(&mask_shape).iter().map(|i| more(&[i[0], 0], i[1], i[2]) == 0.0).collect();
+    let added: Vec<f32> =
+        indices(&mask_shape).iter().map(|i| more(&[i[0], 0], i[1], i[2]) as f32).collect();
     let mask_strides = [(rows * keys) as isize, 0, keys as isize, 1];
     let mut want: [Vec<f64>; 5] = Default::default();
     for at in indices(&batch) {
         let sheet = |x: &Strided<T>| -> Vec<f64> {
-            indices(&x.shape[2..]).iter().map(|i| x.at(&[at[0], at[1], i[0], i[1]]).to_f64()).collect()
+            indices(&x.shape[2..])
+                .iter()
+                .map(|i| x.at(&[at[0], at[1], i[0], i[1]]).to_f64())
+                .collect()
         };
         let all = naive(&x.each_ref().map(sheet), |i, j| more(&at, i, j), case, scale);
         want.iter_mut().zip(all).for_each(|(to, part)| to.extend(part));
     }
     let stats: Vec<C> = want[1].iter().map(|&x| C::from_f64(x)).collect();
-    for (made, want) in
-        [Made::Output, Made::Stats, Made::ToQuery, Made::ToKey, Made::ToValue].into_iter().zip(&want)
+    for (made, want) in [Made::Output, Made::Stats, Made::ToQuery, Made::ToKey, Made::ToValue]
+        .into_iter()
+        .zip(&want)
     {
         let none: &[isize] = &[];
         let up = if made == Made::Output { none } else { &x[3].strides };
@@ -144,8 +158,9 @@ fn check<T: Element, C: Element>(b: &mut Batch<'_>, r: &mut Random, case: Case, 
 
 pub fn all_results() {
     let (mut b, mut r) = (Batch::default(), Random(81));
-    for (i, sizes) in
-        [[70, 40, 24, 40], [20, 70, 8, 8], [9, 7, 70, 130], [5, 600, 24, 70]].into_iter().enumerate()
+    for (i, sizes) in [[70, 40, 24, 40], [20, 70, 8, 8], [9, 7, 70, 130], [5, 600, 24, 70]]
+        .into_iter()
+        .enumerate()
     {
         for (j, mask) in [None, Some(DType::Bool), Some(DType::F32)].into_iter().enumerate() {
             let case = Case { sizes, causal: (i + j) % 2 == 0, mask };

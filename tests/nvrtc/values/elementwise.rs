@@ -29,7 +29,11 @@ impl Mixed {
             let sum = x.to_f32() + y;
             let want = if c != 0 { sum * 0.1 } else { 7.0 };
             assert_eq!(a[i].to_bits(), want.to_bits(), "{what} at {index:?} of {shape:?}");
-            assert_eq!(b[i].to_bits(), f16::from_f32(x.to_f32() + x.to_f32()).to_bits(), "{what} at {index:?}");
+            assert_eq!(
+                b[i].to_bits(),
+                f16::from_f32(x.to_f32() + x.to_f32()).to_bits(),
+                "{what} at {index:?}"
+            );
         }
     }
 }
@@ -102,7 +106,10 @@ pub fn in_place() {
 
 pub fn arange() {
     for n in [1, 7, 1000] {
-        let p = source(Code::Arange { start: Scalar::Float(-3.5), step: Scalar::Float(0.1) }, DType::F32);
+        let p = source(
+            Code::Arange { start: Scalar::Float(-3.5), step: Scalar::Float(0.1) },
+            DType::F32,
+        );
         let mut out = [Buffer::new(4 * n)];
         run(&plan(&p, &[n], &[], 16), &mut [], &mut out);
         let want: Vec<f32> = (0..n).map(|i| (-3.5 + i as f64 * 0.1) as f32).collect();

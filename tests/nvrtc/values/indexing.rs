@@ -13,12 +13,19 @@ pub fn copies() {
     let seed = 51;
     let mut r = Random(seed);
     let mut b = Batch::default();
-    fn case<T: Element>(b: &mut Batch<'_>, r: &mut Random, shape: &[usize], x: Strided<T>, seed: u64) {
+    fn case<T: Element>(
+        b: &mut Batch<'_>,
+        r: &mut Random,
+        shape: &[usize],
+        x: Strided<T>,
+        seed: u64,
+    ) {
         // Into a window of a larger contiguous value.
         let big: Vec<usize> = shape.iter().map(|n| n + r.below(3)).collect();
         let strides = contiguous_strides(&big);
         let n: usize = big.iter().product();
-        let start: usize = (0..shape.len()).map(|d| r.below(big[d] - shape[d] + 1) * strides[d] as usize).sum();
+        let start: usize =
+            (0..shape.len()).map(|d| r.below(big[d] - shape[d] + 1) * strides[d] as usize).sum();
         let before = vec![T::from_i64(99); n];
         let to = Operand { strides: &strides, align: 16 };
         let plan = copy::plan(size_of::<T>(), shape, x.operand(), to, start * size_of::<T>());
@@ -29,7 +36,9 @@ pub fn copies() {
             want[start + at] = x.at(&index);
         }
         let what = format!("seed {seed} {shape:?} {:?} into {big:?}", x.strides);
-        b.add(plan, [x.buffer()], [out], move |out, _| assert_eq!(out[0].get::<T>(), want, "{what}"));
+        b.add(plan, [x.buffer()], [out], move |out, _| {
+            assert_eq!(out[0].get::<T>(), want, "{what}")
+        });
     }
     for _ in 0..40 {
         let rank = r.below(4);
@@ -68,13 +77,21 @@ pub fn triangles() {
                 let x = Strided::random(&mut r, shape, |r| r.next() as i32 | 1);
                 let n: usize = shape.iter().product();
                 let mut out = [Buffer::new(4 * n)];
-                run(&copy::triangle(4, shape, x.operand(), k, upper).unwrap(), &mut [x.buffer()], &mut out);
+                run(
+                    &copy::triangle(4, shape, x.operand(), k, upper).unwrap(),
+                    &mut [x.buffer()],
+                    &mut out,
+                );
                 let got = out[0].get::<i32>();
                 for (i, index) in indices(shape).iter().enumerate() {
                     let [.., row, column] = index[..] else { unreachable!() };
                     let d = column as i64 - row as i64;
                     let keep = if upper { d >= k } else { d <= k };
-                    assert_eq!(got[i], if keep { x.at(index) } else { 0 }, "{shape:?} {k} {upper} {index:?}");
+                    assert_eq!(
+                        got[i],
+                        if keep { x.at(index) } else { 0 },
+                        "{shape:?} {k} {upper} {index:?}"
+                    );
                 }
             }
         }
@@ -97,7 +114,12 @@ pub fn gather() {
         let size = wide[dim];
         let i = Strided::random(&mut r, &shape, |r| r.below(2 * size) as i64 - size as i64);
         let positions = contiguous_strides(&shape);
-        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
+        let indexed = Indexed {
+            dtype: DType::I64,
+            strides: &i.strides,
+            positions: &positions,
+            from_end: true,
+        };
         let plan = index::gather(4, &shape, dim, x.operand(), size, indexed, 16).unwrap();
         let mut out = [Buffer::new(4 * shape.iter().product::<usize>())];
         assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), None);
@@ -116,7 +138,8 @@ pub fn embedding() {
         let x = Strided::contiguous(&[50, width], |i| i as i32);
         let i = Strided::contiguous(&[17], |_| r.below(50) as i32);
         let strides = along(2, 0, 1);
-        let indexed = Indexed { dtype: DType::I32, strides: &strides, positions: &strides, from_end: false };
+        let indexed =
+            Indexed { dtype: DType::I32, strides: &strides, positions: &strides, from_end: false };
         let plan = index::gather(4, &[17, width], 0, x.operand(), 50, indexed, 16).unwrap();
         let wide = matches!(
             plan.launches[0].kernel,
@@ -125,8 +148,9 @@ pub fn embedding() {
         assert_eq!(wide, width >= 8);
         let mut out = [Buffer::new(4 * 17 * width)];
         assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), None);
-        let want: Vec<i32> =
-            (0..17 * width).map(|p| i.data[p / width] * width as i32 + (p % width) as i32).collect();
+        let want: Vec<i32> = (0..17 * width)
+            .map(|p| i.data[p / width] * width as i32 + (p % width) as i32)
+            .collect();
         assert_eq!(out[0].get::<i32>(), want);
     }
 }
@@ -150,9 +174,16 @@ pub fn scatter_add() {
         let i = Strided::random(&mut r, &shape, |r| r.below(2 * size) as i64 - size as i64);
         let x = Strided::contiguous(&wide, |_| r.float() as f32);
         let positions = contiguous_strides(&shape);
-        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
+        let indexed = Indexed {
+            dtype: DType::I64,
+            strides: &i.strides,
+            positions: &positions,
+            from_end: true,
+        };
         for mode in ScatterMode::ALL {
-            let plan = index::scatter(mode, DType::F32, &shape, dim, &source.strides, indexed, &wide).unwrap();
+            let plan =
+                index::scatter(mode, DType::F32, &shape, dim, &source.strides, indexed, &wide)
+                    .unwrap();
             let mut out = [Buffer::of(&x.data)];
             assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), None);
             let mut want = x.data.clone();
@@ -173,8 +204,8 @@ pub fn scatter_add() {
     }
 }
 
-/// Of ones, more than a bfloat16 can count, in short lines and in long ones; and of halves taken as they
-/// are, with their bits.
+/// Of ones, more than a bfloat16 can count, in short lines and in long ones; and of halves taken as
+/// they are, with their bits.
 pub fn halves_are_joined_in_float() {
     use half::bf16;
     for (n, lines) in [(200, 3), (3000, 2)] {
@@ -182,19 +213,31 @@ pub fn halves_are_joined_in_float() {
         let source = Strided::contiguous(&[n, lines], |_| one);
         let i = Strided::contiguous(&[n, lines], |_| 1i64);
         let positions = contiguous_strides(&[n, lines]);
-        let indexed = Indexed { dtype: DType::I64, strides: &i.strides, positions: &positions, from_end: true };
+        let indexed = Indexed {
+            dtype: DType::I64,
+            strides: &i.strides,
+            positions: &positions,
+            from_end: true,
+        };
         let scatter = |mode| {
-            index::scatter(mode, DType::BF16, &[n, lines], 0, &source.strides, indexed, &[2, lines]).unwrap()
+            index::scatter(mode, DType::BF16, &[n, lines], 0, &source.strides, indexed, &[2, lines])
+                .unwrap()
         };
         let there = vec![bf16::from_f32(n as f32 / 16.0 + 0.5); 2 * lines];
         let mut out = [Buffer::of(&there)];
-        assert_eq!(run(&scatter(ScatterMode::Sum), &mut [source.buffer(), i.buffer()], &mut out), None);
+        assert_eq!(
+            run(&scatter(ScatterMode::Sum), &mut [source.buffer(), i.buffer()], &mut out),
+            None
+        );
         let sum = bf16::from_f32(there[0].to_f32() + n as f32);
         assert_eq!(out[0].get::<bf16>()[lines..], vec![sum; lines], "{n} ones");
         let nan = bf16::from_bits(0x7fa5);
         let source = Strided::contiguous(&[n, lines], |_| nan);
         let mut out = [Buffer::of(&there)];
-        assert_eq!(run(&scatter(ScatterMode::Assign), &mut [source.buffer(), i.buffer()], &mut out), None);
+        assert_eq!(
+            run(&scatter(ScatterMode::Assign), &mut [source.buffer(), i.buffer()], &mut out),
+            None
+        );
         let bits: Vec<u16> = out[0].get::<bf16>()[lines..].iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, vec![nan.to_bits(); lines]);
     }
@@ -205,7 +248,8 @@ pub fn bad_index() {
     let mut i = Strided::contiguous(&[600], |i| (i % 10) as i64);
     (i.data[77], i.data[400], i.data[401]) = (10, -1, 1 << 40);
     let strides = along(2, 0, 1);
-    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
+    let indexed =
+        Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
     let plan = index::gather(4, &[600, 4], 0, x.operand(), 10, indexed, 16).unwrap();
     let mut out = [Buffer::new(4 * 2400)];
     assert_eq!(run(&plan, &mut [x.buffer(), i.buffer()], &mut out), Some((77, 10, 10)));
@@ -213,11 +257,13 @@ pub fn bad_index() {
 
     let source = Strided::contiguous(&[600], |_| 1f32);
     let strides = [1];
-    let indexed = Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
+    let indexed =
+        Indexed { dtype: DType::I64, strides: &strides, positions: &strides, from_end: false };
     i.data[77] = 7;
     // (From the end -1 is the last, where that is asked for.)
     let plan =
-        index::scatter(ScatterMode::Sum, DType::F32, &[600], 0, &source.strides, indexed, &[10]).unwrap();
+        index::scatter(ScatterMode::Sum, DType::F32, &[600], 0, &source.strides, indexed, &[10])
+            .unwrap();
     let mut out = [Buffer::of(&[0f32; 10])];
     assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), Some((400, -1, 10)));
     assert_eq!(out[0].get::<f32>().iter().sum::<f32>(), 598.0);
@@ -232,7 +278,11 @@ pub fn one_hot() {
     let i = Strided::random(&mut r, &[3, 5], |r| r.below(4) as i32);
     let mut out = [Buffer::new(8 * 60)];
     assert_eq!(
-        run(&index::one_hot(&[3, 5], DType::I32, &i.strides, 4).unwrap(), &mut [i.buffer()], &mut out),
+        run(
+            &index::one_hot(&[3, 5], DType::I32, &i.strides, 4).unwrap(),
+            &mut [i.buffer()],
+            &mut out
+        ),
         None
     );
     let want: Vec<i64> =
@@ -318,7 +368,10 @@ fn sorted<T: Element>(
         for (p, want) in expected {
             assert_eq!(places[p], want.1, "{what} {p}");
             let v = values[p].to_f64();
-            assert!(v.to_bits() == want.0.to_bits() || (v.is_nan() && want.0.is_nan()), "{what} {p}");
+            assert!(
+                v.to_bits() == want.0.to_bits() || (v.is_nan() && want.0.is_nan()),
+                "{what} {p}"
+            );
         }
     });
 }
@@ -327,9 +380,14 @@ pub fn sorts() {
     let mut r = Random(59);
     let mut b = Batch::default();
     for descending in [false, true] {
-        for (shape, dim) in
-            [(&[3, 50][..], 1), (&[50, 3], 0), (&[2, 7, 5], 1), (&[1000], 0), (&[2, 5000], 1), (&[4097], 0)]
-        {
+        for (shape, dim) in [
+            (&[3, 50][..], 1),
+            (&[50, 3], 0),
+            (&[2, 7, 5], 1),
+            (&[1000], 0),
+            (&[2, 5000], 1),
+            (&[4097], 0),
+        ] {
             sorted::<f32>(&mut b, &mut r, shape, dim, shape[dim], descending);
             sorted::<i64>(&mut b, &mut r, shape, dim, shape[dim], descending);
         }
@@ -377,9 +435,15 @@ fn product<T: Element>(batch: &mut Batch<'_>, r: &mut Random, [m, k, n]: [usize;
         let got = out[0].get::<T>();
         for at in indices(&[2, 3, m, n]) {
             let [x, y, i, j] = at[..] else { unreachable!() };
-            let sum: i64 = (0..k).map(|q| a.at(&[x, y, i, q]).to_i64() * b.at(&[x, y, q, j]).to_i64()).sum();
+            let sum: i64 =
+                (0..k).map(|q| a.at(&[x, y, i, q]).to_i64() * b.at(&[x, y, q, j]).to_i64()).sum();
             // All sums are below 2^24: exact in f32, wrapped in u8.
-            assert_eq!(got[linear(&[2, 3, m, n], &at)], T::from_i64(sum), "{} {m} {k} {n} {at:?}", T::DTYPE);
+            assert_eq!(
+                got[linear(&[2, 3, m, n], &at)],
+                T::from_i64(sum),
+                "{} {m} {k} {n} {at:?}",
+                T::DTYPE
+            );
         }
     });
 }

@@ -14,7 +14,10 @@ use crate::on_host::Buffer;
 
 /// Each a promise and what proves it.
 pub const TESTS: &[(&str, fn())] = &[
-    ("a_fused_program_has_the_values_of_its_instructions_whatever_the_strides", elementwise::any_strides),
+    (
+        "a_fused_program_has_the_values_of_its_instructions_whatever_the_strides",
+        elementwise::any_strides,
+    ),
     ("odd_lengths_and_alignments_change_no_value", elementwise::odd_lengths),
     ("ten_dimensions_are_walked_by_several_launches", elementwise::ten_dimensions),
     ("offsets_beyond_2_31_are_walked_in_64_bits", wide::far_apart),
@@ -90,7 +93,11 @@ impl<T: Copy> Strided<T> {
     }
 
     /// Permuted, with gaps, walked backwards or repeated, as chance has it.
-    pub fn random(r: &mut Random, shape: &[usize], mut f: impl FnMut(&mut Random) -> T) -> Strided<T> {
+    pub fn random(
+        r: &mut Random,
+        shape: &[usize],
+        mut f: impl FnMut(&mut Random) -> T,
+    ) -> Strided<T> {
         let rank = shape.len();
         let mut order: Vec<usize> = (0..rank).collect();
         if r.below(2) == 0 {
@@ -144,7 +151,10 @@ impl<T: Copy> Strided<T> {
     }
 
     pub fn operand(&self) -> Operand<'_> {
-        Operand { strides: &self.strides, align: 1 << (self.offset * size_of::<T>()).trailing_zeros().min(4) }
+        Operand {
+            strides: &self.strides,
+            align: 1 << (self.offset * size_of::<T>()).trailing_zeros().min(4),
+        }
     }
 }
 
@@ -171,7 +181,8 @@ pub fn linear(shape: &[usize], index: &[usize]) -> usize {
 
 /// Asserts that two doubles agree within `tolerance` of the larger of 1 and the expected value.
 pub fn close(got: f64, want: f64, tolerance: f64, what: impl std::fmt::Display) {
-    let ok =
-        (got.is_nan() && want.is_nan()) || got == want || (got - want).abs() <= tolerance * want.abs().max(1.0);
+    let ok = (got.is_nan() && want.is_nan())
+        || got == want
+        || (got - want).abs() <= tolerance * want.abs().max(1.0);
     assert!(ok, "{what}: {got} is not {want}");
 }

@@ -4,7 +4,9 @@
 //! host's library stands in for the device's there, so this proves the expressions, not the
 //! device's functions.
 
-use super::reference::{bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary};
+use super::reference::{
+    bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary,
+};
 use super::{Random, Strided};
 use crate::catalogue::{binary, cast, source, types, unary};
 use crate::cuda::kernels::elementwise::plan;
@@ -109,13 +111,15 @@ fn check_float<T: Element>(name: &str, got: f64, want: f64, args: &[f64]) {
 fn run_unary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: UnaryOp) {
     let n = 700;
     let x = values::<T>(r, n);
-    let test = matches!(op, UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::IsFinite | UnaryOp::LogicalNot);
+    let test =
+        matches!(op, UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::IsFinite | UnaryOp::LogicalNot);
     let v = Strided::contiguous(&[n], |i| x[i]);
     let plan = plan(&unary(op, T::DTYPE), &[n], &[v.operand()], 16);
     let size = if test { 1 } else { size_of::<T>() };
     b.add(plan, [v.buffer()], [Buffer::new(n * size)], move |out, _| {
         for (i, &x) in x.iter().enumerate() {
-            let got = if test { out[0].get::<u8>()[i] as f64 } else { out[0].get::<T>()[i].to_f64() };
+            let got =
+                if test { out[0].get::<u8>()[i] as f64 } else { out[0].get::<T>()[i].to_f64() };
             if T::DTYPE.is_float() {
                 let want = match op {
                     // By definition a product of rounded numbers, which shows where the sigmoid is
@@ -145,12 +149,15 @@ fn run_binary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: BinaryOp) {
     let size = if test { 1 } else { size_of::<T>() };
     b.add(plan, v.each_ref().map(Strided::buffer), [Buffer::new(n * size)], move |out, _| {
         for (i, (&x, &y)) in x.0.iter().zip(&x.1).enumerate() {
-            let got = if test { out[0].get::<u8>()[i] as f64 } else { out[0].get::<T>()[i].to_f64() };
+            let got =
+                if test { out[0].get::<u8>()[i] as f64 } else { out[0].get::<T>()[i].to_f64() };
             let args = [x.to_f64(), y.to_f64()];
             if T::DTYPE.is_float() {
                 // The remainder of single precision is that of its own two steps.
                 let want = match op {
-                    FloorDivide | TruncDivide => whole_quotient(op, T::DTYPE != DType::F64, args[0], args[1]),
+                    FloorDivide | TruncDivide => {
+                        whole_quotient(op, T::DTYPE != DType::F64, args[0], args[1])
+                    }
                     _ => exact_binary(op, args[0], args[1]),
                 };
                 check_float::<T>(op.name(), got, want, &args);
@@ -199,7 +206,12 @@ pub fn bools() {
                 BinaryOp::Mul => x[i] & y[i],
                 _ => whole_binary(op, x[i] as i128, y[i] as i128, |x| x) != 0,
             };
-            assert_eq!(out[0].get::<u8>(), (0..4).map(|i| want(i) as u8).collect::<Vec<_>>(), "{}", op.name());
+            assert_eq!(
+                out[0].get::<u8>(),
+                (0..4).map(|i| want(i) as u8).collect::<Vec<_>>(),
+                "{}",
+                op.name()
+            );
         });
     }
     b.run();
@@ -237,7 +249,13 @@ pub fn casts() {
 }
 
 /// The CPU's own generator at its baseline level.
-fn on_cpu<C: Copy + Default>(is_normal: bool, dtype: DType, seed: u64, offset: u64, n: usize) -> Vec<C> {
+fn on_cpu<C: Copy + Default>(
+    is_normal: bool,
+    dtype: DType,
+    seed: u64,
+    offset: u64,
+    n: usize,
+) -> Vec<C> {
     let mut out = vec![C::default(); n];
     let f = if is_normal { random::normal } else { random::uniform };
     // SAFETY: n elements, double where the dtype is, else float.
@@ -251,8 +269,11 @@ pub fn randoms() {
     for n in [1, 2, 3, 5, 1000, 1023] {
         for is_normal in [false, true] {
             for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
-                let code =
-                    if is_normal { Code::Normal { seed, offset } } else { Code::Uniform { seed, offset } };
+                let code = if is_normal {
+                    Code::Normal { seed, offset }
+                } else {
+                    Code::Uniform { seed, offset }
+                };
                 let plan = plan(&source(code, dtype), &[n], &[], 16);
                 b.add(plan, [], [Buffer::new(n * dtype.size())], move |out, _| {
                     let what = format!("{n} {dtype} normal {is_normal}");

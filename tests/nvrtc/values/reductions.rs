@@ -127,7 +127,8 @@ pub fn any_dims() {
         assert_eq!(out[0].get::<i64>()[0], 3i64.wrapping_pow(100))
     });
     // Splits, blocks, columns.
-    for (shape, over) in [([1, 50_000], [false, true]), ([3, 3000], [false, true]), ([3000, 40], [true, false])]
+    for (shape, over) in
+        [([1, 50_000], [false, true]), ([3, 3000], [false, true]), ([3000, 40], [true, false])]
     {
         for op in [ReduceOp::Sum, ReduceOp::Max, ReduceOp::ArgMin, ReduceOp::Mean] {
             let x = Strided::contiguous(&shape, |_| (r.below(4001) as f32 - 2000.0) / 16.0);
@@ -141,7 +142,8 @@ pub fn any_dims() {
 
 pub fn ones() {
     let x = Strided::contiguous(&[1 << 22], |_| 1f32);
-    let plan = plan(ReduceOp::Sum, &identity(DType::F32), &[1 << 22], &[true], &[x.operand()]).unwrap();
+    let plan =
+        plan(ReduceOp::Sum, &identity(DType::F32), &[1 << 22], &[true], &[x.operand()]).unwrap();
     assert_eq!(plan.launches.len(), 2);
     let mut out = [Buffer::new(4)];
     run(&plan, &mut [x.buffer()], &mut out);
@@ -174,7 +176,8 @@ pub fn empty() {
     let x = Strided::contiguous(&[3, 0], |_| 0f32);
     let of = |op| {
         let mut out = [Buffer::of(&[9f32; 3])];
-        let plan = plan(op, &identity(DType::F32), &[3, 0], &[false, true], &[x.operand()]).unwrap();
+        let plan =
+            plan(op, &identity(DType::F32), &[3, 0], &[false, true], &[x.operand()]).unwrap();
         run(&plan, &mut [x.buffer()], &mut out);
         out[0].get::<f32>()
     };
@@ -186,7 +189,12 @@ pub fn empty() {
 /// Sums in every order of the dimensions in memory, with gaps, at odd addresses, and of operands of
 /// a narrower type that are widened on the way.
 pub fn layouts() {
-    fn bits<T: Element>(op: ReduceOp, program: &Program, over: &[bool], x: &Strided<T>) -> Vec<u64> {
+    fn bits<T: Element>(
+        op: ReduceOp,
+        program: &Program,
+        over: &[bool],
+        x: &Strided<T>,
+    ) -> Vec<u64> {
         let rows: usize = (0..over.len()).filter(|&d| !over[d]).map(|d| x.shape[d]).product();
         let mut out = [Buffer::new(8 * rows)];
         let plan = plan(op, program, &x.shape, over, &[x.operand()]).expect("a plan");
@@ -204,7 +212,10 @@ pub fn layouts() {
             for (gap, offset) in [(1, 0), (1, 3), (2, 0)] {
                 let y = x.laid(order, gap, offset);
                 let got = bits(ReduceOp::Sum, program, over, &y);
-                assert_eq!(got, want, "{shape:?} over {over:?} as {order:?}, gap {gap}, offset {offset}");
+                assert_eq!(
+                    got, want,
+                    "{shape:?} over {over:?} as {order:?}, gap {gap}, offset {offset}"
+                );
             }
         }
     }
@@ -239,9 +250,17 @@ pub fn layouts() {
         let narrow = Strided::contiguous(shape, |_| half::f16::from_f64(r.float()));
         let wide = Strided::contiguous(shape, |i| narrow.data[i].to_f32());
         let want = bits(ReduceOp::Sum, &identity(DType::F32), over, &wide);
-        assert_eq!(bits(ReduceOp::Sum, &widened(DType::F16), over, &narrow), want, "{shape:?} over {over:?}");
+        assert_eq!(
+            bits(ReduceOp::Sum, &widened(DType::F16), over, &narrow),
+            want,
+            "{shape:?} over {over:?}"
+        );
         let double = Strided::contiguous(shape, |i| wide.data[i] as f64);
-        assert_eq!(bits(ReduceOp::Sum, &widened(DType::F64), over, &double), want, "{shape:?} over {over:?}");
+        assert_eq!(
+            bits(ReduceOp::Sum, &widened(DType::F64), over, &double),
+            want,
+            "{shape:?} over {over:?}"
+        );
     }
 }
 
@@ -258,7 +277,8 @@ pub fn fused() {
     );
     p.outputs.push(z);
     let mut r = Random(3);
-    for (shape, over) in [([40, 1000], [false, true]), ([40, 1000], [true, true]), ([1000, 40], [true, false])]
+    for (shape, over) in
+        [([40, 1000], [false, true]), ([40, 1000], [true, true]), ([1000, 40], [true, false])]
     {
         let x = Strided::contiguous(&shape, |_| r.float() as f32);
         let y = Strided::contiguous(&shape, |_| r.float() as f32);

@@ -52,7 +52,10 @@ pub fn exact_unary(op: UnaryOp, x: f64) -> f64 {
             }
         }
         Gelu => 0.5 * x * libm::erfc(-x / 2f64.sqrt()),
-        GeluTanh => x / (1.0 + (-2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).exp()),
+        GeluTanh => {
+            x / (1.0
+                + (-2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).exp())
+        }
         Erf => libm::erf(x),
         Floor => x.floor(),
         Ceil => x.ceil(),

@@ -11,7 +11,9 @@ fn naive(op: RowOp, row: &[f64], eps: f64) -> Vec<f64> {
     let total: f64 = row.iter().map(|x| (x - most).exp()).sum();
     match op {
         RowOp::SafeSoftmax if most == f64::NEG_INFINITY => vec![0.0; row.len()],
-        RowOp::Softmax | RowOp::SafeSoftmax => row.iter().map(|x| (x - most).exp() / total).collect(),
+        RowOp::Softmax | RowOp::SafeSoftmax => {
+            row.iter().map(|x| (x - most).exp() / total).collect()
+        }
         RowOp::LogSoftmax => row.iter().map(|x| x - most - total.ln()).collect(),
         RowOp::LogSumExp => vec![most + total.ln()],
         RowOp::LayerNorm { .. } => {
@@ -41,7 +43,9 @@ pub fn layouts() {
                     Some(out[0].get::<u32>())
                 };
                 let want = bits(&x).expect("a plan for a contiguous operand");
-                for (order, gap, offset) in [([0, 1], 1, 0), ([0, 1], 1, 1), ([0, 1], 2, 0), ([1, 0], 1, 0)] {
+                for (order, gap, offset) in
+                    [([0, 1], 1, 0), ([0, 1], 1, 1), ([0, 1], 2, 0), ([1, 0], 1, 0)]
+                {
                     if let Some(got) = bits(&x.laid(&order, gap, offset)) {
                         taken += 1;
                         assert_eq!(
@@ -65,7 +69,13 @@ fn tolerance(dtype: DType) -> f64 {
     }
 }
 
-fn check<T: Element>(b: &mut Batch<'_>, op: RowOp, x: &Strided<T>, dim: usize, extra: &[Strided<T>]) {
+fn check<T: Element>(
+    b: &mut Batch<'_>,
+    op: RowOp,
+    x: &Strided<T>,
+    dim: usize,
+    extra: &[Strided<T>],
+) {
     let shape = x.shape.clone();
     let dims: Vec<bool> = (0..shape.len()).map(|d| d == dim).collect();
     let eps = 1e-5;
@@ -79,7 +89,8 @@ fn check<T: Element>(b: &mut Batch<'_>, op: RowOp, x: &Strided<T>, dim: usize, e
         }
     };
     let whole = op != RowOp::LogSumExp;
-    let kept: Vec<usize> = (0..shape.len()).filter(|&d| d != dim || whole).map(|d| shape[d]).collect();
+    let kept: Vec<usize> =
+        (0..shape.len()).filter(|&d| d != dim || whole).map(|d| shape[d]).collect();
     let n: usize = kept.iter().product();
     let mut inputs = vec![x.buffer()];
     inputs.extend(extra.iter().map(Strided::buffer));
@@ -123,7 +134,15 @@ pub fn softmax() {
     let mut b = Batch::default();
     fn cases<T: Element>(b: &mut Batch<'_>, r: &mut Random) {
         for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
-            for shape in [&[5, 10][..], &[3, 64], &[2, 1000], &[2, 3, 37], &[40, 20], &[4, 9, 33], &[150, 35]] {
+            for shape in [
+                &[5, 10][..],
+                &[3, 64],
+                &[2, 1000],
+                &[2, 3, 37],
+                &[40, 20],
+                &[4, 9, 33],
+                &[150, 35],
+            ] {
                 for dim in 0..shape.len() {
                     let x = Strided::random(r, shape, |r| T::from_f64(10.0 * r.float()));
                     check(b, op, &x, dim, &[]);
@@ -150,7 +169,8 @@ pub fn softmax() {
     for op in [RowOp::Softmax, RowOp::SafeSoftmax, RowOp::LogSoftmax, RowOp::LogSumExp] {
         let x = Strided::contiguous(&[2, 40_001], |i| late(i, 10.0 * r.float()) as f32);
         check(&mut b, op, &x, 1, &[]);
-        let x = Strided::contiguous(&[1, 40_000], |i| half::f16::from_f64(late(i, 10.0 * r.float())));
+        let x =
+            Strided::contiguous(&[1, 40_000], |i| half::f16::from_f64(late(i, 10.0 * r.float())));
         check(&mut b, op, &x, 1, &[]);
         let x = Strided::contiguous(&[1, 20_000], |i| late(i, 10.0 * r.float()));
         check(&mut b, op, &x, 1, &[]);

@@ -38,7 +38,10 @@ pub fn far_apart() {
 
     let to = contiguous_strides(&[2, 4]);
     let plan = copy::plan(1, &[2, 4], x, Operand { strides: &to, align: 16 }, 0);
-    assert!(matches!(&plan.launches[0].kernel, Kernel::Copy(copy::Key::Strided { wide: true, .. })));
+    assert!(matches!(
+        &plan.launches[0].kernel,
+        Kernel::Copy(copy::Key::Strided { wide: true, .. })
+    ));
     let want = all.clone();
     b.add(plan, [rows()], [Buffer::new(8)], move |out, _| assert_eq!(out[0].get::<u8>(), want));
 
@@ -53,9 +56,13 @@ pub fn far_apart() {
 
     // Row 1 twice.
     let i = Strided::contiguous(&[2], |_| 1i64);
-    let indexed = Indexed { dtype: DType::I64, strides: &[1, 0], positions: &[1, 0], from_end: false };
+    let indexed =
+        Indexed { dtype: DType::I64, strides: &[1, 0], positions: &[1, 0], from_end: false };
     let plan = index::gather(1, &[2, 4], 0, x, 2, indexed, 16).unwrap();
-    assert!(matches!(&plan.launches[0].kernel, Kernel::Index(index::Key::Gather { wide: true, .. })));
+    assert!(matches!(
+        &plan.launches[0].kernel,
+        Kernel::Index(index::Key::Gather { wide: true, .. })
+    ));
     b.add(plan, [rows(), i.buffer()], [Buffer::new(8)], |out, bad| {
         assert_eq!((out[0].get::<u8>(), bad), (vec![10, 20, 30, 40, 10, 20, 30, 40], None));
     });

@@ -87,7 +87,12 @@ fn main() {
         let count = n as i32;
         // SAFETY: arguments match the kernel.
         unsafe {
-            stream.launch_builder(&add).arg(&mut out).arg(&a).arg(&count).launch(shape(n as u32 / 256, 256))
+            stream
+                .launch_builder(&add)
+                .arg(&mut out)
+                .arg(&a)
+                .arg(&count)
+                .launch(shape(n as u32 / 256, 256))
         }
         .expect("a launch");
         wait();
@@ -97,7 +102,8 @@ fn main() {
     let barriers = load("barriers");
     let seconds = median(|| {
         // SAFETY: arguments match the kernel.
-        unsafe { stream.launch_builder(&barriers).arg(&1000i32).launch(shape(1, 256)) }.expect("a launch");
+        unsafe { stream.launch_builder(&barriers).arg(&1000i32).launch(shape(1, 256)) }
+            .expect("a launch");
         wait();
     });
     println!("a thread at a barrier      {:8.2} ns", seconds / 256_000.0 * 1e9);
@@ -105,8 +111,10 @@ fn main() {
     let shuffles = load("shuffles");
     let seconds = median(|| {
         // SAFETY: arguments match the kernel.
-        unsafe { stream.launch_builder(&shuffles).arg(&mut out).arg(&1000i32).launch(shape(1, 256)) }
-            .expect("a launch");
+        unsafe {
+            stream.launch_builder(&shuffles).arg(&mut out).arg(&1000i32).launch(shape(1, 256))
+        }
+        .expect("a launch");
         wait();
     });
     println!("a thread in a shuffle      {:8.2} ns", seconds / 256_000.0 * 1e9);

@@ -1,11 +1,13 @@
-//! Allocation: `cuMemAlloc*`, `cuMemFree*`, pinned host memory, `cuMemGetInfo`. Pools are in `pools`.
+//! Allocation: `cuMemAlloc*`, `cuMemFree*`, pinned host memory, `cuMemGetInfo`. Pools are in
+//! `pools`.
 
 use crate::ffi::{Handle, Kind, Out, id};
 use crate::memory::{Life, Place, Touch};
 use crate::pools::default_of;
 use crate::sim::{Sim, call, call_holding, may_wait};
 use crate::status::{
-    HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome, SUCCESS, Status,
+    HOST_MEMORY_NOT_REGISTERED, INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, Outcome, SUCCESS,
+    Status,
 };
 use crate::work::Work;
 use std::sync::Arc;
@@ -37,7 +39,10 @@ impl Sim {
         match found {
             Some((len, place, _, None)) => Ok((len, place)),
             Some((_, _, serial, Some(left))) => {
-                self.report("misuse", format!("{what}: allocation {serial} is freed again, after {left}"));
+                self.report(
+                    "misuse",
+                    format!("{what}: allocation {serial} is freed again, after {left}"),
+                );
                 Err(INVALID_VALUE)
             }
             None => {
@@ -85,7 +90,12 @@ pub extern "C" fn cuMemFree_v2(pointer: Handle) -> Status {
     })
 }
 
-fn allocate_async(pointer: Out<Handle>, len: usize, pool: Option<Handle>, stream: Handle) -> Status {
+fn allocate_async(
+    pointer: Out<Handle>,
+    len: usize,
+    pool: Option<Handle>,
+    stream: Handle,
+) -> Status {
     call(|sim| {
         let stream = sim.stream(stream)?;
         let this = sim.streams.get(&stream).ok_or(INVALID_HANDLE)?;
@@ -205,8 +215,10 @@ impl Sim {
         let Some(allocation) = self.memory.at(start) else { return };
         let serial = allocation.serial;
         if let Some(access) = allocation.history.unknown_to_host(&self.race) {
-            let text =
-                format!("{what} of allocation {serial}, and the host has not waited for: {}", access.label);
+            let text = format!(
+                "{what} of allocation {serial}, and the host has not waited for: {}",
+                access.label
+            );
             self.reports.add("use after free", text);
         }
     }
@@ -240,7 +252,11 @@ pub extern "C" fn cuMemHostUnregister(pointer: Handle) -> Status {
 
 /// `cuMemHostGetDevicePointer_v2`: the same address.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemHostGetDevicePointer_v2(device: Out<Handle>, host: Handle, _flags: u32) -> Status {
+pub extern "C" fn cuMemHostGetDevicePointer_v2(
+    device: Out<Handle>,
+    host: Handle,
+    _flags: u32,
+) -> Status {
     call(|sim| match sim.memory.find(host) {
         Some(allocation) if !matches!(allocation.place, Place::Device(_)) => device.set(host),
         _ => Err(INVALID_VALUE),

@@ -75,7 +75,10 @@ impl Span {
     pub fn open(&self) -> bool {
         // SAFETY: the pages are inside the arena and belong to this span alone, which is not open
         // yet.
-        unsafe { libc::mprotect(self.pages as *mut _, self.pages_len, libc::PROT_READ | libc::PROT_WRITE) == 0 }
+        unsafe {
+            libc::mprotect(self.pages as *mut _, self.pages_len, libc::PROT_READ | libc::PROT_WRITE)
+                == 0
+        }
     }
 
     /// Fills the allocation with the poison and the rest of its pages with the canary.
@@ -111,7 +114,8 @@ impl Span {
         // SAFETY: the pages belong to this span alone; the allocation has been freed, and a client
         // that still uses it is to fault. Mapping afresh drops the contents.
         unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+            let flags =
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             libc::mmap(self.pages as *mut _, self.pages_len, libc::PROT_NONE, flags, -1, 0);
         }
     }

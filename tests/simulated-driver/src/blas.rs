@@ -68,7 +68,8 @@ pub extern "C" fn cublasDestroy_v2(blas: Handle) -> Result {
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetStream_v2(blas: Handle, stream: Handle) -> Result {
     with(blas, |state| {
-        // "unconditionally resets the cuBLAS library workspace back to the default workspace pool" (cuBLAS manual).
+        // "unconditionally resets the cuBLAS library workspace back to the default workspace pool"
+        // (cuBLAS manual).
         (state.stream, state.workspace) = (stream, (0, 0));
         SUCCESS
     })
@@ -156,7 +157,12 @@ impl Sim {
         // simulated machine.
         let run: Arc<dyn Fn() + Send + Sync> = Arc::new(move || unsafe { gemm.run() });
         let label = format!("{what} {}x{}x{}", gemm.m, gemm.n, gemm.k);
-        self.submit(stream, label, Work::Native { run, fault: fate.fault, hang: fate.hang }, touches)?;
+        self.submit(
+            stream,
+            label,
+            Work::Native { run, fault: fate.fault, hang: fate.hang },
+            touches,
+        )?;
         Ok(())
     }
 }

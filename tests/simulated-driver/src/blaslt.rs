@@ -223,7 +223,9 @@ fn plan(
     let operation = get(operation)?;
     let flag = |key| operation.get(&key).copied().unwrap_or(0);
     let known = [COMPUTE, SCALE, POINTER_MODE, TRANSPOSE_A, TRANSPOSE_B, EPILOGUE, BIAS, BIAS_TYPE];
-    if flag(POINTER_MODE) != 0 || operation.iter().any(|(key, &value)| !known.contains(key) && value != 0) {
+    if flag(POINTER_MODE) != 0
+        || operation.iter().any(|(key, &value)| !known.contains(key) && value != 0)
+    {
         return Err(NOT_SUPPORTED);
     }
     let (_, wide) = compute(flag(COMPUTE) as u32).ok_or(NOT_SUPPORTED)?;
@@ -245,7 +247,13 @@ fn plan(
         }
         batches = number(BATCHES, 1);
         let stride = number(STRIDE, 0);
-        matrices.push(Matrix { address: addresses[i], element, leading, stride, transposed: transposed[i] });
+        matrices.push(Matrix {
+            address: addresses[i],
+            element,
+            leading,
+            stride,
+            transposed: transposed[i],
+        });
         sizes.push(if transposed[i] { (columns, rows) } else { (rows, columns) });
     }
     let ((m, k), (k_again, n)) = (sizes[0], sizes[1]);

@@ -203,8 +203,8 @@ impl Simulator {
         (self.0.futsim_threads_apart)(i32::from(on));
     }
 
-    /// Whether pools that have a threshold give out again what is freed from now on, by the driver's
-    /// rules.
+    /// Whether pools that have a threshold give out again what is freed from now on, by the
+    /// driver's rules.
     pub fn reuse(&self, on: bool) {
         (self.0.futsim_reuse)(i32::from(on));
     }

@@ -23,11 +23,11 @@ const SHIM: &str = concat!(
     include_str!("shim/entry.h"),
 );
 
-/// Not optimised: the reference cases' 970 kernels are compiled in 104 s instead of 180, and none runs for
-/// long. No contraction: nvcc contracts a * b + c by default, but where a kernel needs it, it says fmaf.
-/// A vector that lies across its alignment is an illegal instruction, where on a GPU it is a fault of its own.
-/// No strict aliasing and wrapping integers: what kernels rely on. Symbols stay visible, so that
-/// module variables are found.
+/// Not optimised: the reference cases' 970 kernels are compiled in 104 s instead of 180, and none
+/// runs for long. No contraction: nvcc contracts a * b + c by default, but where a kernel needs it,
+/// it says fmaf. A vector that lies across its alignment is an illegal instruction, where on a GPU
+/// it is a fault of its own. No strict aliasing and wrapping integers: what kernels rely on.
+/// Symbols stay visible, so that module variables are found.
 const FLAGS: [&str; 11] = [
     "-std=gnu++17",
     "-O0",
@@ -45,8 +45,8 @@ const FLAGS: [&str; 11] = [
 /// Beside these, where races in shared memory are looked for: an access is a call of the shim's.
 const WATCHED_FLAGS: [&str; 2] = ["-fsanitize=thread", "--param=tsan-distinguish-volatile=1"];
 
-/// How it is linked, and with what: the linker takes three quarters of its time for C++'s own library, of which
-/// nothing is used (24 and 6 ms, of 146 a kernel).
+/// How it is linked, and with what: the linker takes three quarters of its time for C++'s own
+/// library, of which nothing is used (24 and 6 ms, of 146 a kernel).
 const LINKED: [&str; 3] = ["-shared", "-nostdlib", "-Wl,-Bsymbolic"];
 const LIBRARIES: [&str; 2] = ["-lm", "-lc"];
 
@@ -77,15 +77,19 @@ fn compiler() -> String {
 /// The compiler's version, or why there is none.
 pub fn version() -> Result<String, String> {
     static VERSION: LazyLock<Result<String, String>> = LazyLock::new(|| {
-        let output =
-            Command::new(compiler()).args(["-dumpfullversion", "-dumpmachine"]).stdin(Stdio::null()).output();
+        let output = Command::new(compiler())
+            .args(["-dumpfullversion", "-dumpmachine"])
+            .stdin(Stdio::null())
+            .output();
         match output {
             Ok(output) if output.status.success() => {
                 Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
             }
-            Ok(output) => {
-                Err(format!("{} fails: {}", compiler(), String::from_utf8_lossy(&output.stderr).trim()))
-            }
+            Ok(output) => Err(format!(
+                "{} fails: {}",
+                compiler(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
             Err(error) => Err(format!("no C++ compiler ({}): {error}", compiler())),
         }
     });
@@ -142,7 +146,8 @@ impl Program {
         let arch = self.arch.to_string();
         let watched = WATCHED.load(Relaxed);
         let (shim, flags) = (shim(watched), FLAGS.join(" "));
-        let key = hash(&[SCANNED, &shim, &flags, &version, &self.defines.join(" "), &arch, &self.source]);
+        let key =
+            hash(&[SCANNED, &shim, &flags, &version, &self.defines.join(" "), &arch, &self.source]);
         let folder = folder();
         let path = folder.join(format!("{key:032x}.so"));
         // Each program once: a second caller with the same one finds the first's.
@@ -150,7 +155,8 @@ impl Program {
         if path.exists() {
             return Ok(path);
         }
-        std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        std::fs::create_dir_all(&folder)
+            .map_err(|error| format!("{}: {error}", folder.display()))?;
         let temporary = |end: &str| folder.join(format!("{key:032x}.{}.{end}", std::process::id()));
         let (text, object) = (temporary("cpp"), temporary("so"));
         let result = self.build(&text, &object, watched);
@@ -164,7 +170,8 @@ impl Program {
     }
 
     fn build(&self, text: &Path, object: &Path, watched: bool) -> Result<(), String> {
-        let write = |content: &str| std::fs::write(text, content).map_err(|error| error.to_string());
+        let write =
+            |content: &str| std::fs::write(text, content).map_err(|error| error.to_string());
         write(&format!("# 1 \"{}\"\n{}\n", self.name, self.source))?;
         let mut preprocess = Command::new(compiler());
         preprocess.args(["-E", "-w", "-x", "c++", "-std=gnu++17", "-nostdinc"]);
@@ -174,7 +181,8 @@ impl Program {
         let preprocessed = run(preprocess)?;
 
         let found = scan(&preprocessed);
-        let mut unit = format!("# 1 \"shim\"\n{}\n{}\n# 1 \"entries\"\n", shim(watched), found.text);
+        let mut unit =
+            format!("# 1 \"shim\"\n{}\n{}\n# 1 \"entries\"\n", shim(watched), found.text);
         for (name, fields) in &found.structs {
             let _ = write!(
                 unit,
@@ -208,7 +216,13 @@ impl Program {
         }
         // Linked apart: the linker would be given the runtime that the shim stands for.
         let part = object.with_extension("o");
-        compile.args(FLAGS).args(WATCHED_FLAGS).args(["-c", "-x", "c++"]).arg(text).arg("-o").arg(&part);
+        compile
+            .args(FLAGS)
+            .args(WATCHED_FLAGS)
+            .args(["-c", "-x", "c++"])
+            .arg(text)
+            .arg("-o")
+            .arg(&part);
         let mut link = Command::new(compiler());
         link.args(LINKED).arg(&part).arg("-o").arg(object).args(LIBRARIES);
         let done = run(compile).and_then(|_| run(link)).map(drop);
@@ -216,8 +230,8 @@ impl Program {
         done
     }
 
-    /// The program as the bytes of a module image, by a compiler of this version. Nothing is lost, so that an image kept on disk
-    /// by a client can be compiled again.
+    /// The program as the bytes of a module image, by a compiler of this version. Nothing is lost,
+    /// so that an image kept on disk by a client can be compiled again.
     pub fn image(&self, (major, minor): (i32, i32)) -> Vec<u8> {
         let (arch, name, count) = (self.arch, &self.name, self.defines.len());
         let mut image = format!("{MAGIC}\n{major}.{minor}\n{arch}\n{name}\n{count}\n");
@@ -266,7 +280,10 @@ pub fn version_of(image: &str) -> Option<(i32, i32)> {
 const MAGIC: &str = "futensor simulated image 2";
 
 fn run(mut command: Command) -> Result<String, String> {
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", compiler()))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("{}: {error}", compiler()))?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     } else {

@@ -81,7 +81,11 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: i32) -> Status {
 
 /// `cuDevicePrimaryCtxGetState`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) -> Status {
+pub extern "C" fn cuDevicePrimaryCtxGetState(
+    device: i32,
+    flags: Out<u32>,
+    active: Out<i32>,
+) -> Status {
     call(|sim| {
         let id = sim.device(device)?.primary;
         let context = id.and_then(|id| sim.contexts.get(&id));
@@ -92,7 +96,12 @@ pub extern "C" fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, activ
 
 /// `cuCtxCreate_v4`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuCtxCreate_v4(context: Out<Handle>, _parameters: Handle, flags: u32, device: i32) -> Status {
+pub extern "C" fn cuCtxCreate_v4(
+    context: Out<Handle>,
+    _parameters: Handle,
+    flags: u32,
+    device: i32,
+) -> Status {
     call(|sim| {
         sim.device(device)?;
         let id = sim.new_context(device as usize);

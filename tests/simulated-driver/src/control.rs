@@ -73,7 +73,8 @@ pub extern "C" fn futsim_step(n: u64) -> u64 {
     let before = sim.stats.items_run;
     sim.pace.credits = n;
     let (sim, ()) = sleep_until(sim, |sim| {
-        let over = sim.pace.in_flight.is_none() && (sim.pace.credits == 0 || sim.runnable().is_empty());
+        let over =
+            sim.pace.in_flight.is_none() && (sim.pace.credits == 0 || sim.runnable().is_empty());
         over.then(|| sim.pace.credits = 0)
     });
     sim.stats.items_run - before

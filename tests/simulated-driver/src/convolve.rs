@@ -1,4 +1,5 @@
-//! Convolutions in plain loops: what one of cuDNN means. Sums are kept in float32, and rounded once.
+//! Convolutions in plain loops: what one of cuDNN means. Sums are kept in float32, and rounded
+//! once.
 //!
 //! Knows nothing of handles and streams; the caller has checked every address.
 
@@ -25,7 +26,8 @@ pub struct Tensor {
 impl Tensor {
     /// Bytes from the first element to the last.
     pub fn extent(&self) -> usize {
-        let last: usize = self.shape.iter().zip(&self.strides).map(|(n, step)| (n - 1) * step).sum();
+        let last: usize =
+            self.shape.iter().zip(&self.strides).map(|(n, step)| (n - 1) * step).sum();
         (last + 1) * self.element.bytes()
     }
 
@@ -87,7 +89,8 @@ impl Convolve {
             let room = (x[d + 2] + 2 * self.padding[d]).checked_sub(reach);
             room.map(|room| room / self.stride[d] + 1) == Some(y[d + 2])
         };
-        let channels = x[1] == w[1] * self.groups && w[0] == y[1] && w[0].is_multiple_of(self.groups);
+        let channels =
+            x[1] == w[1] * self.groups && w[0] == y[1] && w[0].is_multiple_of(self.groups);
         x[0] == y[0] && channels && (0..self.padding.len()).all(along)
     }
 
@@ -104,17 +107,20 @@ impl Convolve {
             [(&self.padding, 0), (&self.stride, 1), (&self.dilation, 1)].map(|(l, n)| triple(l, n));
         let [input, kernel, output] = [x, w, y].map(|value| triple(&value.shape[2..], 1));
         let [a, b, out] = self.in_order();
-        let size = out.shape.iter().zip(&out.strides).map(|(n, step)| (n - 1) * step).sum::<usize>() + 1;
+        let size =
+            out.shape.iter().zip(&out.strides).map(|(n, step)| (n - 1) * step).sum::<usize>() + 1;
         let mut sums = vec![0f32; size];
         // SAFETY: the caller's promise; the positions lie within the extents.
-        let read = |value: &Tensor, k: usize, i: usize| unsafe { value.element.read(at[k], i) as f32 };
+        let read =
+            |value: &Tensor, k: usize, i: usize| unsafe { value.element.read(at[k], i) as f32 };
         for (n, o) in (0..batch).flat_map(|n| (0..outs).map(move |o| (n, o))) {
             for (c, tap) in (0..depth).flat_map(|c| each(kernel).map(move |tap| (c, tap))) {
                 let weight = w.at([o, c], tap);
                 for place in each(output) {
                     let mut from = [0; 3];
                     let on = (0..3).all(|d| {
-                        from[d] = (place[d] * stride[d] + tap[d] * dilation[d]).wrapping_sub(padding[d]);
+                        from[d] =
+                            (place[d] * stride[d] + tap[d] * dilation[d]).wrapping_sub(padding[d]);
                         from[d] < input[d]
                     });
                     if !on {

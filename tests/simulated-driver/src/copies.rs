@@ -9,7 +9,13 @@ use crate::work::{Source, Work};
 
 impl Sim {
     /// The touch of host memory, where it is memory that the driver knows (pinned or registered).
-    fn host_touch(&mut self, what: &str, address: usize, len: usize, write: bool) -> Outcome<Option<Touch>> {
+    fn host_touch(
+        &mut self,
+        what: &str,
+        address: usize,
+        len: usize,
+        write: bool,
+    ) -> Outcome<Option<Touch>> {
         match self.memory.find(address) {
             None => Ok(None),
             Some(allocation) if matches!(allocation.place, Place::Device(_)) => Err(INVALID_VALUE),
@@ -21,7 +27,13 @@ impl Sim {
         self.streams.get(&stream).is_some_and(|stream| stream.capture.is_some())
     }
 
-    fn device_touch(&mut self, what: &str, address: usize, len: usize, write: bool) -> Outcome<Touch> {
+    fn device_touch(
+        &mut self,
+        what: &str,
+        address: usize,
+        len: usize,
+        write: bool,
+    ) -> Outcome<Touch> {
         let touch = self.touch(what, address, len, write)?;
         match self.memory.at(touch.base) {
             Some(allocation) if matches!(allocation.place, Place::Device(_)) => Ok(touch),
@@ -29,7 +41,14 @@ impl Sim {
         }
     }
 
-    fn copy_in(&mut self, what: &str, to: usize, from: usize, bytes: usize, stream: u64) -> Outcome {
+    fn copy_in(
+        &mut self,
+        what: &str,
+        to: usize,
+        from: usize,
+        bytes: usize,
+        stream: u64,
+    ) -> Outcome {
         let mut touches = vec![self.device_touch(what, to, bytes, true)?];
         let source = match self.host_touch(what, from, bytes, false)? {
             Some(touch) => {
@@ -41,7 +60,9 @@ impl Sim {
                 // SAFETY: the caller of the C function promises `bytes` readable bytes at `from`;
                 // pageable memory is read before the call returns, as the driver does by staging
                 // it.
-                Source::Staged(unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into())
+                Source::Staged(
+                    unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.into(),
+                )
             }
         };
         self.stats.copies += 1;
@@ -52,7 +73,14 @@ impl Sim {
 
     /// Enqueues a copy to the host. True where the caller must wait, because the target is
     /// pageable.
-    fn copy_out(&mut self, what: &str, to: usize, from: usize, bytes: usize, stream: u64) -> Outcome<bool> {
+    fn copy_out(
+        &mut self,
+        what: &str,
+        to: usize,
+        from: usize,
+        bytes: usize,
+        stream: u64,
+    ) -> Outcome<bool> {
         let mut touches = vec![self.device_touch(what, from, bytes, false)?];
         let known = self.host_touch(what, to, bytes, true)?;
         let pageable = known.is_none();
@@ -66,9 +94,18 @@ impl Sim {
         Ok(pageable)
     }
 
-    fn between(&mut self, what: &str, to: usize, from: usize, bytes: usize, stream: u64) -> Outcome {
-        let touches =
-            vec![self.device_touch(what, to, bytes, true)?, self.device_touch(what, from, bytes, false)?];
+    fn between(
+        &mut self,
+        what: &str,
+        to: usize,
+        from: usize,
+        bytes: usize,
+        stream: u64,
+    ) -> Outcome {
+        let touches = vec![
+            self.device_touch(what, to, bytes, true)?,
+            self.device_touch(what, from, bytes, false)?,
+        ];
         self.stats.copies += 1;
         let label = format!("{what} of {bytes} bytes");
         self.submit(stream, label, Work::Copy { to, from: Source::At(from), bytes }, touches)?;
@@ -81,7 +118,12 @@ impl Sim {
         }
         let touch = self.device_touch("cuMemset", to, width * count, true)?;
         self.stats.fills += 1;
-        self.submit(stream, "cuMemset".into(), Work::Fill { to, width, value, count }, vec![touch])?;
+        self.submit(
+            stream,
+            "cuMemset".into(),
+            Work::Fill { to, width, value, count },
+            vec![touch],
+        )?;
         Ok(())
     }
 }
@@ -89,7 +131,12 @@ impl Sim {
 /// `cuMemcpyHtoDAsync_v2`: pageable memory is read before the call returns, pinned memory when the
 /// copy runs.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyHtoDAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) -> Status {
+pub extern "C" fn cuMemcpyHtoDAsync_v2(
+    to: Handle,
+    from: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> Status {
     call(|sim| {
         let stream = sim.stream(stream)?;
         if bytes == 0 {
@@ -101,7 +148,12 @@ pub extern "C" fn cuMemcpyHtoDAsync_v2(to: Handle, from: Handle, bytes: usize, s
 
 /// `cuMemcpyDtoHAsync_v2`: blocks the caller where the target is pageable.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoHAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) -> Status {
+pub extern "C" fn cuMemcpyDtoHAsync_v2(
+    to: Handle,
+    from: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> Status {
     call_holding(|mut sim| {
         let stream = sim.stream(stream)?;
         if bytes == 0 {
@@ -113,13 +165,24 @@ pub extern "C" fn cuMemcpyDtoHAsync_v2(to: Handle, from: Handle, bytes: usize, s
         if !wait || capturing {
             return Ok(());
         }
-        crate::streams::synchronize(sim, "cuMemcpyDtoHAsync into pageable memory", context, &[stream]).1
+        crate::streams::synchronize(
+            sim,
+            "cuMemcpyDtoHAsync into pageable memory",
+            context,
+            &[stream],
+        )
+        .1
     })
 }
 
 /// `cuMemcpyDtoDAsync_v2`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuMemcpyDtoDAsync_v2(to: Handle, from: Handle, bytes: usize, stream: Handle) -> Status {
+pub extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: Handle,
+    from: Handle,
+    bytes: usize,
+    stream: Handle,
+) -> Status {
     call(|sim| {
         let stream = sim.stream(stream)?;
         if bytes == 0 {
@@ -158,7 +221,9 @@ pub extern "C" fn cuMemcpyPeerAsync(
 pub extern "C" fn cuMemcpyAsync(to: Handle, from: Handle, bytes: usize, stream: Handle) -> Status {
     let kind = |address| {
         let mut sim = crate::sim::lock();
-        sim.memory.find(address).is_some_and(|allocation| matches!(allocation.place, Place::Device(_)))
+        sim.memory
+            .find(address)
+            .is_some_and(|allocation| matches!(allocation.place, Place::Device(_)))
     };
     match (kind(to), kind(from)) {
         (true, true) => cuMemcpyDtoDAsync_v2(to, from, bytes, stream),
@@ -187,7 +252,9 @@ pub extern "C" fn cuMemcpyHtoD_v2(to: Handle, from: Handle, bytes: usize) -> Sta
 /// `cuMemcpyDtoH_v2`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemcpyDtoH_v2(to: Handle, from: Handle, bytes: usize) -> Status {
-    now("cuMemcpyDtoH", |sim, stream| sim.copy_out("cuMemcpyDtoH", to, from, bytes, stream).map(drop))
+    now("cuMemcpyDtoH", |sim, stream| {
+        sim.copy_out("cuMemcpyDtoH", to, from, bytes, stream).map(drop)
+    })
 }
 
 /// `cuMemcpyDtoD_v2`: asynchronous to the host, as the driver's.
@@ -243,45 +310,77 @@ fn store(stream: Handle, to: Handle, value: u64, width: usize) -> Status {
             return Err(INVALID_VALUE);
         }
         let touch = sim.touch("cuStreamWriteValue", to, width, true)?;
-        sim.submit(stream, "cuStreamWriteValue".into(), Work::Store { to, value, width }, vec![touch])?;
+        sim.submit(
+            stream,
+            "cuStreamWriteValue".into(),
+            Work::Store { to, value, width },
+            vec![touch],
+        )?;
         Ok(())
     })
 }
 
 /// `cuStreamWriteValue32_v2`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWriteValue32_v2(stream: Handle, to: Handle, value: u32, _flags: u32) -> Status {
+pub extern "C" fn cuStreamWriteValue32_v2(
+    stream: Handle,
+    to: Handle,
+    value: u32,
+    _flags: u32,
+) -> Status {
     store(stream, to, u64::from(value), 4)
 }
 
 /// `cuStreamWriteValue64_v2`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWriteValue64_v2(stream: Handle, to: Handle, value: u64, _flags: u32) -> Status {
+pub extern "C" fn cuStreamWriteValue64_v2(
+    stream: Handle,
+    to: Handle,
+    value: u64,
+    _flags: u32,
+) -> Status {
     store(stream, to, value, 8)
 }
 
 fn until(stream: Handle, at: Handle, value: u64, width: usize, flags: u32) -> Status {
     call(|sim| {
         let stream = sim.stream(stream)?;
-        if !at.is_multiple_of(width) || sim.streams.get(&stream).ok_or(INVALID_HANDLE)?.capture.is_some() {
+        if !at.is_multiple_of(width)
+            || sim.streams.get(&stream).ok_or(INVALID_HANDLE)?.capture.is_some()
+        {
             return Err(INVALID_VALUE);
         }
         // Reading a flag that another stream writes is what this call is for: no access for the
         // race check.
         sim.touch("cuStreamWaitValue", at, width, false)?;
-        sim.submit(stream, "cuStreamWaitValue".into(), Work::Until { at, value, width, flags }, Vec::new())?;
+        sim.submit(
+            stream,
+            "cuStreamWaitValue".into(),
+            Work::Until { at, value, width, flags },
+            Vec::new(),
+        )?;
         Ok(())
     })
 }
 
 /// `cuStreamWaitValue32_v2`. Orders execution; the race check does not take it for an order.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWaitValue32_v2(stream: Handle, at: Handle, value: u32, flags: u32) -> Status {
+pub extern "C" fn cuStreamWaitValue32_v2(
+    stream: Handle,
+    at: Handle,
+    value: u32,
+    flags: u32,
+) -> Status {
     until(stream, at, u64::from(value), 4, flags)
 }
 
 /// `cuStreamWaitValue64_v2`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamWaitValue64_v2(stream: Handle, at: Handle, value: u64, flags: u32) -> Status {
+pub extern "C" fn cuStreamWaitValue64_v2(
+    stream: Handle,
+    at: Handle,
+    value: u64,
+    flags: u32,
+) -> Status {
     until(stream, at, value, 8, flags)
 }

@@ -127,19 +127,19 @@ pub extern "C" fn cuDeviceGetAttribute(value: Out<i32>, attribute: u32, device: 
             13 => 1_980_000,           // CLOCK_RATE
             14 => 512,                 // TEXTURE_ALIGNMENT
             16 => 132,                 // MULTIPROCESSOR_COUNT
-            19 | 31 | 41 => 1,         // CAN_MAP_HOST_MEMORY, CONCURRENT_KERNELS, UNIFIED_ADDRESSING
-            34 => device,              // PCI_DEVICE_ID
-            36 => 3_201_000,           // MEMORY_CLOCK_RATE
-            37 => 6144,                // GLOBAL_MEMORY_BUS_WIDTH
-            38 => 60 << 20,            // L2_CACHE_SIZE
-            39 => 2048,                // MAX_THREADS_PER_MULTIPROCESSOR
-            40 => 3,                   // ASYNC_ENGINE_COUNT
-            75 => 9,                   // COMPUTE_CAPABILITY_MAJOR
-            78 => 1,                   // STREAM_PRIORITIES_SUPPORTED
-            81 => 228 << 10,           // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+            19 | 31 | 41 => 1, // CAN_MAP_HOST_MEMORY, CONCURRENT_KERNELS, UNIFIED_ADDRESSING
+            34 => device,      // PCI_DEVICE_ID
+            36 => 3_201_000,   // MEMORY_CLOCK_RATE
+            37 => 6144,        // GLOBAL_MEMORY_BUS_WIDTH
+            38 => 60 << 20,    // L2_CACHE_SIZE
+            39 => 2048,        // MAX_THREADS_PER_MULTIPROCESSOR
+            40 => 3,           // ASYNC_ENGINE_COUNT
+            75 => 9,           // COMPUTE_CAPABILITY_MAJOR
+            78 => 1,           // STREAM_PRIORITIES_SUPPORTED
+            81 => 228 << 10,   // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
             97 => SHARED_OPTIN as i32, // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-            106 => 32,                 // MAX_BLOCKS_PER_MULTIPROCESSOR
-            115 => 1,                  // MEMORY_POOLS_SUPPORTED
+            106 => 32,         // MAX_BLOCKS_PER_MULTIPROCESSOR
+            115 => 1,          // MEMORY_POOLS_SUPPORTED
             _ => 0,
         })
     })

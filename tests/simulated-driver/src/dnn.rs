@@ -211,7 +211,8 @@ pub extern "C" fn cudnnSetConvolutionNdDescriptor(
     with(descriptor, |object| match object {
         Object::Walk(walk) if mode == 1 && sums == 0 && (2..=3).contains(&rank) => {
             walk.padding = numbers(&padding, rank, 0)?;
-            (walk.stride, walk.dilation) = (numbers(&stride, rank, 1)?, numbers(&dilation, rank, 1)?);
+            (walk.stride, walk.dilation) =
+                (numbers(&stride, rank, 1)?, numbers(&dilation, rank, 1)?);
             Ok(())
         }
         _ => Err(BAD_PARAM),
@@ -265,14 +266,19 @@ fn algorithms(side: Side) -> &'static [(u32, usize, bool)] {
 }
 
 /// What three descriptors and a walk say; the values are in the order of the calls.
-fn described(side: Side, values: [Handle; 3], walk: Handle) -> std::result::Result<(Convolve, Walk), Result> {
+fn described(
+    side: Side,
+    values: [Handle; 3],
+    walk: Handle,
+) -> std::result::Result<(Convolve, Walk), Result> {
     let [a, b, c] = values;
     let (x, w, y) = match side {
         Side::Output => (a, b, c),
         Side::Input => (c, a, b),
         Side::Weight => (a, c, b),
     };
-    let value = |raw| if let Object::Value(Some(tensor)) = get(raw)? { Ok(tensor) } else { Err(BAD_PARAM) };
+    let value =
+        |raw| if let Object::Value(Some(tensor)) = get(raw)? { Ok(tensor) } else { Err(BAD_PARAM) };
     let Object::Filter(Some(w)) = get(w)? else { return Err(BAD_PARAM) };
     let Object::Walk(walk) = get(walk)? else { return Err(BAD_PARAM) };
     let (x, y) = (value(x)?, value(y)?);
@@ -329,7 +335,8 @@ impl Sim {
         let context = self.streams.get(&stream).map_or(0, |stream| stream.context);
         self.healthy(context)?;
         let fate = self.faults.on_launch()?;
-        let label = format!("{what} {:?} {:?} {:?}", convolve.x.shape, convolve.w.shape, convolve.y.shape);
+        let label =
+            format!("{what} {:?} {:?} {:?}", convolve.x.shape, convolve.w.shape, convolve.y.shape);
         let mut touches: Vec<Touch> = Vec::new();
         for (k, value) in convolve.in_order().into_iter().enumerate() {
             touches.push(self.touch(what, at[k], value.extent(), k == 2)?);
@@ -346,7 +353,12 @@ impl Sim {
             std::ptr::write_bytes(workspace as *mut u8, 0xA5, bytes);
             convolve.run(at, alpha, beta);
         });
-        self.submit(stream, label, Work::Native { run, fault: fate.fault, hang: fate.hang }, touches)?;
+        self.submit(
+            stream,
+            label,
+            Work::Native { run, fault: fate.fault, hang: fate.hang },
+            touches,
+        )?;
         Ok(())
     }
 }

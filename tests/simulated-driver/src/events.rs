@@ -139,10 +139,11 @@ pub extern "C" fn cuEventSynchronize(event: Handle) -> Status {
         if let Some((capture, _)) = event.captured {
             return Err(sim.break_capture(capture, CAPTURED_EVENT));
         }
-        let (mut sim, outcome) = wait(sim, "cuEventSynchronize", |sim| match sim.healthy(context) {
-            Err(error) => Some(Err(error)),
-            Ok(()) => point.is_none_or(|point| sim.has_run(point)).then_some(Ok(())),
-        });
+        let (mut sim, outcome) =
+            wait(sim, "cuEventSynchronize", |sim| match sim.healthy(context) {
+                Err(error) => Some(Err(error)),
+                Ok(()) => point.is_none_or(|point| sim.has_run(point)).then_some(Ok(())),
+            });
         if outcome.is_ok() {
             sim.race.host_waits(&clock);
         }
@@ -160,7 +161,10 @@ fn elapsed(milliseconds: Out<f32>, start: Handle, end: Handle) -> Status {
         if start.context != end.context {
             return Err(INVALID_CONTEXT);
         }
-        if (start.flags | end.flags) & DISABLE_TIMING != 0 || start.point.is_none() || end.point.is_none() {
+        if (start.flags | end.flags) & DISABLE_TIMING != 0
+            || start.point.is_none()
+            || end.point.is_none()
+        {
             return Err(INVALID_HANDLE);
         }
         let (Some(from), Some(to)) = (start.time, end.time) else { return Err(NOT_READY) };
@@ -176,7 +180,11 @@ pub extern "C" fn cuEventElapsedTime(milliseconds: Out<f32>, start: Handle, end:
 
 /// `cuEventElapsedTime_v2`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: Handle, end: Handle) -> Status {
+pub extern "C" fn cuEventElapsedTime_v2(
+    milliseconds: Out<f32>,
+    start: Handle,
+    end: Handle,
+) -> Status {
     elapsed(milliseconds, start, end)
 }
 

@@ -83,7 +83,10 @@ impl Faults {
         if n == self.launch_call.0 {
             return Err(self.launch_call.1);
         }
-        Ok(LaunchFate { fault: (n == self.launch_run.0).then_some(self.launch_run.1), hang: n == self.hang })
+        Ok(LaunchFate {
+            fault: (n == self.launch_run.0).then_some(self.launch_run.1),
+            hang: n == self.hang,
+        })
     }
     /// Counts a wait; true where it is to be dropped.
     pub fn on_wait(&mut self) -> bool {

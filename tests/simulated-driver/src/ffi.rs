@@ -158,5 +158,9 @@ pub fn handle(kind: Kind, id: u64) -> Handle {
 /// The object's number; `INVALID_HANDLE` for anything that is not a handle of this kind.
 pub fn id(kind: Kind, handle: Handle) -> Outcome<u64> {
     let expected = TAG | (kind as usize) << 48;
-    if handle >> 48 == expected >> 48 { Ok((handle & 0xFFFF_FFFF_FFFF) as u64) } else { Err(INVALID_HANDLE) }
+    if handle >> 48 == expected >> 48 {
+        Ok((handle & 0xFFFF_FFFF_FFFF) as u64)
+    } else {
+        Err(INVALID_HANDLE)
+    }
 }

@@ -93,7 +93,8 @@ pub static API: Api = Api { barrier, warp, trap: give_up };
 
 fn start(work: extern "C" fn(*mut *mut c_void), arguments: *mut *mut c_void) -> Fiber {
     let stack = STACKS.with_borrow_mut(|stacks| stacks.pop());
-    let stack = stack.unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a fiber's stack"));
+    let stack = stack
+        .unwrap_or_else(|| DefaultStack::new(STACK_BYTES).expect("memory for a fiber's stack"));
     Fiber::with_stack(stack, move |yielder, _| {
         WAY_OUT.set(yielder);
         work(arguments);
@@ -187,7 +188,8 @@ fn keep(slots: &mut Vec<Option<Parked>>, parked: Parked, threads: usize) -> Resu
     if slots.len() < threads {
         slots.resize_with(threads, || None);
     }
-    let (Park::Barrier { thread, .. } | Park::Warp { thread, .. } | Park::Trap { thread, .. }) = parked.park;
+    let (Park::Barrier { thread, .. } | Park::Warp { thread, .. } | Park::Trap { thread, .. }) =
+        parked.park;
     let park = parked.park;
     slots[thread as usize] = Some(parked);
     if let Park::Trap { kind, text, .. } = park {
@@ -225,7 +227,9 @@ fn release(
             if done >> lane & 1 == 1 {
                 continue;
             }
-            let Some((present, values)) = collective(&slots[mine.clone()], mask, lane)? else { continue };
+            let Some((present, values)) = collective(&slots[mine.clone()], mask, lane)? else {
+                continue;
+            };
             done |= present;
             lanes.push(values);
             shared::collective(warp, present);
@@ -247,7 +251,8 @@ fn release(
         }
         let value = barrier_value(slots)?;
         shared::barrier();
-        chosen = (0..slots.len()).filter(|&i| slots[i].is_some()).map(|i| (i, value, None)).collect();
+        chosen =
+            (0..slots.len()).filter(|&i| slots[i].is_some()).map(|i| (i, value, None)).collect();
     }
     if descending {
         chosen.reverse();
@@ -264,9 +269,14 @@ fn release(
 
 /// The lanes and values of the collective that `lane` waits in, once every lane of the mask has
 /// come.
-fn collective(warp: &[Option<Parked>], mask: u32, lane: usize) -> Result<Option<(u32, [u64; 32])>, Fault> {
+fn collective(
+    warp: &[Option<Parked>],
+    mask: u32,
+    lane: usize,
+) -> Result<Option<(u32, [u64; 32])>, Fault> {
     if mask >> lane & 1 == 0 {
-        let text = format!("lane {lane} takes part in a collective whose mask {mask:#x} does not name it");
+        let text =
+            format!("lane {lane} takes part in a collective whose mask {mask:#x} does not name it");
         return Err(Fault { status: ILLEGAL_INSTRUCTION, text });
     }
     // A lane that has returned, or that the block does not have, need not come (CUDA C++

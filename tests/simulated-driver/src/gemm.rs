@@ -39,7 +39,8 @@ impl Type {
     /// An element as a number.
     ///
     /// # Safety
-    /// `base` is the address of at least `index + 1` elements of this type that nobody writes meanwhile.
+    /// `base` is the address of at least `index + 1` elements of this type that nobody writes
+    /// meanwhile.
     pub unsafe fn read(self, base: usize, index: usize) -> f64 {
         let at = base + index * self.bytes();
         // SAFETY: the caller's promise.
@@ -134,7 +135,8 @@ impl Gemm {
     /// Computes.
     ///
     /// # Safety
-    /// The matrices, to their `extent`, are memory that nobody else writes meanwhile; `d` is nobody else's.
+    /// The matrices, to their `extent`, are memory that nobody else writes meanwhile; `d` is nobody
+    /// else's.
     pub unsafe fn run(&self) {
         for batch in 0..self.batches {
             // SAFETY: the caller's promise, for each batch.
@@ -149,7 +151,8 @@ impl Gemm {
 
     unsafe fn batch<T: Sum>(&self, batch: usize) {
         let (m, n, k) = (self.m, self.n, self.k);
-        let place = |matrix: &Matrix| matrix.address + batch * matrix.stride * matrix.element.bytes();
+        let place =
+            |matrix: &Matrix| matrix.address + batch * matrix.stride * matrix.element.bytes();
         let load = |matrix: &Matrix, rows: usize, columns: usize| {
             let base = place(matrix);
             let mut dense = vec![T::default(); rows * columns];
@@ -177,7 +180,9 @@ impl Gemm {
                 let mut value = T::narrow(self.alpha).times(*sum);
                 if self.beta != 0.0 {
                     // SAFETY: (row, column) lies in c.
-                    let old = unsafe { self.c.element.read(place(&self.c), column * self.c.leading + row) };
+                    let old = unsafe {
+                        self.c.element.read(place(&self.c), column * self.c.leading + row)
+                    };
                     value = value.plus(T::narrow(self.beta).times(T::narrow(old)));
                 }
                 if let Some((address, element)) = self.bias {
@@ -186,7 +191,9 @@ impl Gemm {
                 }
                 let value = activate(self.activation, value.wide());
                 // SAFETY: (row, column) lies in d, which is this call's.
-                unsafe { self.d.element.write(place(&self.d), column * self.d.leading + row, value) };
+                unsafe {
+                    self.d.element.write(place(&self.d), column * self.d.leading + row, value)
+                };
             }
         }
     }
@@ -196,7 +203,9 @@ fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
         Activation::Relu => x.max(0.0),
-        Activation::Gelu => 0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh()),
+        Activation::Gelu => {
+            0.5 * x * (1.0 + (0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x)).tanh())
+        }
     }
 }
 

@@ -11,9 +11,10 @@ use crate::launch::Grid;
 use crate::memory::Touch;
 use crate::sim::{LAUNCHES, Sim, call, current_handle};
 use crate::status::{
-    CAPTURED_EVENT, GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, Outcome, STREAM_CAPTURE_IMPLICIT,
-    STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_ISOLATION, STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED,
-    STREAM_CAPTURE_UNMATCHED, STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD, Status,
+    CAPTURED_EVENT, GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, Outcome,
+    STREAM_CAPTURE_IMPLICIT, STREAM_CAPTURE_INVALIDATED, STREAM_CAPTURE_ISOLATION,
+    STREAM_CAPTURE_MERGE, STREAM_CAPTURE_UNJOINED, STREAM_CAPTURE_UNMATCHED,
+    STREAM_CAPTURE_UNSUPPORTED, STREAM_CAPTURE_WRONG_THREAD, Status,
 };
 use crate::streams::thread_number;
 use crate::work::{GraphItem, Work};
@@ -114,8 +115,10 @@ impl Sim {
     /// That no blocking stream of a context captures, for work on its legacy stream, which would
     /// come after all of theirs.
     pub fn legacy_is_free(&mut self, context: u64) -> Outcome {
-        let blocking = |stream: &&crate::streams::Stream| stream.context == context && stream.flags & 1 == 0;
-        let captures: Vec<u64> = self.streams.values().filter(blocking).filter_map(|s| s.capture).collect();
+        let blocking =
+            |stream: &&crate::streams::Stream| stream.context == context && stream.flags & 1 == 0;
+        let captures: Vec<u64> =
+            self.streams.values().filter(blocking).filter_map(|s| s.capture).collect();
         let mut broken = captures.iter().map(|&c| self.break_capture(c, STREAM_CAPTURE_IMPLICIT));
         broken.next().map_or(Ok(()), Err)
     }
@@ -179,9 +182,12 @@ impl Sim {
                     other.touches.iter().any(|t| overlap(touch, t) && (touch.write || t.write))
                 };
                 if let Some(touch) = node.touches.iter().find(conflict) {
-                    let serial = self.memory.at(touch.base).map_or(0, |allocation| allocation.serial);
-                    let text =
-                        format!("allocation {serial}: {} and {} are not ordered", other.label, node.label);
+                    let serial =
+                        self.memory.at(touch.base).map_or(0, |allocation| allocation.serial);
+                    let text = format!(
+                        "allocation {serial}: {} and {} are not ordered",
+                        other.label, node.label
+                    );
                     self.report("race", text);
                 }
             }
@@ -189,7 +195,8 @@ impl Sim {
     }
 
     fn end_capture(&mut self, stream: u64) -> Outcome<u64> {
-        let capture = self.streams.get(&stream).and_then(|stream| stream.capture).ok_or(INVALID_VALUE)?;
+        let capture =
+            self.streams.get(&stream).and_then(|stream| stream.capture).ok_or(INVALID_VALUE)?;
         let of = self.graphs.captures.get_mut(&capture).ok_or(STREAM_CAPTURE_UNMATCHED)?;
         if of.origin != stream {
             of.broken = true;
@@ -207,7 +214,8 @@ impl Sim {
         }
         let before = ancestors(&done.nodes);
         let own = done.fronts.get(&stream).cloned().unwrap_or_default();
-        let joined = |node: &usize| own.iter().any(|mine| mine == node || before[*mine].contains(node));
+        let joined =
+            |node: &usize| own.iter().any(|mine| mine == node || before[*mine].contains(node));
         if !done.fronts.values().flatten().all(joined) {
             return Err(STREAM_CAPTURE_UNJOINED);
         }
@@ -314,7 +322,14 @@ pub extern "C" fn cuStreamBeginCapture_v2(stream: Handle, mode: u32) -> Status {
         let fronts = BTreeMap::from([(stream, Vec::new())]);
         sim.graphs.captures.insert(
             capture,
-            Capture { origin: stream, mode, thread: thread_number(), broken: false, nodes: Vec::new(), fronts },
+            Capture {
+                origin: stream,
+                mode,
+                thread: thread_number(),
+                broken: false,
+                nodes: Vec::new(),
+                fronts,
+            },
         );
         Ok(())
     })
@@ -339,7 +354,8 @@ pub extern "C" fn cuStreamIsCapturing(stream: Handle, status: Out<u32>) -> Statu
     call(|sim| {
         let stream = sim.stream(stream)?;
         let capture = sim.streams.get(&stream).and_then(|stream| stream.capture);
-        let broken = capture.and_then(|c| sim.graphs.captures.get(&c)).is_some_and(|capture| capture.broken);
+        let broken =
+            capture.and_then(|c| sim.graphs.captures.get(&c)).is_some_and(|capture| capture.broken);
         status.set(if broken { 2 } else { capture.is_some() as u32 })
     })
 }
@@ -355,7 +371,11 @@ pub extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>) -> Status {
 
 /// `cuGraphInstantiateWithFlags`.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGraphInstantiateWithFlags(executable: Out<Handle>, graph: Handle, flags: u64) -> Status {
+pub extern "C" fn cuGraphInstantiateWithFlags(
+    executable: Out<Handle>,
+    graph: Handle,
+    flags: u64,
+) -> Status {
     call(|sim| {
         sim.healthy_current()?;
         if flags & !15 != 0 || flags & 4 != 0 {
@@ -501,8 +521,10 @@ pub extern "C" fn cuGraphAddKernelNode_v2(
     call(|sim| {
         sim.healthy_current()?;
         let parameters = parameters.get()?;
-        let grid = Grid { grid: parameters.grid, block: parameters.block, shared: parameters.shared };
-        let (launch, touches) = sim.launch(parameters.function, grid, &In::at(parameters.arguments))?;
+        let grid =
+            Grid { grid: parameters.grid, block: parameters.block, shared: parameters.shared };
+        let (launch, touches) =
+            sim.launch(parameters.function, grid, &In::at(parameters.arguments))?;
         let label = format!("kernel {}", launch.name());
         let work = Work::Launch(Arc::new(launch));
         node.set(sim.add_by_hand(graph, dependencies, count, label, work, touches)?)
@@ -550,7 +572,9 @@ pub extern "C" fn cuGraphExecChildGraphNodeSetParams(
         let (work, touches) = child_of(sim, child)?;
         let (of, nodes) = sim.graphs.executables.get_mut(&id).ok_or(INVALID_HANDLE)?;
         let kinds = |work: &Work| match work {
-            Work::Graph(nodes) => nodes.iter().map(|n| std::mem::discriminant(&n.work)).collect::<Vec<_>>(),
+            Work::Graph(nodes) => {
+                nodes.iter().map(|n| std::mem::discriminant(&n.work)).collect::<Vec<_>>()
+            }
             _ => Vec::new(),
         };
         if *of != graph || !matches!(nodes[place].work, Work::Graph(_)) {
@@ -574,10 +598,13 @@ fn set_parameters(executable: Handle, node: Handle, parameters: KernelNode) -> S
         if sim.graphs.executables.get(&id).ok_or(INVALID_HANDLE)?.0 != graph {
             return Err(INVALID_VALUE);
         }
-        let grid = Grid { grid: parameters.grid, block: parameters.block, shared: parameters.shared };
+        let grid =
+            Grid { grid: parameters.grid, block: parameters.block, shared: parameters.shared };
         let arguments = In::at(parameters.arguments);
         let (launch, touches) = sim.launch(parameters.function, grid, &arguments)?;
-        let Some((_, nodes)) = sim.graphs.executables.get_mut(&id) else { return Err(INVALID_HANDLE) };
+        let Some((_, nodes)) = sim.graphs.executables.get_mut(&id) else {
+            return Err(INVALID_HANDLE);
+        };
         // Launches that are queued keep the parameters they were enqueued with.
         let nodes = Arc::make_mut(nodes);
         if !matches!(nodes[place].work, Work::Launch(_)) {
@@ -623,7 +650,8 @@ pub extern "C" fn cuGraphExecKernelNodeSetParams(
     node: Handle,
     parameters: In<KernelNodeV1>,
 ) -> Status {
-    let Ok(KernelNodeV1 { function, grid, block, shared, arguments, extra }) = parameters.get() else {
+    let Ok(KernelNodeV1 { function, grid, block, shared, arguments, extra }) = parameters.get()
+    else {
         return INVALID_VALUE;
     };
     let context = current_handle();

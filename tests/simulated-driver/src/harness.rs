@@ -75,11 +75,16 @@ pub fn build() -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
     let mut command = Command::new(cargo);
-    command.args(["build", "--quiet", "--lib", "--message-format=json", "--manifest-path"]).arg(manifest);
+    command
+        .args(["build", "--quiet", "--lib", "--message-format=json", "--manifest-path"])
+        .arg(manifest);
     // A folder of its own: with the test's, each of the two builds would find the library made by
     // the other, with other features of its dependencies, and make it again (5 s a run).
     command.arg("--target-dir").arg(folder());
-    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("cannot run cargo: {error}"))?;
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
@@ -99,7 +104,10 @@ fn folder() -> PathBuf {
     let deps = this.ancestors().find(|folder| folder.ends_with("deps"));
     let target = deps.and_then(|deps| deps.parent()?.parent());
     target
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"), Path::to_path_buf)
+        .map_or_else(
+            || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target"),
+            Path::to_path_buf,
+        )
         .join("simulated-driver")
 }
 

@@ -120,7 +120,8 @@ pub fn load(path: &Path) -> Result<Arc<Image>, String> {
 }
 
 fn open(path: &Path) -> Result<Image, String> {
-    let name = CString::new(path.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
+    let name =
+        CString::new(path.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: the library was compiled by `compile.rs` (its name is a hash of its source): its
     // initialisers are those of the client's own kernels, and the two symbols have the layouts
     // mirrored above.
@@ -128,7 +129,11 @@ fn open(path: &Path) -> Result<Image, String> {
         let library = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
             let text = libc::dlerror();
-            let text = if text.is_null() { "unknown".into() } else { CStr::from_ptr(text).to_string_lossy() };
+            let text = if text.is_null() {
+                "unknown".into()
+            } else {
+                CStr::from_ptr(text).to_string_lossy()
+            };
             return Err(format!("cannot load a kernel library: {text}"));
         }
         let raw = libc::dlsym(library, c"futsim_image".as_ptr()) as *const Raw;
@@ -175,7 +180,13 @@ impl Image {
         unsafe {
             (*self.raw).api.write(api);
             let bytes = *dynamic_bytes as u64;
-            ((*self.raw).begin)(grid.as_ptr(), block.as_ptr(), *dynamic, bytes, u32::from(descending));
+            ((*self.raw).begin)(
+                grid.as_ptr(),
+                block.as_ptr(),
+                *dynamic,
+                bytes,
+                u32::from(descending),
+            );
         }
     }
 

@@ -60,7 +60,8 @@ impl Launch {
         // Kernels own their arguments: each run works on a copy, as a graph may run this launch
         // again.
         let mut copies = self.arguments.clone();
-        let mut addresses: Vec<*mut c_void> = copies.iter_mut().map(|a| a.as_mut_ptr().cast()).collect();
+        let mut addresses: Vec<*mut c_void> =
+            copies.iter_mut().map(|a| a.as_mut_ptr().cast()).collect();
         let entry = &self.image.entries[self.entry];
         let (dynamic, dynamic_bytes) = (shared.as_mut_ptr().cast(), self.shared);
         let shape = Shape { grid: self.grid, block: self.block, dynamic, dynamic_bytes };
@@ -128,7 +129,11 @@ impl Sim {
     fn function(&self, raw: Handle) -> Outcome<Arc<Function>> {
         let id = id(Kind::Function, raw)?;
         let function = self.functions.get(&id).ok_or(INVALID_HANDLE)?;
-        if self.modules.contains_key(&function.module) { Ok(function.clone()) } else { Err(INVALID_HANDLE) }
+        if self.modules.contains_key(&function.module) {
+            Ok(function.clone())
+        } else {
+            Err(INVALID_HANDLE)
+        }
     }
 
     /// A launch and its accesses, from what a call gives.
@@ -156,7 +161,9 @@ impl Sim {
             // SAFETY: the caller of the C function promises that each argument pointer leads to a
             // value of the kernel's parameter type; `size` is that type's, and the lines have room
             // for it.
-            unsafe { std::ptr::copy_nonoverlapping(address as *const u8, lines.as_mut_ptr().cast(), size) };
+            unsafe {
+                std::ptr::copy_nonoverlapping(address as *const u8, lines.as_mut_ptr().cast(), size)
+            };
             copies.push(lines);
         }
         let launch = Launch {
@@ -272,7 +279,8 @@ pub extern "C" fn cuLaunchKernel(
         if extra != 0 {
             return Err(NOT_SUPPORTED);
         }
-        let grid = Grid { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
+        let grid =
+            Grid { grid: [grid_x, grid_y, grid_z], block: [block_x, block_y, block_z], shared };
         sim.enqueue_launch(function, grid, stream, arguments)
     })
 }

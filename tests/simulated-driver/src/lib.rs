@@ -1,11 +1,11 @@
 //! A CUDA driver, cuBLAS, cuDNN, NCCL and NVRTC without a GPU, for tests.
 //!
 //! Built as a shared library, this stands in for `libcuda.so.1`, `libcublas.so.13`,
-//! `libcublasLt.so.13`, `libcudnn.so.9`, `libnccl.so.2` and `libnvrtc.so.13`, so that an unmodified client runs its whole CUDA path
-//! on a machine without a GPU. Kernels are the same CUDA C, compiled by g++ behind a shim; device
-//! memory is host memory between guard pages; one stream moves at a time, picked by a seed, so that
-//! a failing seed replays; faults come on demand; and a vector-clock check reports work that
-//! nothing orders, whatever the result was.
+//! `libcublasLt.so.13`, `libcudnn.so.9`, `libnccl.so.2` and `libnvrtc.so.13`, so that an unmodified
+//! client runs its whole CUDA path on a machine without a GPU. Kernels are the same CUDA C,
+//! compiled by g++ behind a shim; device memory is host memory between guard pages; one stream
+//! moves at a time, picked by a seed, so that a failing seed replays; faults come on demand; and a
+//! vector-clock check reports work that nothing orders, whatever the result was.
 //!
 //! Linked as a Rust library, it is the client of that: `harness::enter` starts a test program under
 //! the simulated driver, `Simulator` controls it.
@@ -26,11 +26,11 @@
 //!
 //! Environment: `FUTENSOR_SIM_SEED`, `FUTENSOR_SIM_DEVICES` (1), `FUTENSOR_SIM_MEMORY` (bytes a
 //! device, 8 GiB), `FUTENSOR_SIM_DRIVER` and `FUTENSOR_SIM_NVRTC` (versions of CUDA: 13.0, and 0.1,
-//! which no NVRTC of NVIDIA's has), `FUTENSOR_SIM_CUDNN` (its version, 91500), `FUTENSOR_SIM_NCCL` (what
-//! goes wrong there), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch), `FUTENSOR_SIM_CACHE`
-//! (compiled kernels), `FUTENSOR_SIM_SHARED` (1: races in shared memory are looked for),
-//! `FUTENSOR_SIM_REUSE` (1: pools give out again what was freed), `FUTENSOR_SIM_CXX` (g++),
-//! `FUTENSOR_SIM_VERBOSE` (reports to stderr).
+//! which no NVRTC of NVIDIA's has), `FUTENSOR_SIM_CUDNN` (its version, 91500), `FUTENSOR_SIM_NCCL`
+//! (what goes wrong there), `FUTENSOR_SIM_KERNEL_LIMIT` (milliseconds a launch),
+//! `FUTENSOR_SIM_CACHE` (compiled kernels), `FUTENSOR_SIM_SHARED` (1: races in shared memory are
+//! looked for), `FUTENSOR_SIM_REUSE` (1: pools give out again what was freed), `FUTENSOR_SIM_CXX`
+//! (g++), `FUTENSOR_SIM_VERBOSE` (reports to stderr).
 
 // The names and argument lists of the entry points are NVIDIA's.
 #![allow(non_snake_case)]

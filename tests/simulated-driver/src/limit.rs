@@ -53,7 +53,9 @@ fn processor_time(thread: libc::pthread_t) -> u64 {
     unsafe {
         let mut clock = 0;
         let mut time: libc::timespec = std::mem::zeroed();
-        if libc::pthread_getcpuclockid(thread, &mut clock) != 0 || libc::clock_gettime(clock, &mut time) != 0 {
+        if libc::pthread_getcpuclockid(thread, &mut clock) != 0
+            || libc::clock_gettime(clock, &mut time) != 0
+        {
             return 0;
         }
         time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000

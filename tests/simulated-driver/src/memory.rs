@@ -110,7 +110,13 @@ impl Memory {
     }
 
     /// Enters a new allocation. Memory that is `Coming` is opened when its item runs.
-    pub fn add(&mut self, len: usize, place: Place, pool: Option<u64>, life: Life) -> Outcome<usize> {
+    pub fn add(
+        &mut self,
+        len: usize,
+        place: Place,
+        pool: Option<u64>,
+        life: Life,
+    ) -> Outcome<usize> {
         if self.arena.is_none() {
             self.arena = Arena::new();
         }
@@ -137,7 +143,8 @@ impl Memory {
         pool: u64,
         may: impl Fn((u64, u64)) -> bool,
     ) -> Option<usize> {
-        let fits = |kept: &Kept| kept.pool == pool && may(kept.freed) && kept.span.again(len).is_some();
+        let fits =
+            |kept: &Kept| kept.pool == pool && may(kept.freed) && kept.span.again(len).is_some();
         let found = self.kept.iter().rposition(fits)?;
         let span = self.kept.remove(found).span.again(len)?;
         self.enter(span, Place::Device(device), Some(pool), Life::Coming);
@@ -253,9 +260,14 @@ impl Memory {
         self.table.values().filter(here).filter(mine).map(|a| a.span.len).sum()
     }
 
-    /// The free runs, at a point of a stream. Returns the address of a byte beside the allocation that
-    /// was written, if any. A pool that keeps its memory keeps this.
-    pub fn gone(&mut self, start: usize, freed: (u64, u64), keeps: impl Fn(u64) -> bool) -> Option<usize> {
+    /// The free runs, at a point of a stream. Returns the address of a byte beside the allocation
+    /// that was written, if any. A pool that keeps its memory keeps this.
+    pub fn gone(
+        &mut self,
+        start: usize,
+        freed: (u64, u64),
+        keeps: impl Fn(u64) -> bool,
+    ) -> Option<usize> {
         let allocation = self.table.get_mut(&start)?;
         let damage = (allocation.life == Life::Here).then(|| allocation.span.damage()).flatten();
         allocation.life = Life::Gone;
@@ -291,7 +303,10 @@ impl Sim {
         let base = allocation.span.start;
         let (from, size, serial) = (address - base, allocation.span.len, allocation.serial);
         if from + len > size {
-            let text = format!("{what}: bytes {from}..{} of allocation {serial}, which has {size}", from + len);
+            let text = format!(
+                "{what}: bytes {from}..{} of allocation {serial}, which has {size}",
+                from + len
+            );
             self.report("overrun", text);
             return Err(INVALID_VALUE);
         }
@@ -309,7 +324,12 @@ impl Sim {
                 self.reports.add("use after free", text);
                 continue;
             }
-            let access = Access { range: touch.range.clone(), write: touch.write, point, label: label.clone() };
+            let access = Access {
+                range: touch.range.clone(),
+                write: touch.write,
+                point,
+                label: label.clone(),
+            };
             for text in allocation.history.touch(&self.race, access) {
                 self.reports.add("race", format!("allocation {serial}: {text}"));
             }
@@ -346,7 +366,9 @@ impl Sim {
             let problem = match (life, place) {
                 (Life::Coming, _) => "is not there yet",
                 (Life::Gone, _) => "has been freed",
-                (Life::Here, Place::Device(device)) if !staged && !self.reaches(context, device, pool) => {
+                (Life::Here, Place::Device(device))
+                    if !staged && !self.reaches(context, device, pool) =>
+                {
                     "is on a device without peer access"
                 }
                 _ => continue,

@@ -6,8 +6,8 @@ use crate::ffi::{Handle, Kind, Out, Text, handle, id};
 use crate::image::{self, Image};
 use crate::sim::{Sim, call, call_holding, may_wait};
 use crate::status::{
-    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome, SUCCESS,
-    Status, UNSUPPORTED_PTX_VERSION,
+    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome,
+    SUCCESS, Status, UNSUPPORTED_PTX_VERSION,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -73,7 +73,13 @@ pub extern "C" fn cuModuleLoadData(module: Out<Handle>, image: Text) -> Status {
 
 /// `cuModuleLoadDataEx`: options are ignored.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuModuleLoadDataEx(module: Out<Handle>, image: Text, _: u32, _: Handle, _: Handle) -> Status {
+pub extern "C" fn cuModuleLoadDataEx(
+    module: Out<Handle>,
+    image: Text,
+    _: u32,
+    _: Handle,
+    _: Handle,
+) -> Status {
     cuModuleLoadData(module, image)
 }
 
@@ -105,7 +111,8 @@ pub extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, nam
         let image = sim.modules.get(&module).ok_or(INVALID_HANDLE)?.image.clone();
         let entry = image.entries.iter().position(|entry| entry.name == name).ok_or(NOT_FOUND)?;
         let id = sim.fresh_id();
-        sim.functions.insert(id, Arc::new(Function { module, image, entry, shared_max: SHARED_MAX.into() }));
+        sim.functions
+            .insert(id, Arc::new(Function { module, image, entry, shared_max: SHARED_MAX.into() }));
         function.set(handle(Kind::Function, id))
     })
 }

@@ -1,14 +1,15 @@
-//! The stand-in for NCCL: communicators between processes, whose members' elements meet at whoever made the id
-//! (`hub`).
+//! The stand-in for NCCL: communicators between processes, whose members' elements meet at whoever
+//! made the id (`hub`).
 //!
-//! A call is two items of its stream: what the member brings goes out, then what it gets comes in, which may be
-//! never: then the stream stands still until the communicator is aborted, as a GPU's does. As with the real
-//! one a member that dies is told to nobody. Every third call is queued only after its communicator was asked
-//! twice how it is; who asks for anything else meanwhile is reported (kind `nccl`), as is a blocking communicator.
-//! Calls that do not meet are an error here, where the real one hangs or mixes up what it carries.
+//! A call is two items of its stream: what the member brings goes out, then what it gets comes in,
+//! which may be never: then the stream stands still until the communicator is aborted, as a GPU's
+//! does. As with the real one a member that dies is told to nobody. Every third call is queued only
+//! after its communicator was asked twice how it is; who asks for anything else meanwhile is
+//! reported (kind `nccl`), as is a blocking communicator. Calls that do not meet are an error here,
+//! where the real one hangs or mixes up what it carries.
 //!
-//! `FUTENSOR_SIM_NCCL`: `hang` (no communicator is ever open), `error` (each fails after its third call), `mute`
-//! (calls that do not meet stand still).
+//! `FUTENSOR_SIM_NCCL`: `hang` (no communicator is ever open), `error` (each fails after its third
+//! call), `mute` (calls that do not meet stand still).
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::memory::Touch;
@@ -63,11 +64,17 @@ impl Arrival {
 
     /// Copies it to an address; of an aborted call, nothing.
     pub fn copy(&self, to: usize) {
-        let bytes = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take().unwrap_or_default();
+        let bytes = self
+            .0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take()
+            .unwrap_or_default();
         if bytes.is_empty() {
             return;
         }
-        // SAFETY: the call named so many bytes of a live allocation, and the hub answers with no more.
+        // SAFETY: the call named so many bytes of a live allocation, and the hub answers with no
+        // more.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
     }
 
@@ -147,7 +154,9 @@ pub extern "C" fn ncclCommInitRankConfig(
     config: In<Config>,
 ) -> Result {
     let Ok(config) = config.get() else { return INVALID_ARGUMENT };
-    let known = config.magic == 0xcafe_beef && config.size >= size_of::<Config>() && config.version >= 21400;
+    let known = config.magic == 0xcafe_beef
+        && config.size >= size_of::<Config>()
+        && config.version >= 21400;
     if !known || rank < 0 || rank >= size {
         return INVALID_ARGUMENT;
     }
@@ -165,7 +174,10 @@ pub extern "C" fn ncclCommInitRankConfig(
         return SYSTEM_ERROR;
     };
     let state = IN_PROGRESS;
-    comms().insert(number, Comm { size: size as usize, link: Some(link.clone()), state, ..Comm::default() });
+    comms().insert(
+        number,
+        Comm { size: size as usize, link: Some(link.clone()), state, ..Comm::default() },
+    );
     let hello = [(rank as u32).to_le_bytes(), (size as u32).to_le_bytes()].concat();
     if (&*link).write_all(&hello).is_err() || comm.set(handle(Kind::Nccl, number)).is_err() {
         return SYSTEM_ERROR;
@@ -179,7 +191,10 @@ pub extern "C" fn ncclCommInitRankConfig(
                 Reply::Ready => comm.state = SUCCESS,
                 Reply::Wrong => comm.state = INVALID_USAGE,
                 Reply::Gives(call, bytes) => {
-                    comm.open.remove(&call).into_iter().for_each(|arrival| arrival.put(bytes.clone()));
+                    comm.open
+                        .remove(&call)
+                        .into_iter()
+                        .for_each(|arrival| arrival.put(bytes.clone()));
                 }
             }
         }
@@ -271,7 +286,8 @@ fn hold(asked: Vec<Asked>) -> Result {
     enqueue(asked)
 }
 
-/// Puts calls on their streams: what goes out first, so that members whose calls are one wait for nobody's.
+/// Puts calls on their streams: what goes out first, so that members whose calls are one wait for
+/// nobody's.
 fn enqueue(asked: Vec<Asked>) -> Result {
     let status = call(|sim| {
         let mut comes = Vec::new();
@@ -283,7 +299,11 @@ fn enqueue(asked: Vec<Asked>) -> Result {
             let (number, link) = {
                 let mut comms = comms();
                 let comm = comms.get_mut(&comm).ok_or(crate::status::INVALID_HANDLE)?;
-                let number = comm.open.last_key_value().map_or(0, |(last, _)| last + 1).max(comm.asked << 16);
+                let number = comm
+                    .open
+                    .last_key_value()
+                    .map_or(0, |(last, _)| last + 1)
+                    .max(comm.asked << 16);
                 comm.open.insert(number, arrival.clone());
                 (number, comm.link.clone())
             };
@@ -307,12 +327,17 @@ fn enqueue(asked: Vec<Asked>) -> Result {
     if status == 0 { SUCCESS } else { UNHANDLED }
 }
 
-fn touch(sim: &mut Sim, name: &str, (at, bytes): (usize, usize), write: bool) -> Outcome<Vec<Touch>> {
+fn touch(
+    sim: &mut Sim,
+    name: &str,
+    (at, bytes): (usize, usize),
+    write: bool,
+) -> Outcome<Vec<Touch>> {
     if bytes == 0 { Ok(Vec::new()) } else { Ok(vec![sim.touch(name, at, bytes, write)?]) }
 }
 
-/// A call: what it says, and where what goes out and what comes in lies, by the bytes of an element and the number
-/// of members.
+/// A call: what it says, and where what goes out and what comes in lies, by the bytes of an element
+/// and the number of members.
 macro_rules! calls {
     ($($name:ident($($arg:ident: $ty:ty),*) of $dtype:ident = |$n:ident, $size:ident| $what:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]

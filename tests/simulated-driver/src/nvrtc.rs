@@ -25,7 +25,8 @@ struct Unit {
     log: String,
 }
 
-static UNITS: LazyLock<Mutex<(u64, BTreeMap<u64, Unit>)>> = LazyLock::new(|| Mutex::new((1, BTreeMap::new())));
+static UNITS: LazyLock<Mutex<(u64, BTreeMap<u64, Unit>)>> =
+    LazyLock::new(|| Mutex::new((1, BTreeMap::new())));
 
 fn with(program: Handle, body: impl FnOnce(&mut Unit) -> Result) -> Result {
     let Ok(id) = id(Kind::Program, program) else { return INVALID_PROGRAM };
@@ -36,7 +37,8 @@ fn with(program: Handle, body: impl FnOnce(&mut Unit) -> Result) -> Result {
     }
 }
 
-/// `nvrtcVersion`: one that NVIDIA's never had, so that nobody takes what this one makes for theirs.
+/// `nvrtcVersion`: one that NVIDIA's never had, so that nobody takes what this one makes for
+/// theirs.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcVersion(major: Out<i32>, minor: Out<i32>) -> Result {
     let (here, there) = version();
@@ -98,7 +100,8 @@ pub extern "C" fn nvrtcDestroyProgram(program: Out<Handle>) -> Result {
 
 /// Takes an option in. Macros and the architecture matter; what tunes code generation does not.
 fn option(unit: &mut Unit, option: &str, next: Option<&String>) -> std::result::Result<bool, ()> {
-    let (key, value) = option.split_once('=').map_or((option, None), |(key, value)| (key, Some(value)));
+    let (key, value) =
+        option.split_once('=').map_or((option, None), |(key, value)| (key, Some(value)));
     match key {
         "--gpu-architecture" | "-arch" => {
             let value = value.or(next.map(String::as_str)).ok_or(())?;
@@ -169,7 +172,10 @@ fn log(unit: &Unit) -> &str {
 /// `nvrtcGetProgramLogSize`.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvrtcGetProgramLogSize(program: Handle, size: Out<usize>) -> Result {
-    with(program, |unit| if size.set(log(unit).len() + 1).is_ok() { SUCCESS } else { INVALID_INPUT })
+    with(
+        program,
+        |unit| if size.set(log(unit).len() + 1).is_ok() { SUCCESS } else { INVALID_INPUT },
+    )
 }
 
 /// `nvrtcGetProgramLog`.

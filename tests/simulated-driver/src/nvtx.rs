@@ -35,7 +35,9 @@ struct Callbacks {
 /// # Safety
 /// `export` is NVTX's way to its tables.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn InitializeInjectionNvtx2(export: extern "C" fn(u32) -> *const c_void) -> c_int {
+pub unsafe extern "C" fn InitializeInjectionNvtx2(
+    export: extern "C" fn(u32) -> *const c_void,
+) -> c_int {
     let callbacks: *const Callbacks = export(1).cast();
     if callbacks.is_null() || !export(77).is_null() {
         return 0;

@@ -20,7 +20,8 @@ pub fn hash(address: usize, bytes: usize) -> u64 {
     for chunk in memory.chunks(8) {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
-        hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        hash =
+            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
     }
     hash
 }
@@ -28,12 +29,15 @@ pub fn hash(address: usize, bytes: usize) -> u64 {
 impl Sim {
     /// True where nothing but the host could rightly touch the buffer now.
     pub fn host_only(&mut self, touch: &Touch) -> bool {
-        let queued_host = |item: &crate::work::Item| matches!(item.work, Work::Host { .. } | Work::Graph(_));
+        let queued_host =
+            |item: &crate::work::Item| matches!(item.work, Work::Host { .. } | Work::Graph(_));
         if self.streams.values().any(|stream| stream.queue.iter().any(queued_host)) {
             return false;
         }
         let race = &self.race;
-        self.memory.at(touch.base).is_some_and(|allocation| allocation.history.unknown_to_host(race).is_none())
+        self.memory
+            .at(touch.base)
+            .is_some_and(|allocation| allocation.history.unknown_to_host(race).is_none())
     }
 }
 

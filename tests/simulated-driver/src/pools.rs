@@ -1,10 +1,10 @@
 //! Memory pools: `cuMemPool*`. Each device has one by default; a client makes more.
 //!
 //! A pool is who may reach its memory, a threshold, and rules by which memory that was freed on one
-//! stream is given out on another. Where that is asked for (`futsim_reuse`), a pool with a threshold
-//! keeps what was freed, once the free has run, and gives it out again by these rules; else no
-//! address comes twice, and each stale one is found. What is kept counts as free: the driver maps it
-//! elsewhere where memory is short. What one pool keeps others are not refused for.
+//! stream is given out on another. Where that is asked for (`futsim_reuse`), a pool with a
+//! threshold keeps what was freed, once the free has run, and gives it out again by these rules;
+//! else no address comes twice, and each stale one is found. What is kept counts as free: the
+//! driver maps it elsewhere where memory is short. What one pool keeps others are not refused for.
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::sim::{Sim, call, call_holding, may_wait};
@@ -52,12 +52,14 @@ impl Sim {
         Ok(handle(Kind::Pool, number))
     }
 
-    /// Memory that a pool keeps, for what is put on a stream from now on. Its new owner knows nothing of
-    /// its old one: whoever still uses the address is compared with the new one's work.
+    /// Memory that a pool keeps, for what is put on a stream from now on. Its new owner knows
+    /// nothing of its old one: whoever still uses the address is compared with the new one's work.
     pub fn again(&mut self, device: usize, pool: u64, len: usize, stream: u64) -> Option<usize> {
         let Pool { follows, chances, .. } = *self.pools.get(&pool)?;
         let race = &self.race;
-        let may = |freed: (u64, u64)| freed.0 == stream || chances || follows && race.ordered(stream, freed);
+        let may = |freed: (u64, u64)| {
+            freed.0 == stream || chances || follows && race.ordered(stream, freed)
+        };
         let start = self.memory.again(len, device, pool, may)?;
         self.stats.reused += 1;
         Some(start)
@@ -136,8 +138,8 @@ pub extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> Status {
 
 const THRESHOLD: u32 = 4;
 
-/// `cuMemPoolSetAttribute`: the threshold and the rules of reuse, but that of dependencies which the driver
-/// adds by itself.
+/// `cuMemPoolSetAttribute`: the threshold and the rules of reuse, but that of dependencies which
+/// the driver adds by itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: In<u64>) -> Status {
     call(|sim| {

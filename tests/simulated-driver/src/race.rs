@@ -75,7 +75,11 @@ impl Race {
     /// True where the point is ordered before the stream's next work.
     pub fn ordered(&self, stream: u64, point: (u64, u64)) -> bool {
         stream == point.0
-            || self.streams.get(&stream).and_then(|c| c.get(&point.0)).is_some_and(|&at| at >= point.1)
+            || self
+                .streams
+                .get(&stream)
+                .and_then(|c| c.get(&point.0))
+                .is_some_and(|&at| at >= point.1)
     }
 
     /// True where the host has waited for the point.

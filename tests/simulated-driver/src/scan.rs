@@ -36,7 +36,9 @@ fn tokens(text: &str) -> Vec<&str> {
                 end += 1;
             }
         } else if word(first) {
-            while end < bytes.len() && (word(bytes[end]) || bytes[end] == b'.' && first.is_ascii_digit()) {
+            while end < bytes.len()
+                && (word(bytes[end]) || bytes[end] == b'.' && first.is_ascii_digit())
+            {
                 end += 1;
             }
         } else if first == b'"' || first == b'\'' {
@@ -49,8 +51,11 @@ fn tokens(text: &str) -> Vec<&str> {
                 end += 1;
             }
         }
-        line_begins =
-            if first.is_ascii_whitespace() { line_begins || text[at..end].contains('\n') } else { false };
+        line_begins = if first.is_ascii_whitespace() {
+            line_begins || text[at..end].contains('\n')
+        } else {
+            false
+        };
         result.push(&text[at..end]);
         at = end;
     }
@@ -131,15 +136,17 @@ pub fn scan(source: &str) -> Found {
                 }
             }
             "{" => {
-                // The braces of `extern "C"` and of a namespace enclose top-level statements; those of a
-                // function that is `extern "C"` do not.
+                // The braces of `extern "C"` and of a namespace enclose top-level statements; those
+                // of a function that is `extern "C"` do not.
                 let before = &tokens[statement..at];
                 let last = before.iter().rev().find(|t| !is_blank(t));
-                let linkage = before.contains(&"namespace") || last.is_some_and(|t| t.starts_with('"'));
+                let linkage =
+                    before.contains(&"namespace") || last.is_some_and(|t| t.starts_with('"'));
                 if !(linkage && depth == 0) {
                     depth += 1;
                 } else {
-                    let mut words = tokens[statement..at].iter().skip_while(|&&t| t != "namespace").skip(1);
+                    let mut words =
+                        tokens[statement..at].iter().skip_while(|&&t| t != "namespace").skip(1);
                     let name = words.find(|t| is_word(t));
                     spaces.push(name.map_or(String::new(), |n| format!("{n}::")));
                     statement = at + 1;
@@ -193,7 +200,8 @@ fn fresh(tokens: &[&str], start: usize, text: &mut String) -> usize {
     let mut plain = Vec::new();
     while end < tokens.len() && tokens[end] != ";" {
         let aligner = matches!(tokens[end], "alignas" | "__align__" | "__attribute__");
-        let next = if aligner { after_brackets(tokens, next_solid(tokens, end + 1)) } else { end + 1 };
+        let next =
+            if aligner { after_brackets(tokens, next_solid(tokens, end + 1)) } else { end + 1 };
         if !aligner && !is_blank(tokens[end]) {
             plain.push(tokens[end]);
         }
@@ -261,8 +269,9 @@ fn fields(tokens: &[&str], at: usize) -> Option<(String, Vec<String>)> {
             "{" => {
                 // A body of a function or of a nested type ends the statement it belongs to; an
                 // initialiser of a field does not.
-                let initialiser =
-                    !statement.iter().any(|&t| matches!(t, "(" | "struct" | "union" | "enum" | "class"));
+                let initialiser = !statement
+                    .iter()
+                    .any(|&t| matches!(t, "(" | "struct" | "union" | "enum" | "class"));
                 i = after_brackets(tokens, i);
                 if !initialiser {
                     statement.clear();
@@ -317,7 +326,8 @@ mod tests {
 
     #[test]
     fn shared_variables_of_a_kernel_that_is_extern_c_are_filled() {
-        let found = scan("extern \"C\" __futsim_global__ void k(float* x) { __futsim_shared__ int n; }");
+        let found =
+            scan("extern \"C\" __futsim_global__ void k(float* x) { __futsim_shared__ int n; }");
         assert!(found.text.contains("static int n; FUTSIM_FRESH(n);"), "{}", found.text);
         assert_eq!(found.kernels, ["k"]);
     }
@@ -343,7 +353,10 @@ mod tests {
         );
         assert!(found.text.contains("static float a[32]; FUTSIM_FRESH(a);"), "{}", found.text);
         let flat: String = found.text.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(flat.contains("unsigned char * const bytes = ( unsigned char *)futsim_s.dynamic;"), "{flat}");
+        assert!(
+            flat.contains("unsigned char * const bytes = ( unsigned char *)futsim_s.dynamic;"),
+            "{flat}"
+        );
     }
 
     #[test]

@@ -25,14 +25,19 @@ impl Sim {
         });
         let ready: Vec<(u64, i32)> = streams.map(|(&id, stream)| (id, stream.priority)).collect();
         let first = ready.iter().map(|&(_, priority)| priority).min();
-        ready.into_iter().filter(|&(_, priority)| Some(priority) == first).map(|(id, _)| id).collect()
+        ready
+            .into_iter()
+            .filter(|&(_, priority)| Some(priority) == first)
+            .map(|(id, _)| id)
+            .collect()
     }
 
     /// True where what is queued does not run until somebody says so.
     pub fn stands_still(&self) -> bool {
         let held = |stream: &crate::streams::Stream| {
             let first = stream.queue.front();
-            stream.stalled || first.is_some_and(|item| item.work.hangs() && !self.faults.hangs_released)
+            stream.stalled
+                || first.is_some_and(|item| item.work.hangs() && !self.faults.hangs_released)
         };
         self.pace.paused || self.streams.values().any(held)
     }
@@ -52,7 +57,9 @@ impl Sim {
 
     /// Whether a stream waits for a value that the host writes, or for another process.
     fn waits_for_value(&self) -> bool {
-        self.streams.values().any(|stream| stream.queue.front().is_some_and(|item| item.work.unmet()))
+        self.streams
+            .values()
+            .any(|stream| stream.queue.front().is_some_and(|item| item.work.unmet()))
     }
 }
 
@@ -60,8 +67,8 @@ impl Sim {
 pub fn run() {
     let mut sim = lock();
     loop {
-        // Asked first: what is waited for may come at any time, without a word, and would be seen by
-        // neither if it came between the two.
+        // Asked first: what is waited for may come at any time, without a word, and would be seen
+        // by neither if it came between the two.
         let waits = sim.waits_for_value();
         let ready = if sim.may_run() { sim.runnable() } else { Vec::new() };
         if ready.is_empty() {

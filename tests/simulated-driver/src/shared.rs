@@ -3,8 +3,8 @@
 //!
 //! Where it is asked for, kernels are compiled so that they tell of each access (`shim/shared.h`),
 //! some ten times slower. A clock ticks each time that waiting threads are let go. For each byte
-//! the last write and the last reads of two threads are kept; two accesses are in order where, after
-//! the first, both threads were let go from the same barrier or warp collective.
+//! the last write and the last reads of two threads are kept; two accesses are in order where,
+//! after the first, both threads were let go from the same barrier or warp collective.
 
 use crate::image::Image;
 use std::cell::RefCell;
@@ -13,9 +13,11 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 
-/// Whether what is compiled from now on tells of its accesses: `FUTENSOR_SIM_SHARED=1`, or asked for.
-pub static WATCHED: LazyLock<AtomicBool> =
-    LazyLock::new(|| AtomicBool::new(std::env::var_os("FUTENSOR_SIM_SHARED").is_some_and(|v| v == "1")));
+/// Whether what is compiled from now on tells of its accesses: `FUTENSOR_SIM_SHARED=1`, or asked
+/// for.
+pub static WATCHED: LazyLock<AtomicBool> = LazyLock::new(|| {
+    AtomicBool::new(std::env::var_os("FUTENSOR_SIM_SHARED").is_some_and(|v| v == "1"))
+});
 
 /// `futsim_hooks` of the shim.
 #[repr(C)]
@@ -123,21 +125,27 @@ impl Watch {
     }
 
     fn touch(&mut self, thread: u32, at: usize, bytes: usize, write: bool) {
-        let Some((range, state)) = self.pieces.iter_mut().find(|(range, _)| range.contains(&at)) else {
+        let Some((range, state)) = self.pieces.iter_mut().find(|(range, _)| range.contains(&at))
+        else {
             return;
         };
         let from = at - range.start;
         let (clock, barrier, joint) = (self.clock, self.barrier, &self.joint);
         let races = |(other, then): Point| {
-            let together =
-                || joint.get(thread as usize / 32).map_or(0, |j| j[other as usize % 32][thread as usize % 32]);
+            let together = || {
+                joint
+                    .get(thread as usize / 32)
+                    .map_or(0, |j| j[other as usize % 32][thread as usize % 32])
+            };
             let same_warp = other / 32 == thread / 32;
             then > 0 && other != thread && then >= barrier && !(same_warp && then < together())
         };
         let end = (from + bytes).min(state.len());
         for byte in &mut state[from..end] {
             let reads = byte.read.iter().filter(|_| write);
-            if let Some(&(other, _)) = [byte.written].iter().chain(reads).find(|&&point| races(point)) {
+            if let Some(&(other, _)) =
+                [byte.written].iter().chain(reads).find(|&&point| races(point))
+            {
                 let verb = if write { "writes" } else { "reads" };
                 self.found.insert(format!(
                     "thread {thread} {verb} byte {from} of shared memory, which thread {other} uses, and no barrier stands between"

@@ -18,8 +18,8 @@ use crate::random::Random;
 use crate::report::{Reports, Stats};
 use crate::scheduler;
 use crate::status::{
-    DEINITIALIZED, INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, Outcome, Status, UNKNOWN,
-    code,
+    DEINITIALIZED, INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, Outcome,
+    Status, UNKNOWN, code,
 };
 use crate::streams::Stream;
 use std::cell::Cell;
@@ -243,7 +243,10 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
     if MUST_NOT_BLOCK.get() {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
-        sim.report("blocking", format!("{call} may block, on thread {name:?}, where that is forbidden"));
+        sim.report(
+            "blocking",
+            format!("{call} may block, on thread {name:?}, where that is forbidden"),
+        );
     }
     sim.stats.blocking_calls += 1;
     sim.pace.waiters += 1;
@@ -252,10 +255,10 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
     (sim, answer)
 }
 
-/// What a driver may make wait for all of a context's work, and may take long over: loading a module,
-/// page-locking memory, making a library's handle, trimming a pool. Here it waits, unless work stands
-/// still on demand; a thread that launches is not to do it while anything is under way (kind
-/// `stall`).
+/// What a driver may make wait for all of a context's work, and may take long over: loading a
+/// module, page-locking memory, making a library's handle, trimming a pool. Here it waits, unless
+/// work stands still on demand; a thread that launches is not to do it while anything is under way
+/// (kind `stall`).
 pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
     let context = sim.healthy_current()?;
     sim.is_safe()?;
@@ -272,7 +275,10 @@ pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
     if LAUNCHES.get() {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed").to_owned();
-        sim.report("stall", format!("{call} on thread {name:?}, which launches, while work is under way"));
+        sim.report(
+            "stall",
+            format!("{call} on thread {name:?}, which launches, while work is under way"),
+        );
     }
     sim.pace.waiters += 1;
     let (mut sim, outcome) = sleep_until(sim, |sim| match sim.healthy(context) {
@@ -290,13 +296,15 @@ pub fn call_any(body: impl FnOnce(Guard) -> Outcome) -> Status {
         Err(panic) => {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-            lock().report("internal", text.unwrap_or_else(|| "a panic inside the simulator".into()));
+            lock()
+                .report("internal", text.unwrap_or_else(|| "a panic inside the simulator".into()));
             UNKNOWN
         }
     }
 }
 
-/// The process's exit handlers run: the driver has shut down, and answers so to the threads that go on.
+/// The process's exit handlers run: the driver has shut down, and answers so to the threads that go
+/// on.
 static OVER: AtomicBool = AtomicBool::new(false);
 
 /// To be called at exit.

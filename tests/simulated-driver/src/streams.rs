@@ -86,7 +86,11 @@ impl Sim {
 
     /// The streams of a context.
     pub fn streams_of(&self, context: u64) -> Vec<u64> {
-        self.streams.iter().filter(|(_, stream)| stream.context == context).map(|(&id, _)| id).collect()
+        self.streams
+            .iter()
+            .filter(|(_, stream)| stream.context == context)
+            .map(|(&id, _)| id)
+            .collect()
     }
 
     /// True once the work at a point has run. Streams that are no more have run all of it.
@@ -115,7 +119,13 @@ impl Sim {
 
     /// Puts work on a stream (or into the graph that the stream is capturing), checks its accesses
     /// against earlier work, and returns its position.
-    pub fn submit(&mut self, stream: u64, label: String, work: Work, touches: Vec<Touch>) -> Outcome<u64> {
+    pub fn submit(
+        &mut self,
+        stream: u64,
+        label: String,
+        work: Work,
+        touches: Vec<Touch>,
+    ) -> Outcome<u64> {
         self.submit_after(stream, label, work, touches, Vec::new())
     }
 
@@ -134,7 +144,8 @@ impl Sim {
             return self.graphs.add_node(capture, stream, label, work, touches);
         }
         let (at, context) = (this.enqueued + 1, this.context);
-        if self.contexts.get(&context).is_some_and(|context| context.legacy_stream == Some(stream)) {
+        if self.contexts.get(&context).is_some_and(|context| context.legacy_stream == Some(stream))
+        {
             self.legacy_is_free(context)?;
         }
         let implicit = self.implicit_needs(stream);
@@ -169,7 +180,9 @@ impl Sim {
             stream.completed = stream.enqueued;
             stream.capture = None;
         }
-        self.streams.retain(|_, stream| !(stream.destroyed && stream.context == context && !stream.running));
+        self.streams.retain(|_, stream| {
+            !(stream.destroyed && stream.context == context && !stream.running)
+        });
         wake_waiters();
         wake_scheduler();
     }
@@ -222,7 +235,11 @@ pub extern "C" fn cuStreamCreate(stream: Out<Handle>, flags: u32) -> Status {
 
 /// `cuStreamCreateWithPriority`: of what could run, that of the greatest priority does.
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamCreateWithPriority(stream: Out<Handle>, flags: u32, priority: i32) -> Status {
+pub extern "C" fn cuStreamCreateWithPriority(
+    stream: Out<Handle>,
+    flags: u32,
+    priority: i32,
+) -> Status {
     create(stream, flags, priority)
 }
 

@@ -5,7 +5,9 @@
 //! to whoever had the signal before. The only thing this knows of kernels is that they run in
 //! fibers.
 
-use crate::status::{ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status};
+use crate::status::{
+    ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT, MISALIGNED_ADDRESS, Status,
+};
 use corosensei::trap::CoroutineTrapHandler;
 use std::cell::Cell;
 use std::sync::Once;
@@ -51,7 +53,8 @@ fn own_stack() {
         return;
     }
     let stack = Vec::leak(vec![0u8; STACK_BYTES]);
-    let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
+    let stack =
+        libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: STACK_BYTES };
     // SAFETY: the memory is leaked, so it is there for as long as the thread, the only one it is
     // given to.
     unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
@@ -94,7 +97,9 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         let index = SIGNALS.iter().position(|&s| s == signal).unwrap_or(0);
         let before = (&raw const BEFORE).read()[index];
         match before {
-            Some(action) if action.sa_sigaction == libc::SIG_DFL || action.sa_sigaction == libc::SIG_IGN => {
+            Some(action)
+                if action.sa_sigaction == libc::SIG_DFL || action.sa_sigaction == libc::SIG_IGN =>
+            {
                 libc::sigaction(signal, &action, std::ptr::null_mut());
             }
             Some(action) if action.sa_flags & libc::SA_SIGINFO != 0 => {
@@ -117,17 +122,24 @@ fn redirect(
     context: *mut libc::c_void,
 ) -> bool {
     // SAFETY: the kernel hands a SA_SIGINFO handler valid pointers of these types.
-    let (machine, address) =
-        unsafe { (&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext, (*info).si_addr() as usize) };
+    let (machine, address) = unsafe {
+        (&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext, (*info).si_addr() as usize)
+    };
     let stack = machine.gregs[libc::REG_RSP as usize] as usize;
     if !fiber.stack_ptr_in_bounds(stack) {
         return false;
     }
     let trap = match signal {
-        libc::SIGFPE => Trap { status: ILLEGAL_INSTRUCTION, address, what: "integer division by zero at" },
+        libc::SIGFPE => {
+            Trap { status: ILLEGAL_INSTRUCTION, address, what: "integer division by zero at" }
+        }
         libc::SIGXCPU => {
             let address = machine.gregs[libc::REG_RIP as usize] as usize;
-            Trap { status: LAUNCH_TIMEOUT, address, what: "the limit of processor time is reached at" }
+            Trap {
+                status: LAUNCH_TIMEOUT,
+                address,
+                what: "the limit of processor time is reached at",
+            }
         }
         // What the compiler puts where an address is not aligned as its type has to be.
         libc::SIGILL => Trap { status: MISALIGNED_ADDRESS, address, what: "misaligned access at" },
@@ -146,6 +158,11 @@ fn redirect(
 }
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-fn redirect(_: CoroutineTrapHandler<Ending>, _: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) -> bool {
+fn redirect(
+    _: CoroutineTrapHandler<Ending>,
+    _: i32,
+    _: *mut libc::siginfo_t,
+    _: *mut libc::c_void,
+) -> bool {
     false
 }

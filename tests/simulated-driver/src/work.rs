@@ -209,7 +209,11 @@ impl Work {
                 for i in 0..*count {
                     // SAFETY: as above.
                     unsafe {
-                        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (*to + i * width) as *mut u8, *width)
+                        std::ptr::copy_nonoverlapping(
+                            bytes.as_ptr(),
+                            (*to + i * width) as *mut u8,
+                            *width,
+                        )
                     };
                 }
             }
@@ -228,7 +232,8 @@ impl Work {
                 unsafe {
                     match width {
                         8 => AtomicU64::from_ptr(*to as *mut u64).store(*value, Ordering::Release),
-                        _ => AtomicU32::from_ptr(*to as *mut u32).store(*value as u32, Ordering::Release),
+                        _ => AtomicU32::from_ptr(*to as *mut u32)
+                            .store(*value as u32, Ordering::Release),
                     }
                 }
             }
@@ -262,11 +267,20 @@ fn shuffled(nodes: &[GraphItem], order: &mut Random) -> Vec<usize> {
 
 impl Sim {
     /// What must happen, and hold, before an item runs.
-    pub fn before(&mut self, context: u64, work: &Work, touches: &[Touch], label: &str) -> Result<(), Fault> {
+    pub fn before(
+        &mut self,
+        context: u64,
+        work: &Work,
+        touches: &[Touch],
+        label: &str,
+    ) -> Result<(), Fault> {
         match work {
             Work::Open(span) => {
                 if !span.open() {
-                    return Err(Fault { status: OUT_OF_MEMORY, text: "the host has no memory".into() });
+                    return Err(Fault {
+                        status: OUT_OF_MEMORY,
+                        text: "the host has no memory".into(),
+                    });
                 }
                 if let Some(allocation) = self.memory.at(span.start) {
                     allocation.life = Life::Here;
@@ -284,7 +298,8 @@ impl Sim {
             // A kernel that only was handed an address of freed memory does nothing wrong, and one
             // that follows it faults by itself. Peers' memory would not fault by itself.
             Work::Launch(_) => {
-                let live = |sim: &mut Sim, base| sim.memory.at(base).is_some_and(|a| a.life == Life::Here);
+                let live =
+                    |sim: &mut Sim, base| sim.memory.at(base).is_some_and(|a| a.life == Life::Here);
                 let mut here = touches.to_vec();
                 here.retain(|touch| live(self, touch.base));
                 self.check_presence(context, &here, false, label)
@@ -312,7 +327,9 @@ impl Sim {
                 let keeps = |pool| reuse && pools.get(&pool).is_some_and(Pool::keeps);
                 if let Some(damaged) = self.memory.gone(*start, point, keeps) {
                     let offset = damaged as i64 - *start as i64;
-                    let text = format!("{label}: byte {offset} relative to allocation {serial} was written");
+                    let text = format!(
+                        "{label}: byte {offset} relative to allocation {serial} was written"
+                    );
                     self.report("overrun", text);
                 }
                 self.count_bytes();
@@ -324,7 +341,8 @@ impl Sim {
 
     /// Brings the counters of bytes up to date.
     pub fn count_bytes(&mut self) {
-        let held = (0..self.devices.len()).map(|device| self.memory.usage(device).held as u64).sum();
+        let held =
+            (0..self.devices.len()).map(|device| self.memory.usage(device).held as u64).sum();
         self.stats.live_bytes = held;
         self.stats.peak_bytes = self.stats.peak_bytes.max(held);
     }

@@ -20,8 +20,8 @@ const AT_A_TIME: usize = 4;
 /// So many texts are known at most: the one that was wanted least lately is forgotten.
 const KNOWN_MAX: usize = 64;
 
-/// Work on one grammar at most, in units of the library's: by its figures some 20 ms to compile, some
-/// 15 ms a token, and 100 MB of states.
+/// Work on one grammar at most, in units of the library's: by its figures some 20 ms to compile,
+/// some 15 ms a token, and 100 MB of states.
 fn limits(limits: &mut ParserLimits) {
     limits.max_lexer_states = 50_000;
     // Whoever reads an error knows his grammar.
@@ -98,7 +98,12 @@ impl Grammars {
     /// Of a tokenizer, for a model that tells so many tokens apart. Nothing is made before it is
     /// wanted.
     pub fn new(tokenizer: Arc<Tokenizer>, vocabulary: usize) -> Arc<Grammars> {
-        Arc::new(Grammars { tokenizer, vocabulary, factory: OnceLock::new(), known: Mutex::default() })
+        Arc::new(Grammars {
+            tokenizer,
+            vocabulary,
+            factory: OnceLock::new(),
+            known: Mutex::default(),
+        })
     }
 
     /// Has a helper compile a constraint, or find it, and tell.
@@ -189,14 +194,16 @@ fn factory(tokenizer: &Tokenizer, vocabulary: usize) -> Result<ParserFactory> {
     let word = |token: u32| match tokenizer.is_mark(token) {
         // Never a part of a text.
         true => {
-            [&[TokTrie::SPECIAL_TOKEN_MARKER], tokenizer.name(token).unwrap_or_default().as_bytes()].concat()
+            [&[TokTrie::SPECIAL_TOKEN_MARKER], tokenizer.name(token).unwrap_or_default().as_bytes()]
+                .concat()
         }
         false => tokenizer.bytes(token).to_vec(),
     };
     let words: Vec<Vec<u8>> = (0..vocabulary as u32).map(word).collect();
     let trie = TokTrie::from(&TokRxInfo::new(vocabulary as u32, end), &words);
     let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-    let mut factory = ParserFactory::new_simple(&environment).map_err(|e| Error::model(e.to_string()))?;
+    let mut factory =
+        ParserFactory::new_simple(&environment).map_err(|e| Error::model(e.to_string()))?;
     factory.quiet();
     limits(factory.limits_mut());
     Ok(factory)

@@ -21,7 +21,10 @@ impl Guide {
 
     /// Which tokens may come next: a bit each, the lowest of the first word first.
     pub fn mask(&mut self) -> Result<Vec<u32>> {
-        let mask = self.0.compute_mask_or_eos().map_err(|e| Error::request(format!("the constraint: {e}")))?;
+        let mask = self
+            .0
+            .compute_mask_or_eos()
+            .map_err(|e| Error::request(format!("the constraint: {e}")))?;
         Ok(mask.as_slice().to_vec())
     }
 
@@ -70,7 +73,8 @@ impl Guided {
                 }
             }
         }));
-        *lock(&self.0.allowed) = Some(found.unwrap_or_else(|_| Err(Error::request("the constraint: a panic"))));
+        *lock(&self.0.allowed) =
+            Some(found.unwrap_or_else(|_| Err(Error::request("the constraint: a panic"))));
     }
 
     /// True where what is allowed next is not known yet.
@@ -80,7 +84,9 @@ impl Guided {
 
     /// What is allowed next, as it was found.
     pub fn mask(&self) -> Result<Vec<u32>> {
-        lock(&self.0.allowed).clone().unwrap_or_else(|| Err(Error::request("the constraint: nothing is known")))
+        lock(&self.0.allowed)
+            .clone()
+            .unwrap_or_else(|| Err(Error::request("the constraint: nothing is known")))
     }
 
     /// The token that was chosen. True where nothing can follow.

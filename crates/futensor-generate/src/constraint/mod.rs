@@ -1,8 +1,8 @@
-//! What a text has to be like: a regular expression or a JSON schema. At each place the grammar says
-//! which tokens may follow, and the device chooses among those.
+//! What a text has to be like: a regular expression or a JSON schema. At each place the grammar
+//! says which tokens may follow, and the device chooses among those.
 //!
-//! Constraints come from anybody. They are compiled on helper threads, once for each text (`grammar`);
-//! what an answer may go on with is found there too (`guide`).
+//! Constraints come from anybody. They are compiled on helper threads, once for each text
+//! (`grammar`); what an answer may go on with is found there too (`guide`).
 
 mod grammar;
 mod guide;
@@ -20,9 +20,10 @@ use serde_json::Value;
 pub enum Constraint {
     /// A regular expression that matches the whole text; of 8 KiB at most.
     Regex(String),
-    /// A JSON schema that the text, as JSON, is valid against; of 128 KiB and nested 64 deep at most,
-    /// with 2,048 properties an object. Properties come in the schema's order, which `serde_json` keeps in every program that has
-    /// this package: `llguidance` turns its feature `preserve_order` on.
+    /// A JSON schema that the text, as JSON, is valid against; of 128 KiB and nested 64 deep at
+    /// most, with 2,048 properties an object. Properties come in the schema's order, which
+    /// `serde_json` keeps in every program that has this package: `llguidance` turns its feature
+    /// `preserve_order` on.
     JsonSchema(serde_json::Value),
 }
 
@@ -32,8 +33,8 @@ const REGEX_MAX: usize = 8 << 10;
 const SCHEMA_MAX: usize = 128 << 10;
 /// Lists and objects within each other at most.
 const DEPTH_MAX: usize = 64;
-/// Members of one object at most: 2,048 properties that may be left out take half a second to compile,
-/// and four times as many sixteen times as long.
+/// Members of one object at most: 2,048 properties that may be left out take half a second to
+/// compile, and four times as many sixteen times as long.
 const MEMBERS_MAX: usize = 2048;
 /// The digits of a `multipleOf`, as a number, at most: there is a state for each remainder.
 const MULTIPLE_MAX: u64 = 9_999;
@@ -67,7 +68,10 @@ fn measure(schema: &Value) -> Result<()> {
             match value {
                 Value::Array(values) => below.extend(values),
                 Value::Object(values) if values.len() > MEMBERS_MAX => {
-                    return no(format!("an object of {} members, of {MEMBERS_MAX} at most", values.len()));
+                    return no(format!(
+                        "an object of {} members, of {MEMBERS_MAX} at most",
+                        values.len()
+                    ));
                 }
                 Value::Object(values) => {
                     if let Some(Value::Number(number)) = values.get("multipleOf")
@@ -94,5 +98,9 @@ fn digits(number: &str) -> u64 {
         return u64::MAX;
     }
     let digits: String = number.chars().filter(char::is_ascii_digit).collect();
-    digits.trim_start_matches('0').parse().unwrap_or(if digits.contains(|c| c != '0') { u64::MAX } else { 0 })
+    digits.trim_start_matches('0').parse().unwrap_or(if digits.contains(|c| c != '0') {
+        u64::MAX
+    } else {
+        0
+    })
 }

@@ -24,8 +24,9 @@ fn follow(constraint: Constraint, prefer: impl Fn(&[u32]) -> u32) -> String {
     let (mut guide, mut mask): (Guide, _) = compile(&grammars(), constraint).unwrap().begin();
     let mut text = Vec::new();
     for _ in 0..200 {
-        let allowed: Vec<u32> =
-            (0..tokenizer.len() as u32).filter(|&t| mask[t as usize / 32] >> (t % 32) & 1 == 1).collect();
+        let allowed: Vec<u32> = (0..tokenizer.len() as u32)
+            .filter(|&t| mask[t as usize / 32] >> (t % 32) & 1 == 1)
+            .collect();
         let token = prefer(&allowed);
         assert!(allowed.contains(&token), "some token is allowed");
         if tokenizer.ends().contains(&token) {
@@ -60,7 +61,8 @@ fn a_text_that_follows_a_grammar_is_of_it() {
 
 /// A schema in which this many lists are within each other.
 fn nested(depth: usize) -> Value {
-    (0..depth).fold(json!({ "type": "string" }), |inner, _| json!({ "type": "array", "items": inner }))
+    (0..depth)
+        .fold(json!({ "type": "string" }), |inner, _| json!({ "type": "array", "items": inner }))
 }
 
 #[test]
@@ -76,7 +78,10 @@ fn what_is_no_grammar_is_the_requests_error() {
         (Constraint::JsonSchema(nested(64)), "nested more than 64 deep"),
         (Constraint::JsonSchema(nested(2_000)), "nested more than 64 deep"),
         (Constraint::JsonSchema(json!({ "properties": wide })), "an object of 2049 members"),
-        (Constraint::JsonSchema(json!({ "type": "number", "multipleOf": 100.03 })), "multiples of 100.03"),
+        (
+            Constraint::JsonSchema(json!({ "type": "number", "multipleOf": 100.03 })),
+            "multiples of 100.03",
+        ),
     ] {
         for _ in 0..2 {
             let error = compile(&grammars, wrong.clone()).err().unwrap();
@@ -134,15 +139,22 @@ fn random_expressions_and_schemas_end_soon_with_a_grammar_or_an_error() {
     for seed in seeds {
         let mut state = seed;
         let mut pick = |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
         let pieces = [
-            "a", "[^b]", ".*", "(", ")", "|", "{3}", "{0,40}", "+", "?", "\\d", "/", "\n", "\"", "é", "&", "~",
+            "a", "[^b]", ".*", "(", ")", "|", "{3}", "{0,40}", "+", "?", "\\d", "/", "\n", "\"",
+            "é", "&", "~",
         ];
-        let regex: String = (0..1 + pick(30)).map(|_| pieces[pick(pieces.len() as u64) as usize]).collect();
-        let constraint =
-            if pick(2) == 0 { Constraint::Regex(regex) } else { Constraint::JsonSchema(schema(&mut pick, 5)) };
+        let regex: String =
+            (0..1 + pick(30)).map(|_| pieces[pick(pieces.len() as u64) as usize]).collect();
+        let constraint = if pick(2) == 0 {
+            Constraint::Regex(regex)
+        } else {
+            Constraint::JsonSchema(schema(&mut pick, 5))
+        };
         let begin = Instant::now();
         let compiled = compile(&grammars, constraint.clone());
         assert!(compiled.err().is_none_or(|e| e.is_request()), "FUTENSOR_SEED={seed}");
@@ -159,10 +171,15 @@ fn schema(pick: &mut impl FnMut(u64) -> u64, depth: usize) -> Value {
     };
     for _ in 0..1 + pick(3) {
         let (key, value) = match pick(12) {
-            0 => ("type", json!(["object", "array", "string", "integer", "nothing"][pick(5) as usize])),
+            0 => (
+                "type",
+                json!(["object", "array", "string", "integer", "nothing"][pick(5) as usize]),
+            ),
             1 => ("properties", json!({ "a": inner(pick), "b": inner(pick) })),
             2 => ("items", inner(pick)),
-            3 => ("$ref", json!(["#", "#/$defs/x", "#/$defs/y", "#/properties/a"][pick(4) as usize])),
+            3 => {
+                ("$ref", json!(["#", "#/$defs/x", "#/$defs/y", "#/properties/a"][pick(4) as usize]))
+            }
             4 => ("$defs", json!({ "x": inner(pick), "y": { "$ref": "#/$defs/x" } })),
             5 => ("allOf", json!([inner(pick), inner(pick)])),
             6 => ("anyOf", json!([inner(pick), inner(pick)])),

@@ -63,8 +63,8 @@ impl<R: Runner> Driver<R> {
         &self.shared
     }
 
-    /// Does all there is to do. When to look again at the latest, if ever; `None` where the engine is
-    /// closed.
+    /// Does all there is to do. When to look again at the latest, if ever; `None` where the engine
+    /// is closed.
     pub fn poll(&mut self, cx: &mut Context<'_>, now: Duration) -> Option<Option<Duration>> {
         loop {
             if self.shared.closed.load(Acquire) {
@@ -219,7 +219,11 @@ impl<R: Runner> Driver<R> {
             Event::Late { id } => self.fail(id, Error::deadline()),
             Event::Failed { id } => self.fail(id, Error::ended()),
             Event::Token { id, choice, last } => {
-                let token = self.clients.get_mut(&id).zip(choices.get(choice)).map(|(c, t)| c.token(t, last));
+                let token = self
+                    .clients
+                    .get_mut(&id)
+                    .zip(choices.get(choice))
+                    .map(|(c, t)| c.token(t, last));
                 match token {
                     Some(Ok(token)) => {
                         self.deliver(id, token);

@@ -194,7 +194,9 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         lock(&shared.stats).pages = limits.pages;
         let driver = Driver::new(shared.clone(), limits.clone(), steps, options.buffer);
-        let spawned = std::thread::Builder::new().name("futensor-generate".into()).spawn(move || live(driver));
+        let spawned = std::thread::Builder::new()
+            .name("futensor-generate".into())
+            .spawn(move || live(driver));
         spawned.map_err(|e| Error::busy(format!("no thread: {e}")))?;
         let grammars = Grammars::new(model.tokenizer().clone(), model.vocabulary());
         let handle = Handle { shared, model, limits, options, grammars };
@@ -221,12 +223,12 @@ impl Engine {
     /// thread.
     ///
     /// # Errors
-    /// Where the request cannot be carried out. A constraint that cannot be compiled is the stream's
-    /// first item.
+    /// Where the request cannot be carried out. A constraint that cannot be compiled is the
+    /// stream's first item.
     ///
     /// # Cancel safety
-    /// Dropping the stream ends the request: its slot and its pages are free when the step under way
-    /// is through.
+    /// Dropping the stream ends the request: its slot and its pages are free when the step under
+    /// way is through.
     pub fn generate(&self, request: Request) -> Result<Tokens> {
         let job = self.job(&request)?;
         self.submit(request, job)
@@ -275,12 +277,17 @@ impl Engine {
         request.sampling.check()?;
         let no = |text: String| Err(Error::request(text));
         if let Some(n) = request.logprobs.filter(|&n| n > ALTERNATIVES) {
-            return no(format!("log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"));
+            return no(format!(
+                "log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"
+            ));
         }
-        let (words, bytes) = (request.stop.len(), request.stop.iter().map(String::len).max().unwrap_or(0));
+        let (words, bytes) =
+            (request.stop.len(), request.stop.iter().map(String::len).max().unwrap_or(0));
         if words > STOPS_MAX || bytes > STOP_BYTES_MAX {
             let most = format!("{STOPS_MAX} of {STOP_BYTES_MAX} bytes at most");
-            return no(format!("{words} stop words, the longest of {bytes} bytes, and there may be {most}"));
+            return no(format!(
+                "{words} stop words, the longest of {bytes} bytes, and there may be {most}"
+            ));
         }
         let (prompt, context) = (request.prompt.len(), self.context());
         let tokens = request.tokens_max.unwrap_or_else(|| context.saturating_sub(prompt).max(1));
@@ -355,7 +362,9 @@ fn live<R: Runner>(mut driver: Driver<R>) {
     let waker = Waker::from(shared.clone());
     loop {
         shared.bell.rung.store(false, Release);
-        let Some(deadline) = driver.poll(&mut Context::from_waker(&waker), shared.now()) else { return };
+        let Some(deadline) = driver.poll(&mut Context::from_waker(&waker), shared.now()) else {
+            return;
+        };
         while !shared.bell.rung.load(Acquire) {
             match deadline.map(|at| at.saturating_sub(shared.now())) {
                 None => std::thread::park(),

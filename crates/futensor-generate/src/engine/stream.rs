@@ -84,11 +84,16 @@ impl Stream for Tokens {
         if let Some(next) = self.next() {
             return Poll::Ready(next);
         }
-        // Wakers are copied and dropped while nobody else needs the lock: both are the reader's code.
+        // Wakers are copied and dropped while nobody else needs the lock: both are the reader's
+        // code.
         let waker = cx.waker().clone();
         let before = {
             let state = &mut *lock(&self.channel.0);
-            if state.unread.is_empty() && !state.ended { state.waker.replace(waker) } else { Some(waker) }
+            if state.unread.is_empty() && !state.ended {
+                state.waker.replace(waker)
+            } else {
+                Some(waker)
+            }
         };
         drop(before);
         self.next().map_or(Poll::Pending, Poll::Ready)

@@ -1,6 +1,6 @@
 //! The engine on a model that a seed moves: requests that come, read slowly, hang up and are late;
-//! steps that fail. The model keeps tokens in its pages and chooses by what it finds there, so a page
-//! that is given to two, freed too early or shared wrongly shows in somebody's tokens.
+//! steps that fail. The model keeps tokens in its pages and chooses by what it finds there, so a
+//! page that is given to two, freed too early or shared wrongly shows in somebody's tokens.
 
 use super::driver::{Client, Driver};
 use super::stream::{Channel, Tokens};
@@ -92,8 +92,10 @@ impl Runner for Simulated {
         let mut choices = Vec::new();
         for (row, token) in tokens.into_iter().filter(|(row, _)| row.chooses) {
             let table = &step.tables[&row.slot];
-            let at = |k: usize| self.kept[table[k / self.page] as usize * self.page + k % self.page];
-            let seen: Vec<u32> = (0..=row.position).map(|k| at(k).expect("it was written")).collect();
+            let at =
+                |k: usize| self.kept[table[k / self.page] as usize * self.page + k % self.page];
+            let seen: Vec<u32> =
+                (0..=row.position).map(|k| at(k).expect("it was written")).collect();
             assert_eq!(seen.last(), Some(&token));
             self.last[row.slot] = next(&seen);
             choices.push(Choice { token: next(&seen), ..Choice::default() });
@@ -170,7 +172,13 @@ impl Run {
         Run { shared, driver, world, tokenizer, next: 0 }
     }
 
-    fn ask(&mut self, prompt: Vec<u32>, most: usize, deadline: Option<Duration>, one_by_one: bool) -> Asker {
+    fn ask(
+        &mut self,
+        prompt: Vec<u32>,
+        most: usize,
+        deadline: Option<Duration>,
+        one_by_one: bool,
+    ) -> Asker {
         self.ask_with(prompt, most, deadline, one_by_one, None)
     }
 
@@ -223,7 +231,8 @@ fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
     let buffer = 1 + pick(4) as usize;
     let mut run = Run::new(limits, buffer, tokenizer.clone());
     let cx = &mut Context::from_waker(Waker::noop());
-    let (mut askers, mut now, mut to_come, mut faults) = (Vec::new(), Duration::ZERO, 3 + pick(8), false);
+    let (mut askers, mut now, mut to_come, mut faults) =
+        (Vec::new(), Duration::ZERO, 3 + pick(8), false);
     for round in 0.. {
         assert!(round < 5_000, "somebody waits for ever");
         if to_come > 0 && pick(3) == 0 {
@@ -300,7 +309,9 @@ fn what_is_open_when_the_thread_ends_ends_with_an_error() {
     assert!(run.driver.poll(cx, Duration::ZERO).is_none());
     drop(run.driver);
     for asker in [&mut taken, &mut sent] {
-        let Poll::Ready(Some(Err(error))) = Pin::new(&mut asker.tokens).poll_next(cx) else { panic!("no end") };
+        let Poll::Ready(Some(Err(error))) = Pin::new(&mut asker.tokens).poll_next(cx) else {
+            panic!("no end")
+        };
         assert!(error.is_ended());
         assert!(matches!(Pin::new(&mut asker.tokens).poll_next(cx), Poll::Ready(None)));
     }
@@ -338,7 +349,8 @@ fn a_waker_or_a_grammar_that_takes_long_holds_nobody_up() {
         let compiled = grammar.then(|| {
             let (tell, told) = std::sync::mpsc::channel();
             let any = Constraint::Regex("(.|\n)*".into());
-            Grammars::new(tokenizer.clone(), tokenizer.len()).compile(any, move |g| tell.send(g).unwrap());
+            Grammars::new(tokenizer.clone(), tokenizer.len())
+                .compile(any, move |g| tell.send(g).unwrap());
             told.recv().unwrap().unwrap()
         });
         // Nobody finds what it begins with.

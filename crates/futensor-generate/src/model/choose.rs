@@ -1,8 +1,8 @@
 //! The next tokens, from logits, on the device: the host need not know them for the step that
 //! follows.
 //!
-//! A token is drawn from its candidates by one random number, which the host makes from the request's
-//! seed. Rows do not see each other.
+//! A token is drawn from its candidates by one random number, which the host makes from the
+//! request's seed. Rows do not see each other.
 
 use crate::sampling::{ALTERNATIVES, CANDIDATES};
 use futensor::{TensorFuture, cat};

@@ -67,7 +67,9 @@ impl Config {
     pub(crate) fn from_json(json: &Value) -> Result<Config> {
         let kind = json["model_type"].as_str().unwrap_or("");
         if !matches!(kind, "llama" | "mistral") {
-            return Err(Error::model(format!("a model of type {kind:?} is not known: \"llama\" is")));
+            return Err(Error::model(format!(
+                "a model of type {kind:?} is not known: \"llama\" is"
+            )));
         }
         let missing = |key: &str| Error::model(format!("config.json says no {key}"));
         let size = |key: &str| json[key].as_u64().map(|n| n as usize).ok_or_else(|| missing(key));
@@ -84,8 +86,11 @@ impl Config {
         // Newer files have it all in one.
         let base = json["rope_theta"].as_f64().or(json["rope_parameters"]["rope_theta"].as_f64());
         let base = base.unwrap_or(10_000.0);
-        let scaling =
-            if json["rope_scaling"].is_object() { &json["rope_scaling"] } else { &json["rope_parameters"] };
+        let scaling = if json["rope_scaling"].is_object() {
+            &json["rope_scaling"]
+        } else {
+            &json["rope_parameters"]
+        };
         let mut config = Config {
             width,
             layers: size("num_hidden_layers")?,
@@ -107,7 +112,9 @@ impl Config {
     pub(crate) fn from_gguf(metadata: &gguf::Metadata) -> Result<Config> {
         let kind = metadata.get("general.architecture").and_then(|v| v.as_str()).unwrap_or("");
         if kind != "llama" {
-            return Err(Error::model(format!("a model of architecture {kind:?} is not known: \"llama\" is")));
+            return Err(Error::model(format!(
+                "a model of architecture {kind:?} is not known: \"llama\" is"
+            )));
         }
         let value = |key: &str| metadata.get(&format!("llama.{key}"));
         let missing = |key: &str| Error::model(format!("the file says no llama.{key}"));
@@ -126,10 +133,14 @@ impl Config {
         }
         let scaling = match value("rope.scaling.type").and_then(|v| v.as_str()).unwrap_or("none") {
             "none" => Scaling::None,
-            "linear" => {
-                Scaling::Linear(number("rope.scaling.factor").ok_or_else(|| missing("rope.scaling.factor"))?)
+            "linear" => Scaling::Linear(
+                number("rope.scaling.factor").ok_or_else(|| missing("rope.scaling.factor"))?,
+            ),
+            other => {
+                return Err(Error::model(format!(
+                    "positions scaled by {other:?} are not supported"
+                )));
             }
-            other => return Err(Error::model(format!("positions scaled by {other:?} are not supported"))),
         };
         let base = number("rope.freq_base").unwrap_or(10_000.0);
         let epsilon = "attention.layer_norm_rms_epsilon";
@@ -147,8 +158,15 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<()> {
-        let sizes =
-            [self.width, self.layers, self.heads, self.kv_heads, self.head, self.feed_forward, self.context];
+        let sizes = [
+            self.width,
+            self.layers,
+            self.heads,
+            self.kv_heads,
+            self.head,
+            self.feed_forward,
+            self.context,
+        ];
         let wrong = |text: String| Err(Error::model(text));
         if sizes.iter().any(|&n| n == 0 || n > 1 << 24) {
             return wrong(format!("a model of such sizes cannot be: {self:?}"));
@@ -160,9 +178,11 @@ impl Config {
             return wrong(format!("a head of {} elements has no pairs", self.head));
         }
         match &self.rope.scaling {
-            Scaling::Each(factors) if factors.len() != self.head / 2 => {
-                wrong(format!("{} factors of frequencies for heads of {}", factors.len(), self.head))
-            }
+            Scaling::Each(factors) if factors.len() != self.head / 2 => wrong(format!(
+                "{} factors of frequencies for heads of {}",
+                factors.len(),
+                self.head
+            )),
             _ => Ok(()),
         }
     }
@@ -171,8 +191,9 @@ impl Config {
 /// Of `rope_scaling` in a `config.json`.
 fn scaling_of(json: &Value, base: f64, head: usize) -> Result<Scaling> {
     let kind = json["rope_type"].as_str().or(json["type"].as_str()).unwrap_or("default");
-    let number =
-        |key: &str| json[key].as_f64().ok_or_else(|| Error::model(format!("rope_scaling says no {key}")));
+    let number = |key: &str| {
+        json[key].as_f64().ok_or_else(|| Error::model(format!("rope_scaling says no {key}")))
+    };
     Ok(match kind {
         "default" => Scaling::None,
         "linear" => Scaling::Linear(number("factor")?),
@@ -188,7 +209,9 @@ fn scaling_of(json: &Value, base: f64, head: usize) -> Result<Scaling> {
             };
             Scaling::Each(plain.frequencies(head).into_iter().map(of).collect())
         }
-        other => return Err(Error::model(format!("positions scaled by {other:?} are not supported"))),
+        other => {
+            return Err(Error::model(format!("positions scaled by {other:?} are not supported")));
+        }
     })
 }
 
@@ -205,7 +228,10 @@ mod tests {
     #[test]
     fn a_configuration_is_read_and_what_cannot_be_is_refused() {
         let config = Config::from_json(&llama()).unwrap();
-        assert_eq!((config.head, config.rope.base, config.rope.scaling), (16, 10_000.0, Scaling::None));
+        assert_eq!(
+            (config.head, config.rope.base, config.rope.scaling),
+            (16, 10_000.0, Scaling::None)
+        );
         for (key, value, says) in [
             ("model_type", json!("gpt2"), "\"gpt2\""),
             ("hidden_size", json!(null), "no hidden_size"),

@@ -69,7 +69,11 @@ impl State {
             let (config, device) = (&model.config, &model.device);
             device.zeros_dtype([config.layers, pages, page, config.kv_heads, config.head], KEPT)
         };
-        State { keys: all(), values: all(), last: model.device.zeros_dtype([slots + 1], DType::I64) }
+        State {
+            keys: all(),
+            values: all(),
+            last: model.device.zeros_dtype([slots + 1], DType::I64),
+        }
     }
 }
 
@@ -88,10 +92,12 @@ impl Llama {
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
                 unreachable!("a product for each of three weights")
             };
-            let turn = |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
+            let turn =
+                |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
             let (query, key) = (turn(query), turn(key));
             (keys, values) = (put(keys, places.i(l), key), put(values, places.i(l), heads(value)));
-            let seen = query.paged_attention(keys.i(l), values.i(l), &rows.tables, &rows.lengths, ());
+            let seen =
+                query.paged_attention(keys.i(l), values.i(l), &rows.tables, &rows.lengths, ());
             x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
             let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
             let [gate, up] = &layer.gate_up.linear(&h)[..] else {

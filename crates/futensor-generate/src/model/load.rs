@@ -76,11 +76,16 @@ struct Parts {
 
 impl Parts {
     fn weight(&mut self, part: Part, out: usize, into: usize) -> Result<Weight> {
-        let weight =
-            self.find(part)?.ok_or_else(|| Error::model(format!("there is no {}", (self.name)(part))))?;
+        let weight = self
+            .find(part)?
+            .ok_or_else(|| Error::model(format!("there is no {}", (self.name)(part))))?;
         match &weight.dims()[..] {
             dims if dims == [out, into] => Ok(weight),
-            dims => Err(Error::model(format!("{} is {dims:?}, not {:?}", (self.name)(part), [out, into]))),
+            dims => Err(Error::model(format!(
+                "{} is {dims:?}, not {:?}",
+                (self.name)(part),
+                [out, into]
+            ))),
         }
     }
 
@@ -88,10 +93,15 @@ impl Parts {
     fn find(&mut self, part: Part) -> Result<Option<Weight>> {
         Ok(match self.tensors.remove(&(self.name)(part)) {
             Some(weight) if weight.dims().len() != 2 => {
-                return Err(Error::model(format!("{} is {:?}, no matrix", (self.name)(part), weight.dims())));
+                return Err(Error::model(format!(
+                    "{} is {:?}, no matrix",
+                    (self.name)(part),
+                    weight.dims()
+                )));
             }
             Some(Weight::Dense(x)) => {
-                let halves = [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
+                let halves =
+                    [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
                 // Rows that are no whole blocks are none that a format has.
                 let packed = halves.and_then(|format| Quantized::from_tensor(&x, format).ok());
                 Some(packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from))
@@ -102,7 +112,10 @@ impl Parts {
 
     fn norm(&mut self, part: Part, width: usize) -> Result<TensorFuture> {
         let name = (self.name)(part);
-        let norm = self.tensors.remove(&name).ok_or_else(|| Error::model(format!("there is no {name}")))?;
+        let norm = self
+            .tensors
+            .remove(&name)
+            .ok_or_else(|| Error::model(format!("there is no {name}")))?;
         match norm.dense().dims() {
             &[n] if n == width => Ok(norm.dense().to_dtype(DType::F32)),
             dims => Err(Error::model(format!("{name} is {dims:?}, not {:?}", [width]))),
@@ -112,7 +125,8 @@ impl Parts {
     fn all(mut self, config: &Config) -> Result<Weights> {
         let (width, inner) = (config.width, config.feed_forward);
         let (queries, keys) = (config.heads * config.head, config.kv_heads * config.head);
-        let embedding = self.find(Part::Embedding)?.ok_or_else(|| Error::model("there is no embedding"))?;
+        let embedding =
+            self.find(Part::Embedding)?.ok_or_else(|| Error::model("there is no embedding"))?;
         if embedding.dims()[1] != width {
             return Err(Error::model(format!(
                 "the embedding is {:?} for a width of {width}",
@@ -179,8 +193,8 @@ impl Llama {
     /// Of a GGUF file: its weights as they are, its tokenizer, its chat template.
     ///
     /// # Errors
-    /// Where the file is missing or broken, the model is none that is known, or its parts do not fit
-    /// each other.
+    /// Where the file is missing or broken, the model is none that is known, or its parts do not
+    /// fit each other.
     pub async fn from_gguf(device: &Device, path: impl AsRef<Path>) -> Result<Llama> {
         let path = path.as_ref();
         // It names the file.
@@ -188,7 +202,10 @@ impl Llama {
         let file = gguf::open(path).await.map_err(wrong)?;
         let mut config = Config::from_gguf(file.metadata())?;
         let vocabulary = Vocabulary::from_gguf(file.metadata())?;
-        let source = file.metadata().get("tokenizer.chat_template").and_then(|s| s.as_str().map(String::from));
+        let source = file
+            .metadata()
+            .get("tokenizer.chat_template")
+            .and_then(|s| s.as_str().map(String::from));
         let made = outside().work(move || {
             let tokenizer = vocabulary.tokenizer()?;
             let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
@@ -231,13 +248,13 @@ impl Folder {
         let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
         let source = match read("chat_template.jinja") {
             Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
-            Err(_) => {
-                json("tokenizer_config.json").ok().and_then(|c| c["chat_template"].as_str().map(String::from))
-            }
+            Err(_) => json("tokenizer_config.json")
+                .ok()
+                .and_then(|c| c["chat_template"].as_str().map(String::from)),
         };
         let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
-        let files =
-            std::fs::read_dir(folder).map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
+        let files = std::fs::read_dir(folder)
+            .map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
         let has_tensors = |path: &PathBuf| path.extension().is_some_and(|e| e == "safetensors");
         let files = files.flatten().map(|f| f.path()).filter(has_tensors).collect();
         let tied = config_json["tie_word_embeddings"] == true;

@@ -60,8 +60,8 @@ pub struct Choice {
     pub alternatives: Vec<(u32, f32)>,
 }
 
-/// A Llama-like language model with its tokenizer: grouped heads, rotary positions, RMS norms, gated
-/// feed-forward blocks.
+/// A Llama-like language model with its tokenizer: grouped heads, rotary positions, RMS norms,
+/// gated feed-forward blocks.
 pub struct Llama {
     device: Device,
     config: Config,
@@ -80,7 +80,8 @@ impl Llama {
     ) -> Result<Llama> {
         let vocabulary = weights.vocabulary();
         if tokenizer.len() > vocabulary {
-            let text = format!("a tokenizer of {} tokens for a model of {vocabulary}", tokenizer.len());
+            let text =
+                format!("a tokenizer of {} tokens for a model of {vocabulary}", tokenizer.len());
             return Err(Error::model(text));
         }
         let tokenizer = Arc::new(tokenizer);
@@ -97,8 +98,8 @@ impl Llama {
         &self.config
     }
 
-    /// Bytes of the device's memory that its weights take: as many as in its file, but that halves and
-    /// quantised weights have rows filled up to a multiple of sixteen.
+    /// Bytes of the device's memory that its weights take: as many as in its file, but that halves
+    /// and quantised weights have rows filled up to a multiple of sixteen.
     pub fn bytes(&self) -> usize {
         self.weights.bytes()
     }
@@ -121,14 +122,21 @@ impl Llama {
     /// What its steps share.
     pub(crate) fn limits(&self, options: &crate::Options) -> Result<Limits> {
         let page = options.page.clamp(1, 1024);
-        let bytes =
-            2 * self.config.layers * self.config.kv_heads * self.config.head * page * forward::KEPT.size();
+        let bytes = 2
+            * self.config.layers
+            * self.config.kv_heads
+            * self.config.head
+            * page
+            * forward::KEPT.size();
         let context = options.context.min(self.config.context);
         let slots = options.slots.clamp(1, 1024);
         // More than all slots could fill is of no use.
         let pages = (options.pages_bytes / bytes).min(slots * context.div_ceil(page));
         if pages == 0 {
-            let text = format!("{} bytes for keys and values, and a page has {bytes}", options.pages_bytes);
+            let text = format!(
+                "{} bytes for keys and values, and a page has {bytes}",
+                options.pages_bytes
+            );
             return Err(Error::request(text));
         }
         // Nor are more rows than all slots have tokens.

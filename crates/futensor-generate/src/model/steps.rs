@@ -1,7 +1,8 @@
 //! A step of the scheduler's as one call of a region: packed rows in, tokens out.
 //!
-//! Rows are filled up to one of some sizes, so that few plans are made. A row that only fills up has
-//! token 0 at position 0, of page 0 and of a slot that is nobody's; nobody reads what comes of it.
+//! Rows are filled up to one of some sizes, so that few plans are made. A row that only fills up
+//! has token 0 at position 0, of page 0 and of a slot that is nobody's; nobody reads what comes of
+//! it.
 
 use super::choose::{self, Wishes};
 use super::forward::{Angles, Rows, State};
@@ -41,8 +42,8 @@ type Call = Region<'static, (State, Kind, Vec<TensorFuture>), (State, Vec<Tensor
 /// Plans for all sizes of steps that come again and again.
 const PLANS_MAX: usize = 256;
 
-/// A step's numbers, a row each beside the tables of pages: token, slot, place, position, and which rows
-/// choose.
+/// A step's numbers, a row each beside the tables of pages: token, slot, place, position, and which
+/// rows choose.
 const ROWS: usize = 5;
 
 /// The model as a runner of steps.
@@ -175,8 +176,9 @@ impl Steps {
         for (k, wish) in wishes.iter().enumerate() {
             let s = &wish.sampling;
             let top_k = if s.top_k == 0 { CANDIDATES } else { s.top_k } as f32;
-            for (at, value) in
-                [s.temperature, s.top_p, wish.draw, s.repetition_penalty, top_k].into_iter().enumerate()
+            for (at, value) in [s.temperature, s.top_p, wish.draw, s.repetition_penalty, top_k]
+                .into_iter()
+                .enumerate()
             {
                 floats[at * m + k] = value;
             }
@@ -217,7 +219,9 @@ impl Runner for Steps {
 
     fn queue(&mut self, step: &Step, wishes: &[Wish]) -> Self::Flight {
         let (kind, inputs) = self.inputs(step, wishes);
-        let Some(state) = self.state.take() else { return Box::pin(async { Err(crate::Error::ended()) }) };
+        let Some(state) = self.state.take() else {
+            return Box::pin(async { Err(crate::Error::ended()) });
+        };
         let (state, told) = self.call.call((state, kind, inputs));
         self.state = Some(state);
         let choosing = wishes.len();
@@ -230,18 +234,25 @@ impl Runner for Steps {
         }
         let tokens = told[0].to_vec::<i64>();
         let logprobs = (told.len() > 1).then(|| {
-            (told[1].to_vec::<f32>(), told[2].to_vec::<f32>(), told[3].to_vec::<i64>(), told[2].dims()[1])
+            (
+                told[1].to_vec::<f32>(),
+                told[2].to_vec::<f32>(),
+                told[3].to_vec::<i64>(),
+                told[2].dims()[1],
+            )
         });
         Box::pin(async move {
             let plain = |token: i64| Choice { token: token as u32, ..Choice::default() };
-            let mut choices: Vec<Choice> = tokens.await?.into_iter().take(choosing).map(plain).collect();
+            let mut choices: Vec<Choice> =
+                tokens.await?.into_iter().take(choosing).map(plain).collect();
             if let Some((own, values, tokens, each)) = logprobs {
                 let (own, values, tokens) = (own.await?, values.await?, tokens.await?);
                 for (k, choice) in choices.iter_mut().enumerate() {
                     choice.logprob = own[k];
                     let row = k * each..(k + 1) * each;
                     let pairs = tokens[row.clone()].iter().zip(&values[row]);
-                    choice.alternatives = pairs.map(|(&token, &value)| (token as u32, value)).collect();
+                    choice.alternatives =
+                        pairs.map(|(&token, &value)| (token as u32, value)).collect();
                 }
             }
             Ok(choices)

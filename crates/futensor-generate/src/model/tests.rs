@@ -1,5 +1,5 @@
-//! A small model of random weights: beside the same arithmetic in plain loops of float64, and beside
-//! itself in other company.
+//! A small model of random weights: beside the same arithmetic in plain loops of float64, and
+//! beside itself in other company.
 
 use super::load::testing;
 use super::*;
@@ -60,7 +60,8 @@ fn tensors(device: &Device, format: Option<Format>) -> BTreeMap<String, Weight> 
 
 fn llama(format: Option<Format>) -> Llama {
     let device = Device::cpu_with(CpuOptions::default());
-    testing::llama(&device, config(), tensors(&device, format), vocabulary().tokenizer().unwrap()).unwrap()
+    testing::llama(&device, config(), tensors(&device, format), vocabulary().tokenizer().unwrap())
+        .unwrap()
 }
 
 fn engine(format: Option<Format>, options: Options) -> Engine {
@@ -85,7 +86,8 @@ struct Plain(BTreeMap<String, (Vec<f64>, usize)>);
 
 impl Plain {
     fn new(tensors: &BTreeMap<String, Weight>) -> Plain {
-        let values = |x: TensorFuture| block_on(x.to_dtype(futensor::DType::F64).to_vec::<f64>()).unwrap();
+        let values =
+            |x: TensorFuture| block_on(x.to_dtype(futensor::DType::F64).to_vec::<f64>()).unwrap();
         let of = |w: &Weight| (values(w.dense()), *w.dims().last().unwrap());
         Plain(tensors.iter().map(|(name, w)| (name.clone(), of(w))).collect())
     }
@@ -97,7 +99,8 @@ impl Plain {
     }
 
     fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
-        let scale = (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + config().epsilon).sqrt();
+        let scale =
+            (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64 + config().epsilon).sqrt();
         x.iter().zip(&self.0[&format!("{name}.weight")].0).map(|(v, w)| v / scale * w).collect()
     }
 
@@ -106,7 +109,8 @@ impl Plain {
         let frequencies = config().rope.frequencies(head);
         for (pair, k) in x.chunks_mut(2).zip((0..head / 2).cycle()) {
             let (sine, cosine) = (at as f64 * frequencies[k]).sin_cos();
-            (pair[0], pair[1]) = (pair[0] * cosine - pair[1] * sine, pair[0] * sine + pair[1] * cosine);
+            (pair[0], pair[1]) =
+                (pair[0] * cosine - pair[1] * sine, pair[0] * sine + pair[1] * cosine);
         }
     }
 
@@ -120,14 +124,16 @@ impl Plain {
             for (k, (keys, values)) in kept.iter_mut().enumerate() {
                 let name = |part: &str| format!("blk.{k}.{part}");
                 let h = self.norm(&name("attn_norm"), &x);
-                let (mut query, mut key) = (self.times(&name("attn_q"), &h), self.times(&name("attn_k"), &h));
+                let (mut query, mut key) =
+                    (self.times(&name("attn_q"), &h), self.times(&name("attn_k"), &h));
                 Plain::turn(&mut query, at);
                 Plain::turn(&mut key, at);
                 keys.push(key);
                 values.push(self.times(&name("attn_v"), &h));
                 let mut seen = Vec::new();
                 for (j, query) in query.chunks(c.head).enumerate() {
-                    let own = j / (c.heads / c.kv_heads) * c.head..(j / (c.heads / c.kv_heads) + 1) * c.head;
+                    let own = j / (c.heads / c.kv_heads) * c.head
+                        ..(j / (c.heads / c.kv_heads) + 1) * c.head;
                     let score = |key: &Vec<f64>| {
                         let sum: f64 = key[own.clone()].iter().zip(query).map(|(a, b)| a * b).sum();
                         (sum / (c.head as f64).sqrt()).exp()
@@ -135,14 +141,25 @@ impl Plain {
                     let weights: Vec<f64> = keys.iter().map(score).collect();
                     let total: f64 = weights.iter().sum();
                     seen.extend(own.clone().map(|e| {
-                        values.iter().zip(&weights).map(|(value, w)| value[e] * w).sum::<f64>() / total
+                        values.iter().zip(&weights).map(|(value, w)| value[e] * w).sum::<f64>()
+                            / total
                     }));
                 }
-                x = x.iter().zip(self.times(&name("attn_output"), &seen)).map(|(a, b)| a + b).collect();
+                x = x
+                    .iter()
+                    .zip(self.times(&name("attn_output"), &seen))
+                    .map(|(a, b)| a + b)
+                    .collect();
                 let h = self.norm(&name("ffn_norm"), &x);
-                let (gate, up) = (self.times(&name("ffn_gate"), &h), self.times(&name("ffn_up"), &h));
-                let inner: Vec<f64> = gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-                x = x.iter().zip(self.times(&name("ffn_down"), &inner)).map(|(a, b)| a + b).collect();
+                let (gate, up) =
+                    (self.times(&name("ffn_gate"), &h), self.times(&name("ffn_up"), &h));
+                let inner: Vec<f64> =
+                    gate.iter().zip(up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+                x = x
+                    .iter()
+                    .zip(self.times(&name("ffn_down"), &inner))
+                    .map(|(a, b)| a + b)
+                    .collect();
             }
         }
         let logits = self.times("token_embd", &self.norm("output_norm", &x));
@@ -155,12 +172,17 @@ impl Plain {
 fn the_arithmetic_is_that_of_plain_loops() {
     // Keys and values are kept as float16; and products with quantised weights round what they
     // multiply to 8 bits, half a percent each.
-    let formats =
-        [(None, 0.02), (Some(Format::F16), 0.02), (Some(Format::Q8_0), 0.4), (Some(Format::Q4_1), 0.4)];
+    let formats = [
+        (None, 0.02),
+        (Some(Format::F16), 0.02),
+        (Some(Format::Q8_0), 0.4),
+        (Some(Format::Q4_1), 0.4),
+    ];
     for (format, bound) in formats {
         let device = Device::cpu_with(CpuOptions::default());
         let plain = Plain::new(&tensors(&device, format));
-        let engine = engine(format, Options { chunk: 5, slots: 1, chunk_beside: 4, ..Options::default() });
+        let engine =
+            engine(format, Options { chunk: 5, slots: 1, chunk_beside: 4, ..Options::default() });
         let mut text: Vec<u32> = (0..19).map(|k| 2 + k * 37 % 250).collect();
         let mut request = Request::new(text.clone()).tokens_max(12).logprobs(20);
         request.ignore_end = true;
@@ -169,12 +191,20 @@ fn the_arithmetic_is_that_of_plain_loops() {
         for token in tokens {
             let expected = plain.logprobs(&text);
             let logprobs = token.logprobs.unwrap();
-            for &(id, logprob) in logprobs.alternatives.iter().chain(&[(token.id, logprobs.chosen)]) {
+            for &(id, logprob) in logprobs.alternatives.iter().chain(&[(token.id, logprobs.chosen)])
+            {
                 let off = (logprob as f64 - expected[id as usize]).abs();
-                assert!(off < bound, "{format:?}: {logprob} is {off} off {}", expected[id as usize]);
+                assert!(
+                    off < bound,
+                    "{format:?}: {logprob} is {off} off {}",
+                    expected[id as usize]
+                );
             }
             let best = expected.iter().copied().fold(f64::MIN, f64::max);
-            assert!(expected[token.id as usize] >= best - 2.0 * bound, "{format:?}: the likeliest is chosen");
+            assert!(
+                expected[token.id as usize] >= best - 2.0 * bound,
+                "{format:?}: the likeliest is chosen"
+            );
             text.push(token.id);
         }
     }
@@ -182,18 +212,24 @@ fn the_arithmetic_is_that_of_plain_loops() {
 
 /// Requests of every kind, with common beginnings.
 fn requests() -> Vec<Request> {
-    let text =
-        |k: u32, n: u32| (0..n).map(|at| 2 + (at * 31 + if at > 12 { k } else { 0 }) % 250).collect::<Vec<_>>();
+    let text = |k: u32, n: u32| {
+        (0..n).map(|at| 2 + (at * 31 + if at > 12 { k } else { 0 }) % 250).collect::<Vec<_>>()
+    };
     (0..16u32)
         .map(|k| {
-            let mut request = Request::new(text(k, 3 + k * 5)).tokens_max(6 + k as usize % 5).logprobs(3);
+            let mut request =
+                Request::new(text(k, 3 + k * 5)).tokens_max(6 + k as usize % 5).logprobs(3);
             request.ignore_end = true;
             match k % 4 {
                 0 => {}
                 1 => request.sampling.repetition_penalty = 1.3,
                 _ => {
-                    request.sampling =
-                        Sampling { temperature: 0.9, top_p: 0.95, seed: k.into(), ..Sampling::default() }
+                    request.sampling = Sampling {
+                        temperature: 0.9,
+                        top_p: 0.95,
+                        seed: k.into(),
+                        ..Sampling::default()
+                    }
                 }
             }
             if k % 8 == 7 {
@@ -206,7 +242,8 @@ fn requests() -> Vec<Request> {
 
 #[test]
 fn tokens_are_the_same_whoever_else_is_there() {
-    let options = |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
+    let options =
+        |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
     for format in [Some(Format::Q4_1), Some(Format::BF16)] {
         let requests = requests();
         let alone: Vec<Vec<Token>> = requests
@@ -216,8 +253,10 @@ fn tokens_are_the_same_whoever_else_is_there() {
         for (chunk, slots) in [(7, 3), (64, 64)] {
             let engine = engine(format, options(chunk, slots));
             // Each is there several times, so that there are 64.
-            let streams: Vec<_> =
-                (0..4).flat_map(|_| &requests).map(|r| engine.generate(r.clone()).unwrap()).collect();
+            let streams: Vec<_> = (0..4)
+                .flat_map(|_| &requests)
+                .map(|r| engine.generate(r.clone()).unwrap())
+                .collect();
             let together: Vec<Vec<Token>> = block_on(futures::future::join_all(
                 streams.into_iter().map(|s| s.map(|t| t.unwrap()).collect()),
             ));
@@ -240,9 +279,13 @@ fn an_answer_ends_where_it_is_to_end() {
     let tokens = all(engine.generate(request.clone()).unwrap());
     assert_eq!(tokens.iter().map(|t| t.end).collect::<Vec<_>>()[7..], [None, Some(End::Length)]);
     let text: String = tokens.iter().map(|t| &t.text[..]).collect();
-    assert_eq!(text, engine.model().tokenizer().decode(&tokens.iter().map(|t| t.id).collect::<Vec<_>>()));
+    assert_eq!(
+        text,
+        engine.model().tokenizer().decode(&tokens.iter().map(|t| t.id).collect::<Vec<_>>())
+    );
     // A stop word in the middle of it.
-    let stop = tokens.iter().find(|t| t.text.is_ascii() && !t.text.is_empty()).map(|t| t.text.clone());
+    let stop =
+        tokens.iter().find(|t| t.text.is_ascii() && !t.text.is_empty()).map(|t| t.text.clone());
     if let Some(stop) = stop {
         let tokens = all(engine.generate(request.clone().stop([stop.clone()])).unwrap());
         assert_eq!(tokens.last().unwrap().end, Some(End::Stop));
@@ -267,19 +310,24 @@ fn what_cannot_be_is_refused_with_words() {
     assert_eq!(refused(Request::new(vec![])), "the prompt is empty");
     assert_eq!(refused(Request::new(vec![1]).tokens_max(0)), "no tokens are asked for");
     assert_eq!(refused(Request::new(vec![264])), "token 264 is not one of the model's 264");
-    assert!(refused(Request::new(vec![1; 300])).contains("300 tokens and 1 new ones are more than the 256"));
+    assert!(
+        refused(Request::new(vec![1; 300]))
+            .contains("300 tokens and 1 new ones are more than the 256")
+    );
     assert!(refused(Request::new(vec![1]).logprobs(21)).contains("20 tokens at most"));
     assert!(refused(Request::new(vec![1]).stop(vec!["a"; 65])).contains("65 stop words"));
     assert!(refused(Request::new(vec![1]).stop(["a".repeat(257)])).contains("257 bytes"));
     assert!(refused(Request::new(vec![1; 10_000_000])).contains("10000000 tokens"));
     // What is no grammar is found out on the way.
-    let mut tokens = engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).unwrap();
+    let mut tokens =
+        engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).unwrap();
     let error = block_on(tokens.next()).unwrap().unwrap_err();
     assert!(error.is_request() && error.to_string().contains("constraint"), "{error}");
     assert!(block_on(tokens.next()).is_none());
     assert!(block_on(engine.prepare(Constraint::Regex("(".into()))).unwrap_err().is_request());
     block_on(engine.prepare(Constraint::Regex("a".into()))).unwrap();
-    let held: Vec<_> = (0..3).map(|_| engine.try_generate(Request::new(vec![1, 2])).unwrap()).collect();
+    let held: Vec<_> =
+        (0..3).map(|_| engine.try_generate(Request::new(vec![1, 2])).unwrap()).collect();
     assert!(engine.try_generate(Request::new(vec![1, 2])).unwrap_err().is_busy());
     drop(held);
     // A slot is free again when the step under way is through.
@@ -306,14 +354,16 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
         "tokenizer_config.json",
         serde_json::json!({ "eos_token": { "content": "<|end|>" }, "chat_template": "a" }),
     );
-    std::fs::write(folder.join("tokenizer.json"), vocabulary().tokenizer().unwrap().to_json()).unwrap();
+    std::fs::write(folder.join("tokenizer.json"), vocabulary().tokenizer().unwrap().to_json())
+        .unwrap();
     let (ours, kinds) = (tensors(&device, None), [DType::F32, DType::F16, DType::BF16]);
     for (dtype, format) in kinds.into_iter().zip([None, Some(Format::F16), Some(Format::BF16)]) {
         let saved = testing::names(c.layers).into_iter().map(|(gguf, name)| {
             let x = ours[&gguf].dense();
             // Pairs that are turned are neighbours there, and half a head apart here.
             let turned = gguf.contains("attn_q") || gguf.contains("attn_k.");
-            let apart = |x: TensorFuture| x.reshape([-1, 8, 2, 64]).permute([0, 2, 1, 3]).reshape([-1, 64]);
+            let apart =
+                |x: TensorFuture| x.reshape([-1, 8, 2, 64]).permute([0, 2, 1, 3]).reshape([-1, 64]);
             let x = if turned { apart(x) } else { x };
             (name, if x.rank() == 2 { x.to_dtype(dtype) } else { x })
         });
@@ -342,7 +392,8 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
 fn a_running_decode_allocates_nothing() {
     let device = Device::cpu_with(CpuOptions::default());
     let weights = tensors(&device, Some(Format::Q8_0));
-    let model = testing::llama(&device, config(), weights, vocabulary().tokenizer().unwrap()).unwrap();
+    let model =
+        testing::llama(&device, config(), weights, vocabulary().tokenizer().unwrap()).unwrap();
     let options = Options { page: 8, slots: 16, context: 256, buffer: 256, ..Options::default() };
     let engine = Engine::start(model, options).unwrap();
     let streams: Vec<_> = requests()
@@ -369,11 +420,15 @@ fn a_model_whose_parts_do_not_fit_is_refused() {
     let wrong = |change: &dyn Fn(&mut BTreeMap<String, Weight>)| {
         let mut tensors = tensors(&device, None);
         change(&mut tensors);
-        let error = testing::llama(&device, config(), tensors, vocabulary().tokenizer().unwrap()).unwrap_err();
+        let error = testing::llama(&device, config(), tensors, vocabulary().tokenizer().unwrap())
+            .unwrap_err();
         assert!(error.is_model());
         error.to_string()
     };
-    assert_eq!(wrong(&|t| drop(t.remove("blk.1.ffn_up.weight"))), "there is no blk.1.ffn_up.weight");
+    assert_eq!(
+        wrong(&|t| drop(t.remove("blk.1.ffn_up.weight"))),
+        "there is no blk.1.ffn_up.weight"
+    );
     let narrow = |t: &mut BTreeMap<String, Weight>| {
         t.insert("blk.0.attn_k.weight".into(), Weight::Dense(device.zeros([3, 64])));
     };
@@ -388,7 +443,8 @@ fn a_model_whose_parts_do_not_fit_is_refused() {
 fn a_context_takes_as_many_tokens_as_it_says_whatever_a_page_has() {
     for (context, page) in [(100, 32), (7, 8), (64, 32)] {
         let engine =
-            Engine::start(llama(None), Options { context, page, slots: 2, ..Options::default() }).unwrap();
+            Engine::start(llama(None), Options { context, page, slots: 2, ..Options::default() })
+                .unwrap();
         assert_eq!(engine.context(), context);
         let mut request = Request::new(vec![5; context - 2]);
         request.ignore_end = true;
@@ -401,10 +457,16 @@ fn a_context_takes_as_many_tokens_as_it_says_whatever_a_page_has() {
 #[test]
 fn numbers_without_end_are_no_limit() {
     let most = usize::MAX;
-    let options =
-        Options { chunk: most, chunk_beside: most, waiting: most, buffer: most, ..Options::default() };
+    let options = Options {
+        chunk: most,
+        chunk_beside: most,
+        waiting: most,
+        buffer: most,
+        ..Options::default()
+    };
     let engine = engine(None, Options { slots: 2, pages_bytes: most, ..options });
-    let streams: Vec<_> =
-        (0..70).map(|_| engine.try_generate(Request::new(vec![1; 20]).tokens_max(2)).unwrap()).collect();
+    let streams: Vec<_> = (0..70)
+        .map(|_| engine.try_generate(Request::new(vec![1; 20]).tokens_max(2)).unwrap())
+        .collect();
     assert!(streams.into_iter().all(|stream| !all(stream).is_empty()));
 }

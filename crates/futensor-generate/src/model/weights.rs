@@ -37,7 +37,8 @@ impl Several {
 impl Layer {
     fn bytes(&self) -> usize {
         let several = [&self.query_key_value, &self.gate_up].into_iter().flat_map(|s| &s.weights);
-        let norms = [&self.attention_norm, &self.feed_forward_norm].map(|x| Weight::from(x).bytes());
+        let norms =
+            [&self.attention_norm, &self.feed_forward_norm].map(|x| Weight::from(x).bytes());
         several.chain([&self.output, &self.down]).map(Weight::bytes).chain(norms).sum()
     }
 }

@@ -1,8 +1,8 @@
 //! Who gets rows of the next step: a pure state machine. It knows tokens by number, pages and a
 //! clock that it is told; no tensor, no thread, no future. `engine` drives it.
 //!
-//! A *sequence* is a request that was admitted: it has a slot and a promise of pages. A *step* is one
-//! run of the model over packed *rows*, each a token of some sequence at its position; every
+//! A *sequence* is a request that was admitted: it has a slot and a promise of pages. A *step* is
+//! one run of the model over packed *rows*, each a token of some sequence at its position; every
 //! sequence whose last token is among them gets its next one. A token that an earlier step is still
 //! working on is *pending*: the host does not know it, the device does. So steps are planned ahead,
 //! before anybody has read the last.
@@ -167,13 +167,14 @@ impl Scheduler {
         if job.held { &mut self.held } else { &mut self.waiting }.insert(id, job);
     }
 
-    /// A request that was held may be admitted: it has the place of its number among those who wait.
+    /// A request that was held may be admitted: it has the place of its number among those who
+    /// wait.
     pub fn release(&mut self, id: Id) {
         self.waiting.extend(self.held.remove(&id).map(|job| (id, job)));
     }
 
-    /// The request has enough, or nobody wants it any more. What it has is free at once, or when the
-    /// steps that it is part of are through.
+    /// The request has enough, or nobody wants it any more. What it has is free at once, or when
+    /// the steps that it is part of are through.
     pub fn end(&mut self, id: Id) {
         let job = self.waiting.remove(&id).or_else(|| self.held.remove(&id));
         if let Some(at) = job.and_then(|job| job.deadline) {
@@ -222,7 +223,10 @@ impl Scheduler {
         let (ready, prompts): (Vec<Id>, Vec<Id>) = {
             let active = self.running.iter().filter(|(_, s)| s.can_go_on());
             let (ready, prompts): (Vec<_>, Vec<_>) = active.partition(|(_, s)| s.rows_left() == 1);
-            (ready.into_iter().map(|(id, _)| *id).collect(), prompts.into_iter().map(|(id, _)| *id).collect())
+            (
+                ready.into_iter().map(|(id, _)| *id).collect(),
+                prompts.into_iter().map(|(id, _)| *id).collect(),
+            )
         };
         for id in ready {
             self.add_rows(&mut step, id, 1);
@@ -254,7 +258,9 @@ impl Scheduler {
             return events;
         }
         for (choice, row) in step.rows.iter().filter(|row| row.chooses).enumerate() {
-            let Some(sequence) = self.running.get_mut(&row.id).filter(|s| !s.ended) else { continue };
+            let Some(sequence) = self.running.get_mut(&row.id).filter(|s| !s.ended) else {
+                continue;
+            };
             sequence.pending -= 1;
             sequence.room = sequence.room.saturating_sub(1);
             let last = sequence.known.len() + 1 == sequence.length_max;

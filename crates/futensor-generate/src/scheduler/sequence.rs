@@ -77,11 +77,15 @@ impl Sequence {
     /// tokens that saves.
     pub fn adopt(&mut self, pages: &mut Pages) -> usize {
         let (size, at) = (pages.size(), self.queued);
-        if at != self.table.len() * size || self.remembered != self.table.len() || at + size >= self.known.len()
+        if at != self.table.len() * size
+            || self.remembered != self.table.len()
+            || at + size >= self.known.len()
         {
             return 0;
         }
-        let Some((page, serial)) = pages.find(self.beginning, &self.known[at..at + size]) else { return 0 };
+        let Some((page, serial)) = pages.find(self.beginning, &self.known[at..at + size]) else {
+            return 0;
+        };
         // A page that is idle is taken from those available, and a promise is given back for it.
         pages.forgo(1);
         self.promised -= 1;

@@ -3,7 +3,14 @@ use super::*;
 const LIMITS: Limits = Limits { slots: 3, rows: 8, rows_beside: 2, pages: 8, page: 2, context: 16 };
 
 fn job(prompt: &[u32], tokens: usize) -> Job {
-    Job { prompt: prompt.to_vec(), tokens, deadline: None, room: 100, one_by_one: false, held: false }
+    Job {
+        prompt: prompt.to_vec(),
+        tokens,
+        deadline: None,
+        room: 100,
+        one_by_one: false,
+        held: false,
+    }
 }
 
 impl Scheduler {
@@ -53,7 +60,10 @@ fn the_next_step_is_planned_before_anybody_has_read_the_last() {
     assert!(scheduler.plan().is_none(), "three tokens are all there will be");
     conclude(&mut scheduler, &first, 1);
     conclude(&mut scheduler, &second, 2);
-    assert_eq!(conclude(&mut scheduler, &third, 3), [Event::Token { id: 1, choice: 0, last: true }]);
+    assert_eq!(
+        conclude(&mut scheduler, &third, 3),
+        [Event::Token { id: 1, choice: 0, last: true }]
+    );
     assert_eq!((scheduler.running().len(), scheduler.pages().used()), (0, 0));
 }
 
@@ -64,7 +74,8 @@ fn a_prompt_goes_in_pieces_beside_those_who_wait_for_their_next_token() {
     let step = scheduler.plan().unwrap();
     conclude(&mut scheduler, &step, 5);
     scheduler.submit(2, job(&[1, 2, 3, 4, 5], 1));
-    let rows = |step: &Step| step.rows.iter().map(|r| (r.id, r.position, r.chooses)).collect::<Vec<_>>();
+    let rows =
+        |step: &Step| step.rows.iter().map(|r| (r.id, r.position, r.chooses)).collect::<Vec<_>>();
     let step = scheduler.plan().unwrap();
     assert_eq!(rows(&step), [(1, 1, true), (2, 0, false), (2, 1, false)]);
     conclude(&mut scheduler, &step, 5);
@@ -80,7 +91,8 @@ fn a_common_beginning_is_computed_once_even_in_the_same_step() {
     scheduler.submit(1, job(&[1, 2, 3, 4, 5], 1));
     scheduler.submit(2, job(&[1, 2, 3, 4, 6], 1));
     let step = scheduler.plan().unwrap();
-    let positions = |id| step.rows.iter().filter(|r| r.id == id).map(|r| r.position).collect::<Vec<_>>();
+    let positions =
+        |id| step.rows.iter().filter(|r| r.id == id).map(|r| r.position).collect::<Vec<_>>();
     assert_eq!((positions(1), positions(2)), (vec![0, 1, 2, 3, 4], vec![4]));
     let table = |slot: usize| step.tables[&slot].clone();
     let (a, b) = (table(step.rows[0].slot), table(step.rows[5].slot));
@@ -90,7 +102,11 @@ fn a_common_beginning_is_computed_once_even_in_the_same_step() {
     // And later, by who comes when nobody uses it.
     scheduler.submit(3, job(&[1, 2, 3, 4], 1));
     let step = scheduler.plan().unwrap();
-    assert_eq!(step.rows.iter().map(|r| r.position).collect::<Vec<_>>(), [2, 3], "the last is always computed");
+    assert_eq!(
+        step.rows.iter().map(|r| r.position).collect::<Vec<_>>(),
+        [2, 3],
+        "the last is always computed"
+    );
     assert_eq!(scheduler.shared_tokens(), 6);
 }
 
@@ -121,7 +137,11 @@ fn a_reader_without_room_stops_its_own_request_alone() {
     let step = scheduler.plan().unwrap();
     assert_eq!(step.rows.len(), 2);
     let next = scheduler.plan().unwrap();
-    assert_eq!(next.rows.iter().map(|r| r.id).collect::<Vec<_>>(), [2], "one token is on its way already");
+    assert_eq!(
+        next.rows.iter().map(|r| r.id).collect::<Vec<_>>(),
+        [2],
+        "one token is on its way already"
+    );
     conclude(&mut scheduler, &step, 3);
     conclude(&mut scheduler, &next, 3);
     scheduler.room(1, 1);
@@ -151,12 +171,14 @@ fn whoever_goes_away_costs_the_same_however_many_wait() {
     let took = |count: u64| {
         let mut scheduler = Scheduler::new(Limits { slots: 1, ..LIMITS });
         for id in 0..count {
-            scheduler
-                .submit(id, Job { deadline: Some(Duration::from_secs(id)), held: id % 3 == 0, ..job(&[1], 1) });
+            scheduler.submit(
+                id,
+                Job { deadline: Some(Duration::from_secs(id)), held: id % 3 == 0, ..job(&[1], 1) },
+            );
         }
         scheduler.plan();
-        // From the middle, so that a list would be moved up or looked through. The quickest hundred of
-        // the first half: the rest of a machine's work is not counted.
+        // From the middle, so that a list would be moved up or looked through. The quickest hundred
+        // of the first half: the rest of a machine's work is not counted.
         let ids: Vec<u64> = (0..count).map(|id| (id + count / 2) % count).collect();
         let quickest = ids[..count as usize / 2].chunks_exact(100).map(|some| {
             let begin = std::time::Instant::now();
@@ -181,7 +203,10 @@ fn one_that_is_held_is_overtaken_and_keeps_its_place_and_its_deadline() {
     scheduler.submit(3, job(&[3], 1));
     scheduler.submit(4, job(&[4], 1));
     let step = scheduler.plan().unwrap();
-    assert_eq!((step.rows[0].id, scheduler.waiting(), scheduler.deadline().is_some()), (3, 3, true));
+    assert_eq!(
+        (step.rows[0].id, scheduler.waiting(), scheduler.deadline().is_some()),
+        (3, 3, true)
+    );
     scheduler.release(2);
     conclude(&mut scheduler, &step, 5);
     assert_eq!(scheduler.plan().unwrap().rows[0].id, 2);

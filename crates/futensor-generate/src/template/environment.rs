@@ -29,12 +29,13 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
     Ok(environment)
 }
 
-/// Refuses a template that could make a value part of itself, which nothing would ever show, compare or
-/// free. Only a namespace changes, and only a macro or a caller knows a namespace: so none of them may
-/// be a part of a value, or have a second name.
+/// Refuses a template that could make a value part of itself, which nothing would ever show,
+/// compare or free. Only a namespace changes, and only a macro or a caller knows a namespace: so
+/// none of them may be a part of a value, or have a second name.
 fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
-    let tokens: Vec<Token> =
-        tokenize(source, false, syntax.clone()).map(|t| t.map(|(t, _)| t)).collect::<Result<_, _>>()?;
+    let tokens: Vec<Token> = tokenize(source, false, syntax.clone())
+        .map(|t| t.map(|(t, _)| t))
+        .collect::<Result<_, _>>()?;
     let at = |k: usize| tokens.get(k);
     let word = |k: usize| match at(k) {
         Some(Token::Ident(word)) => *word,
@@ -51,7 +52,8 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
         match word(k) {
             "macro" => drop(macros.insert(word(k + 1))),
             "namespace" if calls(k) && !of_another(k) => {
-                let set = k >= 3 && word(k - 3) == "set" && matches!(at(k - 1), Some(Token::Assign));
+                let set =
+                    k >= 3 && word(k - 3) == "set" && matches!(at(k - 1), Some(Token::Assign));
                 // Up to the end of the call, which is the end of the statement.
                 let mut open = 0;
                 let end = (k + 1..tokens.len()).find(|&at| {
@@ -84,8 +86,8 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Python's methods, each paid for by the bytes it looks at. Those that make more than they are given
-/// are the filters of the same names, which the library has pay before they make it.
+/// Python's methods, each paid for by the bytes it looks at. Those that make more than they are
+/// given are the filters of the same names, which the library has pay before they make it.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let size = |value: &Value| value.as_str().map(str::len).or(value.len()).unwrap_or(0) as u64;
     state.consume_fuel((size(value) + args.iter().map(size).sum::<u64>()) / 64)?;
@@ -139,7 +141,9 @@ fn chain(state: &mut State, list: &Value, others: Rest<Value>) -> Result<Value, 
 fn measure(state: &State, value: &Value) -> Result<(), Error> {
     state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 16)?;
     match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => value.try_iter()?.try_for_each(|item| measure(state, &item)),
+        ValueKind::Seq | ValueKind::Iterable => {
+            value.try_iter()?.try_for_each(|item| measure(state, &item))
+        }
         ValueKind::Map => value.try_iter()?.try_for_each(|key| {
             measure(state, &key)?;
             measure(state, &value.get_item(&key)?)
@@ -149,7 +153,12 @@ fn measure(state: &State, value: &Value) -> Result<(), Error> {
 }
 
 /// As `transformers` has it: nothing is hidden from HTML.
-fn tojson(state: &mut State, value: &Value, indent: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+fn tojson(
+    state: &mut State,
+    value: &Value,
+    indent: Option<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
     measure(state, value)?;
     let hidden = minijinja::filters::tojson(value, indent, kwargs)?;
     let (mut text, mut rest) = (String::new(), hidden.as_str().unwrap_or_default());

@@ -2,8 +2,8 @@
 //! comes with it.
 //!
 //! A template comes from anybody, as its model does. What it does is paid for with fuel, by the
-//! instruction, by the byte it makes and by the item it looks at: that bounds its time, its memory and
-//! how deep its values can be. It is parsed and run on threads with a deep stack.
+//! instruction, by the byte it makes and by the item it looks at: that bounds its time, its memory
+//! and how deep its values can be. It is parsed and run on threads with a deep stack.
 
 mod environment;
 
@@ -29,9 +29,10 @@ const NAME: &str = "chat";
 const SOURCE_MAX: usize = 128 << 10;
 
 /// Fuel that any conversation has, that it has for each message and for each few bytes of them, and
-/// that it has at most. One instruction costs 1, as do 64 bytes. Templates of models spend some 10 to
-/// 200 on a message, and look at each byte some three times. A level of a value costs 2 at least, and
-/// took 700 bytes of a helper's stack at most (compared, shown and freed, 380,000 levels fit).
+/// that it has at most. One instruction costs 1, as do 64 bytes. Templates of models spend some 10
+/// to 200 on a message, and look at each byte some three times. A level of a value costs 2 at
+/// least, and took 700 bytes of a helper's stack at most (compared, shown and freed, 380,000 levels
+/// fit).
 const FUEL: u64 = 50_000;
 const FUEL_OF_MESSAGE: u64 = 300;
 const BYTES_OF_FUEL: u64 = 8;
@@ -48,7 +49,8 @@ impl Template {
         }
         let wrong = |text: String| Error::model(format!("the chat template: {text}"));
         let parsed = std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("futensor-parse".into()).stack_size(STACK);
+            let thread =
+                std::thread::Builder::new().name("futensor-parse".into()).stack_size(STACK);
             let parse = || catch_unwind(AssertUnwindSafe(|| environment(NAME, source)));
             thread.spawn_scoped(scope, parse).map(|parsing| parsing.join())
         });
@@ -84,7 +86,9 @@ impl Template {
         let (begin, end) = (self.begin.clone(), self.end.clone());
         outside().work(move || {
             let wrong = |e: minijinja::Error| match e.kind() {
-                ErrorKind::OutOfFuel => Error::request("the chat template does more than any has to"),
+                ErrorKind::OutOfFuel => {
+                    Error::request("the chat template does more than any has to")
+                }
                 _ => Error::request(format!("the chat template refuses: {e}")),
             };
             let template = environment.get_template(NAME).map_err(wrong)?;
@@ -107,7 +111,8 @@ fn bytes_of(value: &Value) -> u64 {
     match value.as_str() {
         Some(text) => text.len() as u64,
         None => value.try_iter().map_or(0, |items| {
-            let one = |item: Value| bytes_of(&item) + value.get_item(&item).map_or(0, |v| bytes_of(&v));
+            let one =
+                |item: Value| bytes_of(&item) + value.get_item(&item).map_or(0, |v| bytes_of(&v));
             items.map(one).sum()
         }),
     }

@@ -13,12 +13,16 @@ fn a_conversation_becomes_the_text_that_the_model_knows() {
     let text = template.render(&[json!({ "role": "user", "content": " Hello {{ 1 }} " })]);
     let text = block_on(text).unwrap();
     let system = "<|im_start|>system\nBe kind.<|im_end|>\n";
-    assert_eq!(text, format!("{system}<|im_start|>user\nHello {{{{ 1 }}}}<|im_end|>\n<|im_start|>assistant\n"));
+    assert_eq!(
+        text,
+        format!("{system}<|im_start|>user\nHello {{{{ 1 }}}}<|im_end|>\n<|im_start|>assistant\n")
+    );
 }
 
 #[test]
 fn what_a_template_refuses_is_the_requests_error() {
-    let template = Template::new("{{ bos_token }}{{ raise_exception('no such role') }}", "", "").unwrap();
+    let template =
+        Template::new("{{ bos_token }}{{ raise_exception('no such role') }}", "", "").unwrap();
     let error = block_on(template.render(&[json!({ "role": "nobody" })])).unwrap_err();
     assert!(error.is_request() && error.to_string().contains("no such role"), "{error}");
     assert!(Template::new("{% for %}", "", "").unwrap_err().is_model());
@@ -26,7 +30,10 @@ fn what_a_template_refuses_is_the_requests_error() {
 
 /// Renders without messages, but for one that says hello.
 fn render(source: &str) -> Result<String> {
-    block_on(Template::new(source, "<s>", "</s>")?.render(&[json!({ "role": "user", "content": "hello" })]))
+    block_on(
+        Template::new(source, "<s>", "</s>")?
+            .render(&[json!({ "role": "user", "content": "hello" })]),
+    )
 }
 
 #[test]
@@ -50,10 +57,16 @@ fn a_template_that_does_too_much_ends_with_an_error() {
         ("{% set ns.y = {'a': {'a': {'a': {'a': ns.y}}}} %}", ""),
         ("{% set ns.y = ns.y|chain(ns.y)|list %}", ""),
         ("{% set ns.x = ns.x ~ 'aaaaaaaaaaaaaaaaaaaa' %}{% if ns.x.isspace() %}{% endif %}", ""),
-        ("{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}", ""),
+        (
+            "{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}",
+            "",
+        ),
     ] {
         let error = render(&format!("{begin}{body}{{% endfor %}}{after}")).unwrap_err();
-        assert!(error.is_request() && error.to_string().contains("more than any has to"), "{body}: {error}");
+        assert!(
+            error.is_request() && error.to_string().contains("more than any has to"),
+            "{body}: {error}"
+        );
     }
     let error = render("{{ '{:999999999}'.format(1) }}").unwrap_err();
     assert!(error.to_string().contains("as wide"), "{error}");
@@ -61,7 +74,10 @@ fn a_template_that_does_too_much_ends_with_an_error() {
 
 #[test]
 fn values_as_deep_as_they_can_be_are_shown_compared_and_freed() {
-    for body in ["{% set ns.y = [[[[[[[[ns.y]]]]]]]] %}", "{% set ns.y = {'a': {'a': {'a': {'a': ns.y}}}} %}"] {
+    for body in [
+        "{% set ns.y = [[[[[[[[ns.y]]]]]]]] %}",
+        "{% set ns.y = {'a': {'a': {'a': {'a': ns.y}}}} %}",
+    ] {
         // A conversation with as much fuel as there can be.
         let deep = format!(
             "{{% set ns = namespace(y=1) %}}{{% for i in range(7000) %}}{body}{{% endfor %}}\
@@ -85,7 +101,10 @@ fn no_value_is_a_part_of_itself() {
         "{% set ns = namespace() %}{{ ns }}",
     ] {
         let error = Template::new(wrong, "", "").unwrap_err();
-        assert!(error.is_model() && error.to_string().contains("no part of a value"), "{wrong}: {error}");
+        assert!(
+            error.is_model() && error.to_string().contains("no part of a value"),
+            "{wrong}: {error}"
+        );
     }
     let right = "{# ns, namespace #}{% macro m(x) %}<{{ x }}>{% endmacro %}{% set ns = namespace(last=0, found=false) %}\
         {% for m2 in messages %}{% set ns.last = ns.last + 1 %}{% set ns.found = [ns.last] %}{% endfor %}\
@@ -114,7 +133,8 @@ fn sources_as_deep_as_they_can_be_are_parsed_or_refused() {
         "a".repeat(most + 1),
     ] {
         let begin = std::time::Instant::now();
-        let _ = Template::new(&source, "", "").map(|template| block_on(template.render(&[json!({})])));
+        let _ =
+            Template::new(&source, "", "").map(|template| block_on(template.render(&[json!({})])));
         assert!(begin.elapsed().as_secs() < 20, "{}", &source[..40]);
     }
     assert!(Template::new(&"a".repeat(most + 1), "", "").unwrap_err().is_model());
@@ -138,7 +158,8 @@ fn a_text_is_made_by_another_thread() {
 
 #[test]
 fn what_is_in_many_places_is_paid_for_in_each() {
-    let doubled: String = (0..40).map(|k| format!("{{% set a{} = [a{k}, a{k}] %}}", k + 1)).collect();
+    let doubled: String =
+        (0..40).map(|k| format!("{{% set a{} = [a{k}, a{k}] %}}", k + 1)).collect();
     for end in ["{{ a40 }}", "{{ a40|tojson|length }}"] {
         let error = render(&format!("{{% set a0 = 1 %}}{doubled}{end}")).unwrap_err();
         assert!(error.to_string().contains("more than any has to"), "{end}: {error}");
@@ -147,5 +168,8 @@ fn what_is_in_many_places_is_paid_for_in_each() {
 
 #[test]
 fn json_is_as_it_is_and_no_part_of_a_page() {
-    assert_eq!(render(r#"{{ "<a & 'b'> \\\\u003c"|tojson }}"#).unwrap(), r#""<a & 'b'> \\\\u003c""#);
+    assert_eq!(
+        render(r#"{{ "<a & 'b'> \\\\u003c"|tojson }}"#).unwrap(),
+        r#""<a & 'b'> \\\\u003c""#
+    );
 }

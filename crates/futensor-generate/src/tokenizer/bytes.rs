@@ -7,7 +7,8 @@ use tokenizers::{DecoderWrapper, Tokenizer};
 const TOKENS_MAX: usize = 1 << 24;
 
 /// The byte that a character of GPT-2's alphabet stands for: printable ones stand for themselves,
-/// the others for what is shifted to U+0100 and on, in order (`bytes_to_unicode` of GPT-2's encoder).
+/// the others for what is shifted to U+0100 and on, in order (`bytes_to_unicode` of GPT-2's
+/// encoder).
 fn byte_of(c: char) -> Option<u8> {
     let printable = |b: u8| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let code = c as u32;
@@ -31,7 +32,11 @@ fn spelling(decoder: Option<&DecoderWrapper>) -> Spelling {
         Some(DecoderWrapper::ByteLevel(_)) => Spelling::Alphabet,
         Some(DecoderWrapper::Sequence(all)) => {
             let alphabet = |d: &DecoderWrapper| matches!(spelling(Some(d)), Spelling::Alphabet);
-            if all.get_decoders().iter().any(alphabet) { Spelling::Alphabet } else { Spelling::Plain }
+            if all.get_decoders().iter().any(alphabet) {
+                Spelling::Alphabet
+            } else {
+                Spelling::Plain
+            }
         }
         _ => Spelling::Plain,
     }
@@ -59,7 +64,10 @@ pub fn of_all(tokenizer: &Tokenizer) -> Result<(Vec<Box<[u8]>>, Vec<bool>)> {
     let vocabulary = tokenizer.get_vocab(true);
     let count = vocabulary.values().max().map_or(0, |&last| last as usize + 1);
     if count > TOKENS_MAX {
-        return Err(Error::model(format!("a token has the number {}, of {TOKENS_MAX} at most", count - 1)));
+        return Err(Error::model(format!(
+            "a token has the number {}, of {TOKENS_MAX} at most",
+            count - 1
+        )));
     }
     let (mut bytes, mut marks) = (vec![Box::default(); count], vec![false; count]);
     for (word, token) in vocabulary {

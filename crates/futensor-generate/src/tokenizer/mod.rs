@@ -57,7 +57,10 @@ impl Tokenizer {
     /// Where the text is no such thing, or the names are no tokens of it.
     pub fn from_json(json: &[u8], begin: Option<&str>, end: Option<&str>) -> Result<Tokenizer> {
         if json.len() > FILE_MAX {
-            return Err(Error::model(format!("a tokenizer of {} bytes, of {FILE_MAX} at most", json.len())));
+            return Err(Error::model(format!(
+                "a tokenizer of {} bytes, of {FILE_MAX} at most",
+                json.len()
+            )));
         }
         let read = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(json)));
         let read = read.map_err(|_| Error::model("no tokenizer: a panic"))?;
@@ -68,7 +71,9 @@ impl Tokenizer {
         };
         let (begin, end) = (number(begin)?, number(end)?);
         let begins = begin.is_some_and(|begin| {
-            inner.encode_fast("", true).is_ok_and(|encoding| encoding.get_ids().first() == Some(&begin))
+            inner
+                .encode_fast("", true)
+                .is_ok_and(|encoding| encoding.get_ids().first() == Some(&begin))
         });
         Tokenizer::new(inner, begin, begins, end.into_iter().collect())
     }
@@ -86,20 +91,24 @@ impl Tokenizer {
     /// The tokens of a text. Names of special tokens in it become those tokens. With `begins`, the
     /// token that begins a text comes first, where the model wants one.
     ///
-    /// It takes some microseconds a word, on the caller's thread: [`encode_later`](Self::encode_later)
-    /// is for texts of more than some lines, in a task.
+    /// It takes some microseconds a word, on the caller's thread:
+    /// [`encode_later`](Self::encode_later) is for texts of more than some lines, in a task.
     ///
     /// # Errors
     /// Where the text cannot be said in these tokens, or has more than 16 MiB.
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>> {
         if text.len() > TEXT_MAX {
-            return Err(Error::request(format!("a text of {} bytes, of {TEXT_MAX} at most", text.len())));
+            return Err(Error::request(format!(
+                "a text of {} bytes, of {TEXT_MAX} at most",
+                text.len()
+            )));
         }
-        let encode = || self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()));
+        let encode =
+            || self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()));
         // The tokenizer came with a file, and its library's own panics are the text's errors.
         let encoding = catch_unwind(AssertUnwindSafe(encode));
-        let encoding =
-            encoding.unwrap_or_else(|_| Err(Error::request("a text that has no tokens: a panic")))?;
+        let encoding = encoding
+            .unwrap_or_else(|_| Err(Error::request("a text that has no tokens: a panic")))?;
         let begin = self.begin.filter(|_| begins && self.begins);
         Ok(begin.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }

@@ -11,7 +11,8 @@ pub struct Text {
 impl Text {
     /// With these stop words; empty ones are none.
     pub fn new(stops: &[String]) -> Text {
-        let stops = stops.iter().filter(|s| !s.is_empty()).map(|s| s.clone().into_bytes()).collect();
+        let stops =
+            stops.iter().filter(|s| !s.is_empty()).map(|s| s.clone().into_bytes()).collect();
         Text { stops, held: Vec::new() }
     }
 

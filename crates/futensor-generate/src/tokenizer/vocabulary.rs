@@ -44,17 +44,23 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 fn words(pre: &str) -> Result<PreTokenizerWrapper> {
     let split = |pattern: &str| {
         let pattern = SplitPattern::Regex(pattern.into());
-        Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(|e| Error::model(e.to_string()))
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
+            .map_err(|e| Error::model(e.to_string()))
     };
     Ok(match pre {
         "gpt-2" | "" => ByteLevel::new(false, true, true).into(),
         "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => {
-            Sequence::new(vec![Digits::new(true).into(), ByteLevel::new(false, true, true).into()]).into()
+            Sequence::new(vec![Digits::new(true).into(), ByteLevel::new(false, true, true).into()])
+                .into()
         }
         "llama-bpe" | "llama3" | "llama-v3" => {
-            Sequence::new(vec![split(LLAMA3)?.into(), ByteLevel::new(false, true, false).into()]).into()
+            Sequence::new(vec![split(LLAMA3)?.into(), ByteLevel::new(false, true, false).into()])
+                .into()
         }
-        "qwen2" => Sequence::new(vec![split(QWEN2)?.into(), ByteLevel::new(false, true, false).into()]).into(),
+        "qwen2" => {
+            Sequence::new(vec![split(QWEN2)?.into(), ByteLevel::new(false, true, false).into()])
+                .into()
+        }
         other => return Err(Error::model(format!("pre-tokenizer {other:?} is not known"))),
     })
 }
@@ -68,7 +74,8 @@ impl Vocabulary {
         let value = |key: &str| metadata.get(&format!("tokenizer.ggml.{key}"));
         let text = |key: &str| value(key).and_then(|v| v.as_str()).unwrap_or("").to_owned();
         let texts = |key: &str| value(key).and_then(|v| v.as_strings()).map(<[String]>::to_vec);
-        let token = |key: &str| value(key).and_then(|v| v.as_u64()).and_then(|n| u32::try_from(n).ok());
+        let token =
+            |key: &str| value(key).and_then(|v| v.as_u64()).and_then(|n| u32::try_from(n).ok());
         let types = match value("token_type").and_then(|v| v.as_array()) {
             Some(gguf::Array::I32(types)) => types.iter().map(|&t| t.into()).collect(),
             Some(gguf::Array::U32(types)) => types.iter().map(|&t| t.into()).collect(),
@@ -77,7 +84,8 @@ impl Vocabulary {
         Ok(Vocabulary {
             model: text("model"),
             pre: text("pre"),
-            tokens: texts("tokens").ok_or_else(|| Error::model("the file says no tokenizer.ggml.tokens"))?,
+            tokens: texts("tokens")
+                .ok_or_else(|| Error::model("the file says no tokenizer.ggml.tokens"))?,
             types,
             merges: texts("merges").unwrap_or_default(),
             begin: token("bos_token_id"),
@@ -93,7 +101,10 @@ impl Vocabulary {
     pub fn tokenizer(self) -> Result<Tokenizer> {
         let wrong = |text: String| Err(Error::model(text));
         if self.model != "gpt2" {
-            return wrong(format!("tokenizer {:?} is not known: byte-level BPE (\"gpt2\") is", self.model));
+            return wrong(format!(
+                "tokenizer {:?} is not known: byte-level BPE (\"gpt2\") is",
+                self.model
+            ));
         }
         if !self.types.is_empty() && self.types.len() != self.tokens.len() {
             return wrong(format!("{} tokens with {} types", self.tokens.len(), self.types.len()));
@@ -109,7 +120,8 @@ impl Vocabulary {
                 count as usize - vocab.len()
             ));
         }
-        let pair = |merge: &String| merge.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
+        let pair =
+            |merge: &String| merge.split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
         let Some(merges) = self.merges.iter().map(pair).collect::<Option<Vec<_>>>() else {
             return wrong("a merge is not two words".into());
         };
@@ -120,7 +132,8 @@ impl Vocabulary {
         inner.with_decoder(Some(ByteLevel::default()));
         let of_type = |kind: i64| {
             let all = self.tokens.iter().zip(&self.types).filter(move |(_, t)| **t == kind);
-            all.map(move |(name, _)| AddedToken::from(name.clone(), kind == CONTROL)).collect::<Vec<_>>()
+            all.map(move |(name, _)| AddedToken::from(name.clone(), kind == CONTROL))
+                .collect::<Vec<_>>()
         };
         inner.add_special_tokens(&of_type(CONTROL));
         inner.add_tokens(&of_type(OF_THE_USER));

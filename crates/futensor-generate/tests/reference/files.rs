@@ -13,7 +13,8 @@ pub struct Folder(pub PathBuf);
 impl Folder {
     pub fn new() -> Folder {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("futensor-reference-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
+        let name =
+            format!("futensor-reference-{}-{}", std::process::id(), COUNT.fetch_add(1, Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
@@ -29,12 +30,20 @@ impl Drop for Folder {
 /// The names of a vocabulary without text: one character each, of GPT-2's alphabet.
 pub fn names(count: usize) -> Vec<String> {
     (0..count)
-        .map(|k| char::from_u32(if k < 94 { 0x21 + k as u32 } else { 0x100 + k as u32 }).unwrap().to_string())
+        .map(|k| {
+            char::from_u32(if k < 94 { 0x21 + k as u32 } else { 0x100 + k as u32 })
+                .unwrap()
+                .to_string()
+        })
         .collect()
 }
 
 /// A GGUF file's metadata: these sizes, a vocabulary of so many tokens, and `more`.
-pub fn metadata(sizes: [u32; 6], count: usize, more: Vec<(&'static str, Value)>) -> Vec<(&'static str, Value)> {
+pub fn metadata(
+    sizes: [u32; 6],
+    count: usize,
+    more: Vec<(&'static str, Value)>,
+) -> Vec<(&'static str, Value)> {
     let [layers, context, width, inner, heads, kv_heads] = sizes;
     let mut all: Vec<(&str, Value)> = vec![
         ("general.architecture", "llama".into()),
@@ -76,7 +85,9 @@ pub fn load(
 pub fn table(device: &Device, logits: &[Vec<f32>], more: Vec<(&'static str, Value)>) -> Llama {
     let n = logits.len();
     let scale = (n as f32).sqrt();
-    let head = (0..n).flat_map(|next| logits.iter().map(move |row| row[next] / scale)).collect::<Vec<f32>>();
+    let head = (0..n)
+        .flat_map(|next| logits.iter().map(move |row| row[next] / scale))
+        .collect::<Vec<f32>>();
     let mut tensors = vec![
         ("token_embd.weight".to_string(), device.eye(n)),
         ("output.weight".into(), device.from_vec(head, [n, n])),

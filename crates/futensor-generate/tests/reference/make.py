@@ -7,6 +7,7 @@ Written with transformers 5.24, tiktoken 0.14 and torch 2.15. `models.safetensor
 names behind `A.` and `B.` (whose heads are wider than width / heads), and for each case its
 log-probabilities `[positions, vocabulary]`; `cases.json` the rest.
 """
+
 import json
 import pathlib
 
@@ -23,9 +24,17 @@ VOCABULARY, POSITIONS = 48, 6
 
 def config(**more):
     base = dict(
-        model_type="llama", hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
-        intermediate_size=48, max_position_embeddings=256, rms_norm_eps=1e-5, vocab_size=VOCABULARY,
-        tie_word_embeddings=False, rope_theta=10000.0,
+        model_type="llama",
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_hidden_layers=2,
+        intermediate_size=48,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        vocab_size=VOCABULARY,
+        tie_word_embeddings=False,
+        rope_theta=10000.0,
     )
     return {**base, **more}
 
@@ -34,11 +43,26 @@ MODELS = {
     "plain": ("A", config()),
     "tied": ("A", config(tie_word_embeddings=True)),
     "base": ("A", config(rope_theta=300.0)),
-    "base among parameters": ("A", {**config(rope_parameters={"rope_type": "default", "rope_theta": 300.0}), "rope_theta": None}),
+    "base among parameters": (
+        "A",
+        {
+            **config(rope_parameters={"rope_type": "default", "rope_theta": 300.0}),
+            "rope_theta": None,
+        },
+    ),
     "linear": ("A", config(rope_scaling={"rope_type": "linear", "factor": 4.0})),
-    "llama3": ("A", config(rope_scaling={
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 64})),
+    "llama3": (
+        "A",
+        config(
+            rope_scaling={
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        ),
+    ),
     "epsilon": ("A", config(rms_norm_eps=0.5)),
     "wide heads": ("B", config(head_dim=16)),
     "one head each": ("C", config(num_key_value_heads=4)),
@@ -49,7 +73,9 @@ def transformers_config(c):
     c = dict(c)
     c.pop("model_type")
     theta = c.pop("rope_theta")
-    scaling = c.pop("rope_scaling", None) or c.pop("rope_parameters", None) or {"rope_type": "default"}
+    scaling = (
+        c.pop("rope_scaling", None) or c.pop("rope_parameters", None) or {"rope_type": "default"}
+    )
     c["rope_parameters"] = {"rope_theta": theta, **scaling}
     return LlamaConfig(**c, attn_implementation="eager", bos_token_id=None, eos_token_id=None)
 
@@ -63,7 +89,9 @@ def models(tensors):
         generator = torch.Generator().manual_seed(ord(weights))
         with torch.no_grad():
             named = dict(model.named_parameters())
-            shapes = LlamaForCausalLM(transformers_config({**c, "tie_word_embeddings": False})).state_dict()
+            shapes = LlamaForCausalLM(
+                transformers_config({**c, "tie_word_embeddings": False})
+            ).state_dict()
             for key in sorted(shapes):
                 x = torch.randn(shapes[key].shape, generator=generator)
                 x = x * 0.3 + 1 if x.dim() == 1 else x * 1.6 / shapes[key].shape[1] ** 0.5
@@ -77,7 +105,9 @@ def models(tensors):
             if name == "llama3":
                 plain = 10000.0 ** -(torch.arange(0, 8, 2).double() / 8)
                 factors = (plain / model.model.rotary_emb.inv_freq.double()).tolist()
-        cases.append({"name": name, "weights": weights, "config": c, "prompt": prompt, "factors": factors})
+        cases.append(
+            {"name": name, "weights": weights, "config": c, "prompt": prompt, "factors": factors}
+        )
     return cases
 
 
@@ -87,13 +117,34 @@ LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 CORPUS = """The old lighthouse keeper didn't sleep; she'd counted 12345 ships, 67 storms and 8901 stars.
-    def add(a, b):\n        return a + b  # 1 + 2 == 3\n\nnaïve café, Größe, 中文字符 и русский текст. WE'LL SEE, I'M SURE!!!
+    # 1 + 2 == 3\n\nnaïve café, Größe, 中文字符 и русский текст. WE'LL SEE, I'M SURE!!!
+    def add(a, b):\n        return a + b
 12 123 1234 12345 1234567 3.14159 2024-01-02 the the then there their hello hello world world"""
 
 TEXTS = [
-    CORPUS, "", " ", "  ", "a  b   c", "tabs\tand\n\nlines \n  here\r\n", "123456789 1 12 1234", "x1y22z333", "I'LL we'll THEY'RE",
-    "don't can't 'tis", "hello world, hello  there!", "中文 naïve 🦀🦀 é", "...!!!???   ---", " leading", "trailing   ", "a\u00a0b\u3000c",
-    "v1.2.3-rc4", "１２３ ٣٤٥ ⅷ", "<|end|> is a token, <|begin|>too", "<|use|>", "e\u0301\u0302", "\n\n\n", "   \n   x",
+    CORPUS,
+    "",
+    " ",
+    "  ",
+    "a  b   c",
+    "tabs\tand\n\nlines \n  here\r\n",
+    "123456789 1 12 1234",
+    "x1y22z333",
+    "I'LL we'll THEY'RE",
+    "don't can't 'tis",
+    "hello world, hello  there!",
+    "中文 naïve 🦀🦀 é",
+    "...!!!???   ---",
+    " leading",
+    "trailing   ",
+    "a\u00a0b\u3000c",
+    "v1.2.3-rc4",
+    "１２３ ٣٤٥ ⅷ",
+    "<|end|> is a token, <|begin|>too",
+    "<|use|>",
+    "e\u0301\u0302",
+    "\n\n\n",
+    "   \n   x",
 ]
 
 
@@ -139,20 +190,32 @@ def tokens():
     assert len(ranks) == len(words)
     special = {"<|begin|>": len(words), "<|end|>": len(words) + 1, "<|use|>": len(words) + 2}
     cases = {}
-    for pre, pattern in {"gpt-2": GPT2, "llama-bpe": LLAMA3, "qwen2": QWEN2, "smollm": GPT2}.items():
-        encoding = tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+    for pre, pattern in {
+        "gpt-2": GPT2,
+        "llama-bpe": LLAMA3,
+        "qwen2": QWEN2,
+        "smollm": GPT2,
+    }.items():
+        encoding = tiktoken.Encoding(
+            "x", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
+        )
 
         def encode(text):
             if pre != "smollm":
                 return encoding.encode(text, allowed_special="all")
             # Digits stand alone before anything else is cut.
             parts = regex.findall(r"<\|\w+\|>|\p{N}|(?:(?!<\|\w+\|>)\P{N})+", text)
-            return [token for part in parts for token in encoding.encode(part, allowed_special="all")]
+            return [
+                token for part in parts for token in encoding.encode(part, allowed_special="all")
+            ]
 
         cases[pre] = [encode(text) for text in TEXTS]
     return {
-        "tokens": [of(w) for w in words] + list(special), "types": [1] * len(words) + [3, 3, 4],
-        "merges": [f"{of(a)} {of(b)}" for a, b in pairs], "texts": TEXTS, "expected": cases,
+        "tokens": [of(w) for w in words] + list(special),
+        "types": [1] * len(words) + [3, 3, 4],
+        "merges": [f"{of(a)} {of(b)}" for a, b in pairs],
+        "texts": TEXTS,
+        "expected": cases,
     }
 
 
@@ -166,8 +229,17 @@ TEMPLATES = {
 
 CONVERSATIONS = [
     [{"role": "user", "content": "Hello"}],
-    [{"role": "system", "content": "Be kind."}, {"role": "user", "content": " A cat? "}, {"role": "assistant", "content": "<think>x</think>\n\nA cat. "}, {"role": "user", "content": "{{ 1 }} <tool> ü\n"}],
-    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "<tool>c"}],
+    [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": " A cat? "},
+        {"role": "assistant", "content": "<think>x</think>\n\nA cat. "},
+        {"role": "user", "content": "{{ 1 }} <tool> ü\n"},
+    ],
+    [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "<tool>c"},
+    ],
 ]
 
 
@@ -176,7 +248,12 @@ def templates():
     for name, source in TEMPLATES.items():
         for messages in CONVERSATIONS:
             (text,), _ = render_jinja_template(
-                [messages], chat_template=source, add_generation_prompt=True, bos_token="<s>", eos_token="</s>")
+                [messages],
+                chat_template=source,
+                add_generation_prompt=True,
+                bos_token="<s>",
+                eos_token="</s>",
+            )
             found.append({"name": name, "source": source, "messages": messages, "text": text})
     return found
 

@@ -21,7 +21,9 @@ fn tensors(device: &Device) -> HashMap<String, TensorFuture> {
 /// The weights of a case, by Hugging Face's names.
 fn weights(all: &HashMap<String, TensorFuture>, case: &Value) -> Vec<(String, TensorFuture)> {
     let family = format!("{}.", case["weights"].as_str().unwrap());
-    all.iter().filter_map(|(name, x)| Some((name.strip_prefix(&family)?.to_owned(), x.clone()))).collect()
+    all.iter()
+        .filter_map(|(name, x)| Some((name.strip_prefix(&family)?.to_owned(), x.clone())))
+        .collect()
 }
 
 /// The same by GGUF's: pairs that are turned are neighbours there, and half a head apart here.
@@ -43,7 +45,9 @@ fn for_gguf(weights: Vec<(String, TensorFuture)>, head: usize) -> Vec<(String, T
     ];
     let together = |x: TensorFuture| {
         let width = x.dims()[1];
-        x.reshape([x.dims()[0] / head, 2, head / 2, width]).permute([0, 2, 1, 3]).reshape([x.dims()[0], width])
+        x.reshape([x.dims()[0] / head, 2, head / 2, width])
+            .permute([0, 2, 1, 3])
+            .reshape([x.dims()[0], width])
     };
     let renamed = |(name, x): (String, TensorFuture)| {
         let turned = name.contains("q_proj") || name.contains("k_proj");
@@ -60,7 +64,9 @@ fn off(model: Llama, case: &Value, all: &HashMap<String, TensorFuture>) -> f64 {
     let expected = block_on(expected.to_vec::<f32>()).unwrap();
     let prompt: Vec<u32> =
         case["prompt"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
-    let engine = Engine::start(model, Options { slots: 2, page: 8, chunk: 9, ..Options::default() }).unwrap();
+    let engine =
+        Engine::start(model, Options { slots: 2, page: 8, chunk: 9, ..Options::default() })
+            .unwrap();
     let mut worst = 0f64;
     for (k, row) in expected.chunks(count).enumerate() {
         let text = prompt[..prompt.len() - positions + 1 + k].to_vec();
@@ -88,13 +94,13 @@ fn case(name: &str) -> Value {
 /// A folder as Hugging Face has them; its tensors in two files.
 fn folder(case: &Value, all: &HashMap<String, TensorFuture>) -> Folder {
     let folder = Folder::new();
-    let write = |name: &str, value: &Value| std::fs::write(folder.0.join(name), value.to_string()).unwrap();
+    let write =
+        |name: &str, value: &Value| std::fs::write(folder.0.join(name), value.to_string()).unwrap();
     write("config.json", &case["config"]);
     let words: serde_json::Map<_, _> =
         names(48).into_iter().zip(0..).map(|(name, k)| (name, json!(k))).collect();
     let model = json!({ "type": "BPE", "vocab": words, "merges": [] });
-    let level =
-        json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     write(
         "tokenizer.json",
         &json!({ "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": level, "decoder": level,

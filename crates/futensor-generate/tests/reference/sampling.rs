@@ -1,5 +1,5 @@
-//! The choice of tokens beside a plain loop in float64, on a model that says what follows by the last
-//! token alone: so every distribution is known.
+//! The choice of tokens beside a plain loop in float64, on a model that says what follows by the
+//! last token alone: so every distribution is known.
 
 use super::{answer, files};
 use futensor::{CpuOptions, Device};
@@ -32,7 +32,8 @@ fn engine(logits: &[Vec<f32>]) -> Engine {
 
 /// The tokens that may follow a text, the likeliest first, with their probabilities.
 fn distribution(logits: &[Vec<f32>], text: &[u32], s: &Sampling) -> Vec<(u32, f64)> {
-    let mut row: Vec<f64> = logits[*text.last().unwrap() as usize].iter().map(|&x| x.into()).collect();
+    let mut row: Vec<f64> =
+        logits[*text.last().unwrap() as usize].iter().map(|&x| x.into()).collect();
     let mut seen = text[text.len().saturating_sub(64)..].to_vec();
     seen.sort();
     seen.dedup();
@@ -53,7 +54,8 @@ fn distribution(logits: &[Vec<f32>], text: &[u32], s: &Sampling) -> Vec<(u32, f6
     });
     let temperature = if greedy { 1.0 } else { f64::from(s.temperature) };
     let best = row[order[0] as usize];
-    let weights: Vec<f64> = order.iter().map(|&t| ((row[t as usize] - best) / temperature).exp()).collect();
+    let weights: Vec<f64> =
+        order.iter().map(|&t| ((row[t as usize] - best) / temperature).exp()).collect();
     let total: f64 = weights.iter().sum();
     // Of the likeliest, the fewest that together have the probability.
     let mut sum = 0.0;
@@ -105,16 +107,19 @@ fn every_token_is_the_one_that_a_plain_loop_draws() {
         all.push(Sampling { repetition_penalty, ..base.clone() });
         all.push(Sampling { repetition_penalty, ..Sampling::default() });
     }
-    let every = Sampling { temperature: 1.4, top_k: 9, top_p: 0.85, repetition_penalty: 1.2, seed: 0 };
+    let every =
+        Sampling { temperature: 1.4, top_k: 9, top_p: 0.85, repetition_penalty: 1.2, seed: 0 };
     all.extend((0..6).map(|seed| Sampling { seed, ..every.clone() }));
     // And a text that has fewer tokens than a penalty looks at.
-    let asked = all.iter().flat_map(|sampling| [(&prompt[..], sampling), (&prompt[1..4], sampling)]);
+    let asked =
+        all.iter().flat_map(|sampling| [(&prompt[..], sampling), (&prompt[1..4], sampling)]);
     let streams: Vec<_> = (1..)
         .zip(asked)
         .map(|(k, (prompt, sampling))| {
             let sampling = Sampling { seed: sampling.seed * 1000 + k, ..sampling.clone() };
             let prompt = prompt.to_vec();
-            let mut request = Request::new(prompt.clone()).tokens_max(100).sampling(sampling.clone());
+            let mut request =
+                Request::new(prompt.clone()).tokens_max(100).sampling(sampling.clone());
             request.ignore_end = true;
             (prompt, sampling, engine.generate(request).unwrap())
         })
@@ -126,7 +131,8 @@ fn every_token_is_the_one_that_a_plain_loop_draws() {
         for token in tokens {
             let from = distribution(&logits, &text, &sampling);
             let step = (text.len() as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let number = (mix(mix(sampling.seed).wrapping_add(step)) >> 40) as f64 / (1u64 << 24) as f64;
+            let number =
+                (mix(mix(sampling.seed).wrapping_add(step)) >> 40) as f64 / (1u64 << 24) as f64;
             let id = token.unwrap().id;
             match drawn(&from, if sampling.temperature == 0.0 { 0.0 } else { number }) {
                 Some(expected) => assert_eq!(id, expected, "{sampling:?}, token {}", text.len()),
@@ -139,8 +145,8 @@ fn every_token_is_the_one_that_a_plain_loop_draws() {
     assert!(unsure < 200, "{unsure} near a border");
 }
 
-/// Many answers of one token: their counts fit the probabilities (chi-squared, at 1 in 10,000; seeds
-/// are given, so it is always the same).
+/// Many answers of one token: their counts fit the probabilities (chi-squared, at 1 in 10,000;
+/// seeds are given, so it is always the same).
 #[test]
 fn tokens_are_as_frequent_as_they_are_probable() {
     let logits = logits(4.0);
@@ -157,7 +163,9 @@ fn tokens_are_as_frequent_as_they_are_probable() {
         let streams: Vec<_> = (0..count)
             .map(|seed| {
                 let sampling = Sampling { seed, ..sampling.clone() };
-                engine.generate(Request::new(vec![3, 5, 90, 7]).tokens_max(1).sampling(sampling)).unwrap()
+                engine
+                    .generate(Request::new(vec![3, 5, 90, 7]).tokens_max(1).sampling(sampling))
+                    .unwrap()
             })
             .collect();
         let mut counts = [0u32; COUNT];
@@ -185,7 +193,10 @@ fn tokens_are_as_frequent_as_they_are_probable() {
         // Wilson and Hilferty's cube root, at 3.72 deviations.
         let f = f64::from(freedom - 1);
         let most = f * (1.0 - 2.0 / (9.0 * f) + 3.72 * (2.0 / (9.0 * f)).sqrt()).powi(3);
-        assert!(freedom > 2 && squares < most, "{sampling:?}: {squares} of {most} with {freedom} kinds");
+        assert!(
+            freedom > 2 && squares < most,
+            "{sampling:?}: {squares} of {most} with {freedom} kinds"
+        );
     }
 }
 
@@ -193,7 +204,8 @@ fn tokens_are_as_frequent_as_they_are_probable() {
 fn probabilities_are_told_before_temperature_and_penalty() {
     let logits = logits(4.0);
     let engine = engine(&logits);
-    let sampling = Sampling { temperature: 3.0, repetition_penalty: 3.0, seed: 4, ..Sampling::default() };
+    let sampling =
+        Sampling { temperature: 3.0, repetition_penalty: 3.0, seed: 4, ..Sampling::default() };
     let prompt = vec![9, 8, 7];
     let mut request = Request::new(prompt.clone()).tokens_max(20).sampling(sampling).logprobs(5);
     request.ignore_end = true;

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Token k is followed by k + 1; no token ends a text but the first.
 fn engine(options: Options) -> Engine {
-    let row = |last: usize| (0..50).map(move |next| if next == last % 49 + 1 { 9.0 } else { 0.0 }).collect();
+    let row = |last: usize| {
+        (0..50).map(move |next| if next == last % 49 + 1 { 9.0 } else { 0.0 }).collect()
+    };
     let logits: Vec<Vec<f32>> = (0..50).map(row).collect();
     let device = Device::cpu_with(CpuOptions::default());
     Engine::start(files::table(&device, &logits, Vec::new()), options).unwrap()
@@ -38,7 +40,8 @@ fn next(tokens: &mut Tokens) -> Option<futensor_generate::Result<futensor_genera
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let begin = Instant::now();
     loop {
-        let Poll::Ready(item) = Pin::new(&mut *tokens).poll_next(&mut Context::from_waker(&waker)) else {
+        let Poll::Ready(item) = Pin::new(&mut *tokens).poll_next(&mut Context::from_waker(&waker))
+        else {
             assert!(begin.elapsed() < Duration::from_secs(30), "nobody wakes the reader");
             std::thread::park_timeout(Duration::from_secs(30));
             continue;
@@ -96,14 +99,18 @@ fn the_stop_word_that_comes_first_cuts_however_they_are_listed() {
     let engine = engine(Options { slots: 1, ..Options::default() });
     let name = |token: u32| files::names(50)[token as usize].clone();
     let said = |stop: &[String]| {
-        let tokens = super::answer(&engine, Request::new(vec![1]).tokens_max(20).stop(stop.to_vec()));
+        let tokens =
+            super::answer(&engine, Request::new(vec![1]).tokens_max(20).stop(stop.to_vec()));
         assert_eq!(tokens.last().unwrap().end, Some(End::Stop));
         tokens.iter().map(|t| &t.text[..]).collect::<String>()
     };
     let text = |to: u32| (2..to).map(name).collect::<String>();
-    for stop in
-        [[name(9), name(6)], [name(6), name(9)], [name(7) + &name(8), name(6)], [name(6) + "no", name(6)]]
-    {
+    for stop in [
+        [name(9), name(6)],
+        [name(6), name(9)],
+        [name(7) + &name(8), name(6)],
+        [name(6) + "no", name(6)],
+    ] {
         assert_eq!(said(&stop), text(6), "{stop:?}");
     }
     // What may become one and does not is shown at the end.
@@ -111,7 +118,10 @@ fn the_stop_word_that_comes_first_cuts_however_they_are_listed() {
     let tokens = super::answer(&engine, request);
     assert_eq!(tokens.last().unwrap().end, Some(End::Length));
     assert_eq!(tokens.iter().map(|t| &t.text[..]).collect::<String>(), text(22));
-    assert_eq!(said(&[String::new(), name(12) + &name(13) + &name(14), name(13) + &name(14)]), text(12));
+    assert_eq!(
+        said(&[String::new(), name(12) + &name(13) + &name(14), name(13) + &name(14)]),
+        text(12)
+    );
 }
 
 #[test]
@@ -123,7 +133,11 @@ fn many_who_wait_go_away_at_once() {
             .map(|k| {
                 let request = Request::new(vec![1]).tokens_max(9);
                 engine
-                    .generate(if k % 2 == 0 { request } else { request.deadline(Duration::from_secs(900)) })
+                    .generate(if k % 2 == 0 {
+                        request
+                    } else {
+                        request.deadline(Duration::from_secs(900))
+                    })
                     .unwrap()
             })
             .collect();
@@ -131,7 +145,8 @@ fn many_who_wait_go_away_at_once() {
         let left = engine.stats().left;
         let begin = Instant::now();
         // In no order of theirs.
-        let (odd, even): (Vec<_>, Vec<_>) = waiting.into_iter().enumerate().partition(|(k, _)| k % 2 == 1);
+        let (odd, even): (Vec<_>, Vec<_>) =
+            waiting.into_iter().enumerate().partition(|(k, _)| k % 2 == 1);
         drop((odd, even));
         until(&engine, |s| s.left == left + count as u64);
         let took = begin.elapsed();
@@ -150,7 +165,8 @@ fn an_engine_goes_on_while_constraints_are_compiled() {
         (0..1_500).map(|k| (format!("key{k}"), serde_json::json!({ "type": "string" }))).collect();
     let wide = serde_json::json!({ "type": "object", "properties": properties });
     let begin = Instant::now();
-    let mut wide = engine.generate(Request::new(vec![1]).constraint(Constraint::JsonSchema(wide))).unwrap();
+    let mut wide =
+        engine.generate(Request::new(vec![1]).constraint(Constraint::JsonSchema(wide))).unwrap();
     let called = begin.elapsed();
     // It has no slot yet, and nobody waits behind it.
     let tokens = super::answer(&engine, Request::new(vec![1]).tokens_max(5));
@@ -158,19 +174,25 @@ fn an_engine_goes_on_while_constraints_are_compiled() {
     assert!(called < Duration::from_millis(100), "{called:?}");
     // Braces are no tokens of this model: it cannot say what is asked for.
     assert!(next(&mut wide).is_some());
-    let wrong = engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).unwrap();
+    let wrong =
+        engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("(".into()))).unwrap();
     let items: Vec<_> = block_on(wrong.collect());
     assert!(items.len() == 1 && items[0].as_ref().unwrap_err().is_request());
     // One that goes away, or is late, while it is compiled takes nothing with it.
-    drop(engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("3+6".into()))).unwrap());
-    let late = Request::new(vec![1]).constraint(Constraint::Regex("3+5".into())).deadline(Duration::ZERO);
+    drop(
+        engine.generate(Request::new(vec![1]).constraint(Constraint::Regex("3+6".into()))).unwrap(),
+    );
+    let late =
+        Request::new(vec![1]).constraint(Constraint::Regex("3+5".into())).deadline(Duration::ZERO);
     assert!(next(&mut engine.generate(late).unwrap()).unwrap().unwrap_err().is_deadline());
     drop(wide);
     until(&engine, |s| s.running == 0 && s.waiting == 0 && s.pages_used == 0);
-    let text: String =
-        super::answer(&engine, Request::new(vec![1]).constraint(Constraint::Regex("3+4".into())).tokens_max(9))
-            .iter()
-            .map(|t| &t.text[..])
-            .collect();
+    let text: String = super::answer(
+        &engine,
+        Request::new(vec![1]).constraint(Constraint::Regex("3+4".into())).tokens_max(9),
+    )
+    .iter()
+    .map(|t| &t.text[..])
+    .collect();
     assert!(text.trim_start_matches('3') == "4" || text.chars().all(|c| c == '3'), "{text}");
 }

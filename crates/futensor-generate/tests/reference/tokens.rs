@@ -1,5 +1,5 @@
-//! Tokens beside `tiktoken`'s, conversations beside those of Jinja's own engine, and what files say of
-//! tokens that begin and end.
+//! Tokens beside `tiktoken`'s, conversations beside those of Jinja's own engine, and what files say
+//! of tokens that begin and end.
 
 use super::files::{self, names};
 use super::{answer, cases};
@@ -66,7 +66,9 @@ fn conversations_become_the_texts_that_jinja_makes() {
 
 /// Token k is followed by k + 1.
 fn counting() -> Vec<Vec<f32>> {
-    (0..40).map(|last| (0..40).map(|next| if next == (last + 1) % 40 { 9.0 } else { 0.0 }).collect()).collect()
+    (0..40)
+        .map(|last| (0..40).map(|next| if next == (last + 1) % 40 { 9.0 } else { 0.0 }).collect())
+        .collect()
 }
 
 #[test]
@@ -79,7 +81,10 @@ fn what_a_file_says_of_begin_and_end_is_done() {
             ("tokenizer.ggml.token_type", Gguf::Array(Array::I32(types.clone()))),
             ("tokenizer.ggml.bos_token_id", Gguf::U32(30)),
             ("tokenizer.ggml.eos_token_id", Gguf::U32(20)),
-            ("tokenizer.chat_template", "{{ bos_token }} {{ eos_token }} {{ messages | length }}".into()),
+            (
+                "tokenizer.chat_template",
+                "{{ bos_token }} {{ eos_token }} {{ messages | length }}".into(),
+            ),
         ];
         all.extend(more);
         files::table(&device, &counting(), all)
@@ -105,7 +110,10 @@ fn what_a_file_says_of_begin_and_end_is_done() {
         let engine = Engine::start(model, Options { slots: 1, ..Options::default() }).unwrap();
         let tokens = answer(&engine, Request::new(vec![3, 4, 5]).tokens_max(30));
         let last = tokens.last().unwrap();
-        assert_eq!((last.id, last.end, &last.text[..]), (*ends.iter().min().unwrap(), Some(End::Stop), ""));
+        assert_eq!(
+            (last.id, last.end, &last.text[..]),
+            (*ends.iter().min().unwrap(), Some(End::Stop), "")
+        );
         let mut request = Request::new(vec![3, 4, 5]).tokens_max(30);
         request.ignore_end = true;
         let tokens = answer(&engine, request);
@@ -114,14 +122,16 @@ fn what_a_file_says_of_begin_and_end_is_done() {
     }
 }
 
-/// Ten times the text takes some ten times as long, whatever it is made of; no text ends the process.
+/// Ten times the text takes some ten times as long, whatever it is made of; no text ends the
+/// process.
 #[test]
 fn long_texts_take_as_long_as_they_are() {
     for pre in ["gpt-2", "llama-bpe", "qwen2", "smollm"] {
         let tokenizer = vocabulary(pre).tokenizer().unwrap();
-        for piece in
-            ["a", " ", "\n", "9", "!", "hello", " the ", "é", "\u{3000}", "'", "<|end|>", "<|", "1 ", "\t x"]
-        {
+        for piece in [
+            "a", " ", "\n", "9", "!", "hello", " the ", "é", "\u{3000}", "'", "<|end|>", "<|",
+            "1 ", "\t x",
+        ] {
             let took = |bytes: usize| {
                 let text = piece.repeat(bytes / piece.len());
                 let begin = std::time::Instant::now();
@@ -131,8 +141,8 @@ fn long_texts_take_as_long_as_they_are() {
                 assert_eq!(tokenizer.decode(&tokens), marks, "{pre} {piece:?}");
                 took
             };
-            // Not the same twice, which would be known; and the better of two, on a machine that has more
-            // to do.
+            // Not the same twice, which would be known; and the better of two, on a machine that
+            // has more to do.
             let (few, many) = (took(4_000).min(took(4_100)), took(40_000).min(took(40_100)));
             let most = few * 60 + std::time::Duration::from_millis(300);
             assert!(many < most, "{pre} {piece:?}: {few:?} {many:?}");
@@ -149,17 +159,22 @@ fn random_texts_come_back_and_random_files_are_refused() {
         Err(_) => 0..200u64,
     };
     let pieces = [
-        "a", "B", " ", "  ", "\n", "1", "'s", "é", "中", "🦀", "!", "<|use|>", "\u{301}", "\u{0}", "\r\n", "_",
+        "a", "B", " ", "  ", "\n", "1", "'s", "é", "中", "🦀", "!", "<|use|>", "\u{301}", "\u{0}",
+        "\r\n", "_",
     ];
-    let all: Vec<_> =
-        ["gpt-2", "llama-bpe", "qwen2", "smollm"].map(|pre| vocabulary(pre).tokenizer().unwrap()).into();
+    let all: Vec<_> = ["gpt-2", "llama-bpe", "qwen2", "smollm"]
+        .map(|pre| vocabulary(pre).tokenizer().unwrap())
+        .into();
     for seed in seeds {
         let mut state = seed;
         let mut pick = |n: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % n
         };
-        let text: String = (0..pick(60)).map(|_| pieces[pick(pieces.len() as u64) as usize]).collect();
+        let text: String =
+            (0..pick(60)).map(|_| pieces[pick(pieces.len() as u64) as usize]).collect();
         for tokenizer in &all {
             assert_eq!(
                 tokenizer.decode(&tokenizer.encode(&text, false).unwrap()),

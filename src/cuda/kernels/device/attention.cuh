@@ -1,8 +1,10 @@
-// Attention and its gradients without the matrix of scores: a block owns rows of the result, walks over
-// the rows that these meet, and makes scores anew tile by tile, with a softmax that is corrected as larger ones come
-// along (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691).
+// Attention and its gradients without the matrix of scores: a block owns rows of the result, walks
+// over the rows that these meet, and makes scores anew tile by tile, with a softmax that is
+// corrected as larger ones come along (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao 2023,
+// arXiv:2307.08691).
 //
-// Five results are one walk. With x and y the block's own rows and r, u, w those that it walks over:
+// Five results are one walk. With x and y the block's own rows and r, u, w those that it walks
+// over:
 //
 //     result      x   y   r  u   w    s = x r^T, the score of a query and a key;  d = y u^T
 //     OUTPUT      q       k      v    the sum of e^(s - most) w, by the sum of e^(s - most)
@@ -12,7 +14,8 @@
 //     TO_KEY      k   v   q  up  q    the same
 //     TO_VALUE    k       q      up   the sum of p w
 //
-// Each sum has one order, by sizes alone. A query that sees nothing has L = 0 and scores of minus infinity.
+// Each sum has one order, by sizes alone. A query that sees nothing has L = 0 and scores of minus
+// infinity.
 
 namespace ft {
 
@@ -20,7 +23,8 @@ enum { OUTPUT, SPANS, STATS, TO_QUERY, TO_KEY, TO_VALUE };
 
 enum { KEYS_OF_A_SPAN = 256 };
 
-// Sizes, and steps between rows in elements; between elements of a row there is none but the mask's.
+// Sizes, and steps between rows in elements; between elements of a row there is none but the
+// mask's.
 struct Attended {
     i64 rows, keys, width, wide, q, k, v, up, mask_row, mask_key;
     u64 causal, whole;
@@ -34,8 +38,8 @@ template <class T> struct Sheet {
     i32 rows, width;
 };
 
-// All that a block works on. `first` is its first own row, `begin` and `end` are what it walks over; `keys` are those of
-// its batch, which may be fewer.
+// All that a block works on. `first` is its first own row, `begin` and `end` are what it walks
+// over; `keys` are those of its batch, which may be fewer.
 template <int ROLE, class T> struct Walk {
     static const bool BY_QUERY = ROLE <= TO_QUERY;
     static const bool TWO = ROLE == STATS || ROLE == TO_QUERY || ROLE == TO_KEY;
@@ -95,7 +99,8 @@ FN C score(C dot, const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked, con
     return s;
 }
 
-// What a query has come to: its largest score, the sum of the powers over it, and that of d under them.
+// What a query has come to: its largest score, the sum of the powers over it, and that of d under
+// them.
 template <class C> struct Sofar {
     C most, sum, mean;
     // Brings the sums to a largest score that is no smaller; the factor for what else was summed.
@@ -117,7 +122,8 @@ template <class C> struct Sofar {
     }
 };
 
-// What this block's span gives to a query, of all spans: its largest score, the sum of powers, what they found.
+// What this block's span gives to a query, of all spans: its largest score, the sum of powers, what
+// they found.
 template <class C> FN C* span_of(C* out, i64 row, i32 width) {
     return out + (row * gridDim.z + blockIdx.z) * (width + 2);
 }
@@ -135,7 +141,8 @@ template <class C> FN C sum_of(C x, int lanes) {
     return x;
 }
 
-// ---- any type, any width: tiles of 64 x 64, 4 x 4 a thread ---------------------------------------------
+// ---- any type, any width: tiles of 64 x 64, 4 x 4 a thread
+// ---------------------------------------------
 
 template <class C> struct Tiles {
     enum { DEEP = 64 / sizeof(C) };
@@ -278,9 +285,11 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
     }
 }
 
-// ---- halves up to 128 wide: tensor cores, four warps, each with 16 own rows M times ----------------------
+// ---- halves up to 128 wide: tensor cores, four warps, each with 16 own rows M times
+// ----------------------
 
-// Eight neighbours of a row, zeros where there is none; `whole` promises that they can be moved at once.
+// Eight neighbours of a row, zeros where there is none; `whole` promises that they can be moved at
+// once.
 template <class T> FN Vec<T, 8> eight(const Sheet<T>& x, i32 row, i32 column, bool whole) {
     Vec<T, 8> r;
     const T* p = x.p + (i64)row * x.step + column;

@@ -61,7 +61,8 @@ FN void narrow(float x, f16& h) {
     u32 b = bits(x), sign = (b >> 16) & 0x8000, a = b & 0x7fffffffu, r;
     if (a > 0x7f800000u) r = 0x7e00;
     else if (a >= 0x477ff000u) r = 0x7c00;                               // 65520 and above
-    else if (a < 0x38800000u) r = bits(as_float(a) + 0.5f) - 0x3f000000u; // the adder rounds at 2^-24
+    // the adder rounds at 2^-24
+    else if (a < 0x38800000u) r = bits(as_float(a) + 0.5f) - 0x3f000000u;
     else r = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;
     h.bits = (u16)(sign | r);
 }
@@ -200,7 +201,8 @@ FN void walk(const Geo<K>& g, typename Geo<K>::Index i, typename Geo<K>::Stride*
 #pragma unroll
     for (int d = 0; d < 8; ++d) {
         if (d >= g.rank) break;
-        // What is left at the outermost dimension is its coordinate: one dimension costs no division.
+        // What is left at the outermost dimension is its coordinate: one dimension costs no
+        // division.
         I q = 0;
         if (d + 1 < g.rank) q = quotient(g.axis[d], i);
         S r = (S)(i - q * g.axis[d].size);

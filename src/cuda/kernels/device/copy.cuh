@@ -15,8 +15,9 @@ FN void copy_strided(const T* from, T* to, typename Geo<2>::Index n, const Geo<2
     to[off[1]] = from[off[0]];
 }
 
-// A transpose by tiles of 32 x 32, so that both sides move neighbours. `from` has stride 1 over `rows`
-// and `from_step` over `columns`, `to` the other way round. blockDim is (32, 8); blockIdx.z is a batch.
+// A transpose by tiles of 32 x 32, so that both sides move neighbours. `from` has stride 1 over
+// `rows` and `from_step` over `columns`, `to` the other way round. blockDim is (32, 8); blockIdx.z
+// is a batch.
 template <class T, template <int> class Geo>
 FN void transpose(const T* from, T* to, u32 rows, u32 columns, i64 from_step, i64 to_step, const Geo<2>& batch) {
     __shared__ T tile[32][33];  // a column more keeps lanes in different banks

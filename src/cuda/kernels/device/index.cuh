@@ -10,8 +10,8 @@ struct IndexError {
     u64 size;
 };
 
-// Where every index is bad, only those that come before all that were seen take the lock: one or a few of
-// millions. `position` only falls, and is there before `found` says so.
+// Where every index is bad, only those that come before all that were seen take the lock: one or a
+// few of millions. `position` only falls, and is there before `found` says so.
 FN void report(IndexError* error, u64 position, i64 index, u64 size) {
     volatile IndexError* e = error;
     for (bool done = false; !done;) {
@@ -35,11 +35,12 @@ FN void report(IndexError* error, u64 position, i64 index, u64 size) {
     }
 }
 
-// A negative index counts from the end where `lift` is the size; where that is 0, it stays out of range.
+// A negative index counts from the end where `lift` is the size; where that is 0, it stays out of
+// range.
 FN i64 lifted(i64 index, i64 lift) { return index < 0 ? index + lift : index; }
 
-// out[i] = x[.., index[..], ..]. geo's operands: x without the indexed dimension, the index, and the
-// position in the index.
+// out[i] = x[.., index[..], ..]. geo's operands: x without the indexed dimension, the index, and
+// the position in the index.
 template <class T, class J, template <int> class Geo>
 FN void gather(const T* x, const J* index, T* out, IndexError* error, typename Geo<3>::Index n, const Geo<3>& geo,
                i64 step, u64 size, i64 lift) {
@@ -57,8 +58,8 @@ FN void gather(const T* x, const J* index, T* out, IndexError* error, typename G
     out[i] = size > 0 ? x[off[0] + at * step] : none;
 }
 
-// What is there and what comes, by op::ScatterMode in its order. Halves are joined in float, and rounded when all
-// have come; what only takes the place moves as it is.
+// What is there and what comes, by op::ScatterMode in its order. Halves are joined in float, and
+// rounded when all have come; what only takes the place moves as it is.
 template <int HOW, class T> struct Join {
     typedef typename Stored<T>::C C;
     static FN_MEMBER C from(T x) { return load(x); }
@@ -77,9 +78,9 @@ template <class T> struct Join<0, T> {
     static FN_MEMBER T of(T, T comes) { return comes; }
 };
 
-// out[.., index[j], ..] joined with source[.., j, ..] along lines of one dimension. A line's elements of one
-// residue modulo `owners` belong to one thread, which walks the line in order: no atomics, and results
-// are those of a plain loop. geo's operands: out, source, index, position.
+// out[.., index[j], ..] joined with source[.., j, ..] along lines of one dimension. A line's
+// elements of one residue modulo `owners` belong to one thread, which walks the line in order: no
+// atomics, and results are those of a plain loop. geo's operands: out, source, index, position.
 template <int HOW, class T, class J, template <int> class Geo>
 FN void scatter(const T* source, const J* index, T* out, IndexError* error, typename Geo<4>::Index lines,
                     const Geo<4>& geo, i64 length, u64 size, i64 lift, u32 owners, i64 out_step, i64 source_step,
@@ -103,8 +104,9 @@ FN void scatter(const T* source, const J* index, T* out, IndexError* error, type
     }
 }
 
-// The same for long lines, whose indices are sorted first. A row of them is shared by all lines for which they
-// repeat. Here each becomes a key, the place that it names; one out of range comes after all others.
+// The same for long lines, whose indices are sorted first. A row of them is shared by all lines for
+// which they repeat. Here each becomes a key, the place that it names; one out of range comes after
+// all others.
 template <class J>
 FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, u64 row, const Geo64<2>& rows, u32 n,
                      u32 size, i64 lift, i64 index_step, i64 position_step) {
@@ -118,8 +120,8 @@ FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, 
     places[j] = j;
 }
 
-// A thread for each line and each run of equal keys, which begins where the key before is another. It takes eight
-// at a time, whose loads do not wait for each other, and joins them in order.
+// A thread for each line and each run of equal keys, which begins where the key before is another.
+// It takes eight at a time, whose loads do not wait for each other, and joins them in order.
 template <int HOW, class T>
 FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out, u64 row, const Geo64<2>& rows,
                      const Geo64<2>& shared, u64 lines, u32 n, u32 size, i64 out_step, i64 source_step) {

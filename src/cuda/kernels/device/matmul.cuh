@@ -12,8 +12,9 @@ FN u64 multiply_add(u64 a, u64 b, u64 c) { return a * b + c; }
 FN float multiply_add(float a, float b, float c) { return fma(a, b, c); }
 FN double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 
-// out[m, n] = a[m, k] b[k, n]: a tile of 64 x 64 a block of 256 threads, 4 x 4 a thread, k in order.
-// Integers wrap; halves are added in float and rounded once, where O is a half. blockIdx.z is a batch, batch.z on.
+// out[m, n] = a[m, k] b[k, n]: a tile of 64 x 64 a block of 256 threads, 4 x 4 a thread, k in
+// order. Integers wrap; halves are added in float and rounded once, where O is a half. blockIdx.z
+// is a batch, batch.z on.
 template <class T, class O, template <int> class Geo>
 FN void matmul_tile(const T* a, const T* b, O* out, u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn,
                     const Geo<2>& batches) {

@@ -1,9 +1,9 @@
 // What the CUDA column of the op table calls: one overload a type, one meaning on every device.
 //
-// Float functions are the compiler's own without fast-math; their bounds in ulp are those of the CUDA
-// C++ Programming Guide, "Mathematical Functions": exp log log1p expm1 log2 1, exp2 log10 sin cos
-// erf tanh asin acos atan cosh 2, atan2 sinh asinh atanh 3, acosh tan pow erfc 4; sqrt and division are
-// correctly rounded.
+// Float functions are the compiler's own without fast-math; their bounds in ulp are those of the
+// CUDA C++ Programming Guide, "Mathematical Functions": exp log log1p expm1 log2 1, exp2 log10 sin
+// cos erf tanh asin acos atan cosh 2, atan2 sinh asinh atanh 3, acosh tan pow erfc 4; sqrt and
+// division are correctly rounded.
 
 namespace ft {
 
@@ -153,9 +153,9 @@ FN float exp_of_negative(double t) {
     return fma(-b, e, e);
 }
 
-// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4) as on
-// the CPU: in the left tail, where 1 + erf cancels, it keeps its digits. Measured beside f64 with the
-// host's expf and erff: 5.7 ulp, at -1.43.
+// x Phi(x) with the normal distribution Phi(-t) = e^(-t^2/2) g(t), g a polynomial in 4 / (t + 4) as
+// on the CPU: in the left tail, where 1 + erf cancels, it keeps its digits. Measured beside f64
+// with the host's expf and erff: 5.7 ulp, at -1.43.
 FN float gelu(float x) {
     if (x >= -0.5f) return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
     float t = -x;
@@ -187,7 +187,8 @@ template <class T> FN double twice_u(T x) {
 FN float gelu_tanh(float x) {
     double t = abs(twice_u(x));
     if (x < 0.0f && t > 80.0) {
-        // In the far tail the exponential alone would be rounded to nothing before its product with x is.
+        // In the far tail the exponential alone would be rounded to nothing before its product with
+        // x is.
         float root = t > 220.0 ? 0.0f : exp_of_negative(0.5 * t);
         return x * root * root;
     }

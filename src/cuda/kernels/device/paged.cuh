@@ -1,10 +1,11 @@
-// Attention over keys and values in pages. A block takes one query of one head over one span of its keys, by
-// position; spans meet in their order. So a result depends on its own query and keys alone.
+// Attention over keys and values in pages. A block takes one query of one head over one span of its
+// keys, by position; spans meet in their order. So a result depends on its own query and keys
+// alone.
 
 namespace ft {
 
-// Strides: queries over batch, query and head; keys and values over page, place and head; the table over batch and
-// page; lengths over batch.
+// Strides: queries over batch, query and head; keys and values over page, place and head; the table
+// over batch and page; lengths over batch.
 struct Paged {
     i64 queries, heads, group, page, pages, most, width, wide, spans;
     i64 q[3], q_step, k[3], k_step, v[3], v_step, table[2], lengths;

@@ -1,8 +1,9 @@
-// Products with quantised weights, to the bit those of a CPU: products of bytes are summed up in integers, which is
-// exact, and what a block of 32 columns gives is added block after block. A weight lies in panels of 16 rows; the same
-// block of each, a tile, has its half floats first, 16 of each, then words of four bytes, 16 of each (src/format.rs).
-// Weights that are halves meet floats: a block's products are added by fused multiply-adds, k in order. (Tensor cores
-// would round the activations to 11 bits or 8, and add in an order of their own.)
+// Products with quantised weights, to the bit those of a CPU: products of bytes are summed up in
+// integers, which is exact, and what a block of 32 columns gives is added block after block. A
+// weight lies in panels of 16 rows; the same block of each, a tile, has its half floats first, 16
+// of each, then words of four bytes, 16 of each (src/format.rs). Weights that are halves meet
+// floats: a block's products are added by fused multiply-adds, k in order. (Tensor cores would
+// round the activations to 11 bits or 8, and add in an order of their own.)
 
 namespace ft {
 
@@ -55,7 +56,8 @@ FN void quantize_activations(const float* x, Activations* out, u64 blocks) {
 // Activations beside halves.
 struct Floats { float x[32]; };
 
-// 32 columns of one row of a tile: eight words of bytes, a scale, and a minimum or the scale of the second half.
+// 32 columns of one row of a tile: eight words of bytes, a scale, and a minimum or the scale of the
+// second half.
 template <int F> struct Columns {
     typedef Activations X;
     i32 w[8];
@@ -152,8 +154,9 @@ template <class H> FN float product_of(const HalfColumns<H>& c, const Floats& a)
     return sum;
 }
 
-// Few rows: a block of 256 threads computes a panel of R rows. Thread (row of the panel, slot) multiplies every 16th
-// block of columns, and what the slots found is added in the order of the columns.
+// Few rows: a block of 256 threads computes a panel of R rows. Thread (row of the panel, slot)
+// multiplies every 16th block of columns, and what the slots found is added in the order of the
+// columns.
 template <int F, int R>
 FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, u64 rows, u64 n, u32 blocks,
                        u64 panel_bytes) {
@@ -179,10 +182,10 @@ FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float*
     if (slot < R && first + slot < rows && column < n) out[(first + slot) * n + column] = sum;
 }
 
-// d[16, 8] += a[16, 32] b[32, 8] of signed bytes, of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k32"). With
-// g = lane / 4 and t = lane % 4 a lane holds, four neighbours of k a register: of `a`, in rows g, g + 8, g, g + 8,
-// columns 4t.. twice and 16 + 4t.. twice; of `b`, in column g, rows 4t.. and 16 + 4t..; of `d`, columns 2t and
-// 2t + 1 of row g, then of row g + 8.
+// d[16, 8] += a[16, 32] b[32, 8] of signed bytes, of a warp (PTX ISA, "Matrix Fragments for
+// mma.m16n8k32"). With g = lane / 4 and t = lane % 4 a lane holds, four neighbours of k a register:
+// of `a`, in rows g, g + 8, g, g + 8, columns 4t.. twice and 16 + 4t.. twice; of `b`, in column g,
+// rows 4t.. and 16 + 4t..; of `d`, columns 2t and 2t + 1 of row g, then of row g + 8.
 FN void mma_bytes(i32 (&d)[4], const i32 (&a)[4], const i32 (&b)[2]) {
 #if defined(FUTENSOR_SIM) || __CUDA_ARCH__ < 800
     const u32 all = 0xffffffffu, lane = threadIdx.x & 31, row = lane / 4 * 4, column = lane % 4 * 8;
@@ -200,7 +203,8 @@ FN void mma_bytes(i32 (&d)[4], const i32 (&a)[4], const i32 (&b)[2]) {
 #endif
 }
 
-// Many rows: each of eight warps computes a panel of 8 rows in tensor cores, block of columns after block.
+// Many rows: each of eight warps computes a panel of 8 rows in tensor cores, block of columns after
+// block.
 template <int F>
 FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks, u64 panel_bytes) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
@@ -260,7 +264,8 @@ FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n
 #pragma unroll
     for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = 0.0f;
     for (u32 block = 0; block < blocks; ++block) {
-        // Unrolled whole, so that all loads are under way at once: by fours it took more registers, and spilled.
+        // Unrolled whole, so that all loads are under way at once: by fours it took more registers,
+        // and spilled.
 #pragma unroll 8
         for (u32 e = threadIdx.x; e < 2048; e += 256) {
             const u64 p = panel + e / 512, r = first + e / 32;

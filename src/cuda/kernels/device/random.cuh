@@ -79,7 +79,8 @@ FN double box_muller(const u32* w, int which) {
     double u = (double)(bits53(w[0], w[1]) + 1) * 1.1102230246251565e-16;
     double r = ::sqrt(-2.0 * ::log(u));
     u64 v = bits53(w[2], w[3]), q = (v + (1ull << 50)) >> 51;
-    double t = (double)(i64)(v - (q << 51)) * 4.44089209850062616e-16 * 1.5707963267948966;  // 2^-51
+    // 2^-51
+    double t = (double)(i64)(v - (q << 51)) * 4.44089209850062616e-16 * 1.5707963267948966;
     bool swap = ((q & 1) != 0) != (which != 0);
     double x = swap ? ::sin(t) : ::cos(t);
     return (which ? q & 2 : (q + 1) & 2) ? -(r * x) : r * x;
@@ -96,7 +97,8 @@ template <> struct Normal<double> {
 
 // ---- draws ---------------------------------------------------------------------------------
 
-// Elements at..at+V of a sequence that begins at word `offset`; `at` is a multiple of V, a power of two.
+// Elements at..at+V of a sequence that begins at word `offset`; `at` is a multiple of V, a power of
+// two.
 template <template <class> class Kind, class S, int V, class C> FN void draw(u64 seed, u64 offset, u64 at, C* out) {
     const int E = sizeof(S) == 8 ? 2 : 4;  // elements of a block
     Block b;

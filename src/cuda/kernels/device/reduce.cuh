@@ -1,12 +1,13 @@
-// Reductions in a fixed order: which elements are added together, and how what they give is joined, depends on
-// the shape and the type of what is reduced alone, whatever lies where in memory, so a result repeats bit by bit.
-// No float atomics.
+// Reductions in a fixed order: which elements are added together, and how what they give is joined,
+// depends on the shape and the type of what is reduced alone, whatever lies where in memory, so a
+// result repeats bit by bit. No float atomics.
 //
-// A row is shared by a team of 1 to 256 members. Sums run in 4 or more chains a member, each chain in blocks of 16
-// steps that are added up on their own, then in a tree over 32 members, then over the 32s and over splits: the
-// error grows with the logarithm of the length and a sixteenth of a member's share. `reduce_rows` has a thread for
-// each member; `reduce_turned`, for rows that lie side by side, lets neighbouring threads take neighbouring rows,
-// and does a member's work, and joins, as the other does.
+// A row is shared by a team of 1 to 256 members. Sums run in 4 or more chains a member, each chain
+// in blocks of 16 steps that are added up on their own, then in a tree over 32 members, then over
+// the 32s and over splits: the error grows with the logarithm of the length and a sixteenth of a
+// member's share. `reduce_rows` has a thread for each member; `reduce_turned`, for rows that lie
+// side by side, lets neighbouring threads take neighbouring rows, and does a member's work, and
+// joins, as the other does.
 
 namespace ft {
 
@@ -78,8 +79,8 @@ template <class T> FN Place<T> lane_xor(Place<T> p, int d) {
     return r;
 }
 
-// Joins the values of `lanes` neighbouring threads of a warp, 1, 2, 4 ... or 32, or of a whole block of X threads;
-// all get the result.
+// Joins the values of `lanes` neighbouring threads of a warp, 1, 2, 4 ... or 32, or of a whole
+// block of X threads; all get the result.
 template <class Op, int X> FN typename Op::A join_all(typename Op::A a, u32 lanes) {
     typedef typename Op::A A;
 #pragma unroll
@@ -104,8 +105,8 @@ template <class Op, int X> FN typename Op::A join_all(typename Op::A a) { return
 
 // ---- one output, many threads --------------------------------------------------------------
 
-// The part of a reduction that one thread carries: elements first, first + step... below end, V at a
-// time. `at(j, acc)` joins elements j..j+V into acc[0..V].
+// The part of a reduction that one thread carries: elements first, first + step... below end, V at
+// a time. `at(j, acc)` joins elements j..j+V into acc[0..V].
 template <class Op, int V, class I, class At> FN typename Op::A carry(I first, I step, I end, const At& at) {
     typedef typename Op::A A;
     const int U = V >= 4 ? 1 : 4 / V;  // independent chains hide latency
@@ -132,8 +133,9 @@ template <class Op, int V, class I, class At> FN typename Op::A carry(I first, I
     return total[0];
 }
 
-// A row by a thread for each member of its team: blockDim is (team, rows of a block), and X the largest team;
-// blockIdx.y is the split of the row. `row(r)` gives an `at`, `put(r, split, a)` takes the result.
+// A row by a thread for each member of its team: blockDim is (team, rows of a block), and X the
+// largest team; blockIdx.y is the split of the row. `row(r)` gives an `at`, `put(r, split, a)`
+// takes the result.
 template <class Op, int V, int X, class I, class Row, class Put>
 FN void reduce_rows(I rows, I len, I chunk, u32 team, const Row& row, const Put& put) {
     I r = (I)blockIdx.x * blockDim.y + threadIdx.y;
@@ -145,8 +147,8 @@ FN void reduce_rows(I rows, I len, I chunk, u32 team, const Row& row, const Put&
     if (r < rows && threadIdx.x == 0) put(r, blockIdx.y, a);
 }
 
-// Neighbouring threads take neighbouring rows; blockDim is (rows of a block, Y), at most 1024 threads, and each of Y
-// threads does the work of team / Y neighbouring members, at most 16.
+// Neighbouring threads take neighbouring rows; blockDim is (rows of a block, Y), at most 1024
+// threads, and each of Y threads does the work of team / Y neighbouring members, at most 16.
 template <class Op, int V, class I, class Row, class Put>
 FN void reduce_turned(I rows, I len, I chunk, u32 team, const Row& row, const Put& put) {
     typedef typename Op::A A;

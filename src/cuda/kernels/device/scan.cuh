@@ -1,5 +1,6 @@
-// Running sums and products: cumsum and cumprod, by OP, which is also what there is of nothing: 0 for a sum, 1 for a product.
-// "Sum" below is either. Chunks are scanned by a block each; where there are several, their sums are scanned between two passes.
+// Running sums and products: cumsum and cumprod, by OP, which is also what there is of nothing: 0
+// for a sum, 1 for a product. "Sum" below is either. Chunks are scanned by a block each; where
+// there are several, their sums are scanned between two passes.
 
 namespace ft {
 

@@ -1,7 +1,8 @@
 // Rows that are read once, held in registers, and written: softmax, its logarithms, and the norms.
 //
-// X threads (a warp or a block) take a row; each holds K packs of V neighbouring elements. K = 0 is for
-// rows that do not fit: they are read once for what has to be known of them, and once more to be written.
+// X threads (a warp or a block) take a row; each holds K packs of V neighbouring elements. K = 0 is
+// for rows that do not fit: they are read once for what has to be known of them, and once more to
+// be written.
 
 namespace ft {
 
@@ -131,8 +132,9 @@ template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<
     }
 }
 
-// Rows that lie side by side (a dimension other than the last): X of them a block, Y threads each, every Yth
-// element a thread's, in fours. Read once for what has to be known, once more to be written.
+// Rows that lie side by side (a dimension other than the last): X of them a block, Y threads each,
+// every Yth element a thread's, in fours. Read once for what has to be known, once more to be
+// written.
 template <int kind, class T, int X, int Y> FN void softmax_column(const Row<T>& row, T* out, i64 step, bool alive) {
     typedef typename Stored<T>::C C;
     const i64 n = alive ? row.n : 0, first = Y > 1 ? (i64)threadIdx.y : 0;
@@ -208,7 +210,8 @@ FN void moments(const Held<T, X, K, V>& held, typename Stored<T>::C n, typename 
     square = join_all<Sum<C>, X>(square) / n;
 }
 
-// (x - mean) / sqrt(variance + eps) * weight + bias. Null for no weight or bias; both lie as a row's packs want.
+// (x - mean) / sqrt(variance + eps) * weight + bias. Null for no weight or bias; both lie as a
+// row's packs want.
 template <bool rms, class T, int X, int K, int V>
 FN void norm_row(const Row<T>& row, const T* weight, const T* bias, T* out, typename Stored<T>::C eps, bool alive) {
     typedef typename Stored<T>::C C;

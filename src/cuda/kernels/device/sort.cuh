@@ -1,9 +1,10 @@
-// Stable sorts of rows. An element is a key whose unsigned order is the wanted one, with its place to
-// break ties; NaN is the largest, as in PyTorch.
+// Stable sorts of rows. An element is a key whose unsigned order is the wanted one, with its place
+// to break ties; NaN is the largest, as in PyTorch.
 //
-// What fits a tile is sorted in shared memory by one block. The rest is sorted by eight bits a pass, from the
-// lowest: count digits a block, add the counts up, move (Satish, Harris and Garland 2009). The first k of many are
-// selected from the highest bits down, and only those are sorted (Alabi et al. 2012).
+// What fits a tile is sorted in shared memory by one block. The rest is sorted by eight bits a
+// pass, from the lowest: count digits a block, add the counts up, move (Satish, Harris and Garland
+// 2009). The first k of many are selected from the highest bits down, and only those are sorted
+// (Alabi et al. 2012).
 
 namespace ft {
 
@@ -38,8 +39,8 @@ template <class K, class T> FN K ordered(T x, bool descending) {
 
 template <class K> FN bool comes_before(K a, u32 at, K b, u32 bt) { return a < b || (a == b && at < bt); }
 
-// Sorts n elements, at most N, by Batcher's bitonic network, N / 2 threads. `get(j, key, place)` brings them, `put`
-// takes the sorted ones.
+// Sorts n elements, at most N, by Batcher's bitonic network, N / 2 threads. `get(j, key, place)`
+// brings them, `put` takes the sorted ones.
 template <class K, int N, class Get, class Put> FN void sort_tile(u32 n, const Get& get, const Put& put) {
     __shared__ K key[N];
     __shared__ u32 place[N];
@@ -65,7 +66,8 @@ template <class K, int N, class Get, class Put> FN void sort_tile(u32 n, const G
     for (u32 j = threadIdx.x; j < N && j < n; j += N / 2) put(j, key[j], place[j]);
 }
 
-// ---- by digits of eight bits; 256 threads, each of 2048 elements a block ------------------------------------
+// ---- by digits of eight bits; 256 threads, each of 2048 elements a block
+// ------------------------------------
 
 #ifdef FUTENSOR_SIM
 FN u32 count_bits(u32 x) { return (u32)__builtin_popcount(x); }
@@ -160,10 +162,11 @@ FN void radix_move(const K* keys, const u32* places, const u32* counts, const u3
     }
 }
 
-// ---- the first k, by digits of the key and then of the place, the highest first ---------------------------
+// ---- the first k, by digits of the key and then of the place, the highest first
+// ---------------------------
 
-// What is known of the last of them after some passes: the high digits of its key, then those of its place.
-// Passes number `keys` and `places`.
+// What is known of the last of them after some passes: the high digits of its key, then those of
+// its place. Passes number `keys` and `places`.
 template <class K> struct Last {
     K key;
     u32 place, keys, places;

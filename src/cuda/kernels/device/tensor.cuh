@@ -2,7 +2,8 @@
 
 namespace ft {
 
-// The PTX of one type; what has no tensor core for it, and a simulated device, adds up in plain floats.
+// The PTX of one type; what has no tensor core for it, and a simulated device, adds up in plain
+// floats.
 #if defined(FUTENSOR_SIM) || __CUDA_ARCH__ < 800
 #define FT_MMA(T, name)                                                                                    \
     FN void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], T) { mma_by_lanes<T>(d, a, b); }
@@ -36,10 +37,10 @@ template <class T> FN void mma_by_lanes(float (&d)[4], const u32 (&a)[4], const 
     }
 #endif
 
-// d[16, 8] += a[16, 16] b[16, 8], of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g = lane / 4 and
-// t = lane % 4 a lane holds, two neighbours of k a register, the lower in the low half: of `a`, in rows g, g + 8, g,
-// g + 8, columns 2t.. twice and 2t + 8.. twice; of `b`, in column g, rows 2t.. and 2t + 8..; of `d`, columns 2t and
-// 2t + 1 of row g, then of row g + 8.
+// d[16, 8] += a[16, 16] b[16, 8], of a warp (PTX ISA, "Matrix Fragments for mma.m16n8k16"). With g
+// = lane / 4 and t = lane % 4 a lane holds, two neighbours of k a register, the lower in the low
+// half: of `a`, in rows g, g + 8, g, g + 8, columns 2t.. twice and 2t + 8.. twice; of `b`, in
+// column g, rows 2t.. and 2t + 8..; of `d`, columns 2t and 2t + 1 of row g, then of row g + 8.
 FT_MMA(f16, "f16")
 FT_MMA(bf16, "bf16")
 

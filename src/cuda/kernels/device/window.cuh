@@ -1,12 +1,14 @@
-// Windows that move over lines, planes and volumes: pooling, and what turns convolutions into matrix products.
+// Windows that move over lines, planes and volumes: pooling, and what turns convolutions into
+// matrix products.
 //
 // No thread writes where another does, and each adds its terms in order: results repeat bit by bit.
 
 namespace ft {
 
-// Depth, height and width each: of the input, the kernel and the output, of padding before and after the input; by
-// how much the taps that one element of the input meets differ, and the outputs that it meets there; of strides, and
-// of the distance of taps. Last the kernel's height. What is divided by is an Axis32.
+// Depth, height and width each: of the input, the kernel and the output, of padding before and
+// after the input; by how much the taps that one element of the input meets differ, and the outputs
+// that it meets there; of strides, and of the distance of taps. Last the kernel's height. What is
+// divided by is an Axis32.
 struct Window {
     i32 in[3], kernel[3], out[3], before[3], after[3], tap_step[3], out_step[3];
     Axis32 stride[3], dilation[3], height;
@@ -16,11 +18,13 @@ FN i32 dilation(const Window& w, i32 axis) { return (i32)w.dilation[axis].size; 
 // For n of 0 and more.
 FN i32 over(const Axis32& by, i32 n) { return (i32)quotient(by, (u32)n); }
 
-// Steps along depth, height and width, in elements; and before them those between images and channels.
+// Steps along depth, height and width, in elements; and before them those between images and
+// channels.
 struct Steps3 { i64 at[3]; };
 struct Steps5 { i64 n, c, at[3]; };
 
-// How a number is cut into coordinates: width, height, depth, channels of a group, groups; the rest is an image.
+// How a number is cut into coordinates: width, height, depth, channels of a group, groups; the rest
+// is an image.
 template <class I> struct Split { Axis32 axis[5]; };
 template <> struct Split<u64> { Axis64 axis[5]; };
 template <class I> struct Cut {
@@ -43,7 +47,8 @@ FN I numel(const i32* size) { return (I)size[0] * size[1] * size[2]; }
 
 FN i64 offset(i32 z, i32 y, i32 x, const i64* step) { return z * step[0] + y * step[1] + x * step[2]; }
 
-// The taps along an axis that output o may meet the input with: a window may be far larger than its input.
+// The taps along an axis that output o may meet the input with: a window may be far larger than its
+// input.
 struct Taps { i32 begin, end; };
 FN Taps taps_of(const Window& w, i32 axis, i32 o) {
     i32 start = o * stride(w, axis) - w.before[axis], room = w.in[axis] - start;
@@ -73,9 +78,9 @@ FN Met met_by(const Window& w, i32 axis, i32 i) {
     return {end, 0, end};
 }
 
-// The elements under each output, a row for each channel and tap: row r of batch b begins at
-// b * batch_step + r * row_step, and has an element for each place of the output. A thread takes a place of a
-// channel, for a row of the kernel after the other.
+// The elements under each output, a row for each channel and tap: row r of batch b begins at b *
+// batch_step + r * row_step, and has an element for each place of the output. A thread takes a
+// place of a channel, for a row of the kernel after the other.
 template <class T, class I>
 FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& split, const Steps5& step, u64 row_step,
                u64 batch_step) {
@@ -101,9 +106,9 @@ FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& spl
     }
 }
 
-// The way back: each element of the input is the sum of the columns' elements that were copied from it,
-// tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels, ..]; with `adds`,
-// sums begin with what is there.
+// The way back: each element of the input is the sum of the columns' elements that were copied from
+// it, tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels,
+// ..]; with `adds`, sums begin with what is there.
 template <class A, class T, class I>
 FN void col2im(const A* columns, T* out, I n, bool adds, const Window& w, const Split<I>& split) {
     typedef typename Stored<A>::C C;
@@ -124,8 +129,9 @@ FN void col2im(const A* columns, T* out, I n, bool adds, const Window& w, const 
     out[i] = As<T>::of(sum);
 }
 
-// A convolution, a thread an output: for groups, where a product of matrices is not worth it. `depth` are the
-// channels of a group that are summed over; with `adds`, sums begin with what is there.
+// A convolution, a thread an output: for groups, where a product of matrices is not worth it.
+// `depth` are the channels of a group that are summed over; with `adds`, sums begin with what is
+// there.
 template <class T, class I>
 FN void convolve(const T* x, const T* weight, T* out, I n, i32 depth, bool adds, const Window& w, const Split<I>& split,
                  const Steps5& xs, const Steps5& ws) {
@@ -177,8 +183,8 @@ FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 outs, bool 
 
 // ---- pooling ---------------------------------------------------------------------------------
 
-// By what the sum under a window is divided: `fixed` where that is not 0, else the elements that it meets,
-// those of the padding too where `padded`.
+// By what the sum under a window is divided: `fixed` where that is not 0, else the elements that it
+// meets, those of the padding too where `padded`.
 FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) {
     if (fixed != 0) return fixed;
     const i32 o[3] = {oz, oy, ox};
@@ -193,8 +199,8 @@ FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) 
     return all;
 }
 
-// The largest element under each window (NaN if one is NaN), or where it is in its plane: of equals the
-// first, of NaNs the last. `planes` holds where each plane begins.
+// The largest element under each window (NaN if one is NaN), or where it is in its plane: of equals
+// the first, of NaNs the last. `planes` holds where each plane begins.
 template <bool POSITION, class T, class O, class I>
 FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step) {
     typedef typename Stored<T>::C C;

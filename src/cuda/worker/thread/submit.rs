@@ -25,7 +25,8 @@ use std::time::Instant;
 impl Worker {
     /// Queues a step; gives it back where it has to be put off.
     pub(super) fn submit(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
-        let last_try = self.queues[lane].put_off == Some(PutOff::LastOfMemory) && self.has_all_memory();
+        let last_try =
+            self.queues[lane].put_off == Some(PutOff::LastOfMemory) && self.has_all_memory();
         if last_try {
             // All of it is back, and nothing runs.
             self.gear.context.pool.trim();
@@ -34,14 +35,16 @@ impl Worker {
         let made = self.gear.launcher.background.made();
         let mut doubts = Doubts::new();
         self.gear.timing.arm(self.shared.port.recordings.is_on())?;
-        let range = if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
+        let range =
+            if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         let inputs = step.inputs();
         let attempt = match step.work() {
             Work::Node(node) if matches!(node.op, Op::Call(_) | Op::Part(_)) => {
                 self.region(lane, node, inputs, &mut doubts, last_try)
             }
             work => {
-                let of_group = if let Work::Group { group, .. } = work { group.inputs.len() } else { 0 };
+                let of_group =
+                    if let Work::Group { group, .. } = work { group.inputs.len() } else { 0 };
                 let operands: SmallVec<[Operand; 4]> = (0..of_group + inputs.len())
                     .map(|k| work.operand(inputs, k))
                     .map(|(input, held)| self.operand(input, held, &mut doubts))
@@ -66,8 +69,10 @@ impl Worker {
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
-                let mut why =
-                    self.queues[lane].put_off.filter(|why| why.is_of_memory()).unwrap_or(PutOff::Memory);
+                let mut why = self.queues[lane]
+                    .put_off
+                    .filter(|why| why.is_of_memory())
+                    .unwrap_or(PutOff::Memory);
                 if self.has_all_memory() {
                     // Nothing runs: graphs go.
                     why = PutOff::LastOfMemory;
@@ -94,8 +99,11 @@ impl Worker {
         let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
         self.shared.port.counters.events.store(waits, Relaxed);
         self.let_go(&mut step);
-        let names =
-            self.shared.manner.sync.then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
+        let names = self
+            .shared
+            .manner
+            .sync
+            .then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
         let timed = self.gear.timing.end(self.gear.lanes.raw(lane))?;
         self.depart(lane, Some(step), landing, timed);
 
@@ -103,7 +111,8 @@ impl Worker {
         let queue = &mut self.queues[lane];
         queue.since_event += 1;
         queue.since_event_ns += 2_000 + cost_ns / 64;
-        let enough = observed && queue.since_event_ns >= COVERED_AFTER_NS || queue.since_event >= COVERED_AFTER;
+        let enough = observed && queue.since_event_ns >= COVERED_AFTER_NS
+            || queue.since_event >= COVERED_AFTER;
         if enough || names.is_some() {
             self.cover(lane)?;
         }
@@ -142,9 +151,15 @@ impl Worker {
 
     /// An operand as it is now, complete or only queued. `held` are the links to it that there are
     /// for this step's sake.
-    pub(in crate::cuda::worker) fn operand(&self, input: &NodeLink, held: u32, doubts: &mut Doubts) -> Operand {
-        let made =
-            input.entry().and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
+    pub(in crate::cuda::worker) fn operand(
+        &self,
+        input: &NodeLink,
+        held: u32,
+        doubts: &mut Doubts,
+    ) -> Operand {
+        let made = input
+            .entry()
+            .and_then(|entry| lock(&self.shared.table).get(entry as usize).cloned().flatten());
         let complete = input.completion.get();
         let (in_table, is_complete) = (made.is_some(), complete.is_some());
         let value = match (complete, made) {
@@ -155,7 +170,9 @@ impl Worker {
             }
             (None, None) => match input.completion.get() {
                 Some(result) => result.clone(),
-                None => Err(input.fail(ErrorKind::Kernel, "its value was gone before its reader came")),
+                None => {
+                    Err(input.fail(ErrorKind::Kernel, "its value was gone before its reader came"))
+                }
             },
         };
         let counts = readers(input);
@@ -197,7 +214,8 @@ impl Worker {
             let gone = counts.handles == 0 && counts.links == 3;
             if gone
                 && made.is_some_and(|m| {
-                    m.result.is_ok() && (m.doubts.is_empty() || !link.completion.state().has(DETACHED))
+                    m.result.is_ok()
+                        && (m.doubts.is_empty() || !link.completion.state().has(DETACHED))
                 })
             {
                 put(&self.shared.table, entry, None);

@@ -26,7 +26,8 @@ fn each_run(
             for y in 0..geo.kernel[1] {
                 let lines = geo.span(1, y);
                 for x in 0..geo.kernel[2] {
-                    let row = ((channel * geo.kernel[0] + z) * geo.kernel[1] + y) * geo.kernel[2] + x;
+                    let row =
+                        ((channel * geo.kernel[0] + z) * geo.kernel[1] + y) * geo.kernel[2] + x;
                     let span = geo.span(2, x);
                     for oz in planes.start.max(deep.start)..planes.end.min(deep.end) {
                         let here = rows.start.saturating_sub(oz * high)..rows.end - oz * high;
@@ -35,7 +36,11 @@ fn each_run(
                             let first = (line + span.start).max(places.start);
                             let end = (line + span.end).min(places.end);
                             if first < end {
-                                let at = [geo.met(0, oz, z), geo.met(1, oy, y), geo.met(2, first - line, x)];
+                                let at = [
+                                    geo.met(0, oz, z),
+                                    geo.met(1, oy, y),
+                                    geo.met(2, first - line, x),
+                                ];
                                 f(row, first - places.start, end - first, channel, at);
                             }
                         }

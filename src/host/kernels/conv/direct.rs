@@ -53,13 +53,17 @@ pub(super) fn forward<T: Load<W>, W: Real>(
             vectorize!(|| {
                 sums.fill(bias[o]);
                 for c in 0..geo.channels[0] {
-                    let (from, w) =
-                        (x.plane(n, first + c), &weights[(o * geo.channels[0] + c) * taps..][..taps]);
+                    let (from, w) = (
+                        x.plane(n, first + c),
+                        &weights[(o * geo.channels[0] + c) * taps..][..taps],
+                    );
                     let step = geo.stride[2] as isize * x.steps[2];
                     geo.each_row(|met: Row| {
                         let row = from.at(offset(met.from, x.steps));
                         let sums = &mut sums[met.line * geo.output[2] + met.out[2]..][..met.count];
-                        line(row, step, sums.len(), |i, x: W| sums[i] = sums[i].add(x.mul(w[met.tap])));
+                        line(row, step, sums.len(), |i, x: W| {
+                            sums[i] = sums[i].add(x.mul(w[met.tap]))
+                        });
                     });
                 }
             });
@@ -84,14 +88,17 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
             vectorize!(|| {
                 sums.fill(bias[c]);
                 for o in g * geo.channels[1]..(g + 1) * geo.channels[1] {
-                    let (from, w) = (dy.plane(n, o), &weights[(o * geo.channels[0] + own) * taps..][..taps]);
+                    let (from, w) =
+                        (dy.plane(n, o), &weights[(o * geo.channels[0] + own) * taps..][..taps]);
                     geo.each_row(|Row { tap, out, count, from: [z, y, x], .. }| {
                         let row = from.at(offset(out, dy.steps));
                         let sums = &mut sums[(z * geo.input[1] + y) * geo.input[2] + x..];
                         let step = geo.stride[2];
                         if step == 1 {
                             let sums = &mut sums[..count];
-                            line(row, dy.steps[2], count, |i, y: W| sums[i] = sums[i].add(y.mul(w[tap])));
+                            line(row, dy.steps[2], count, |i, y: W| {
+                                sums[i] = sums[i].add(y.mul(w[tap]))
+                            });
                         } else {
                             line(row, dy.steps[2], count, |i, y: W| {
                                 sums[i * step] = sums[i * step].add(y.mul(w[tap]));

@@ -5,8 +5,8 @@
 //! work is a matrix product ([`products`]) and scratch memory stays bounded; where a group has few
 //! output channels a product is not worth it, and [`direct`] walks rows.
 //!
-//! **Results and threads.** Where the work is cut depends on the sizes alone, so the result does not
-//! depend on the number of threads. Halves are accumulated in float32 and rounded once.
+//! **Results and threads.** Where the work is cut depends on the sizes alone, so the result does
+//! not depend on the number of threads. Halves are accumulated in float32 and rounded once.
 
 mod columns;
 mod direct;
@@ -76,7 +76,11 @@ struct Image<T> {
 impl<T: Copy> Image<T> {
     fn new(view: &View<'_>) -> Image<T> {
         let s = view.strides;
-        Image { at: Shared::new(view.ptr.cast_mut()), planes: [s[0], s[1]], steps: triple(&s[2..], 0) }
+        Image {
+            at: Shared::new(view.ptr.cast_mut()),
+            planes: [s[0], s[1]],
+            steps: triple(&s[2..], 0),
+        }
     }
 
     /// True where all elements of a plane of this size are one step apart.
@@ -201,7 +205,13 @@ fn by_weights<T: Load<W>, W: Real>(
 }
 
 /// What flows back to the weight from `dy`, a value of the output's shape.
-pub(crate) fn to_weight(geo: &Geometry, dy: View<'_>, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn to_weight(
+    geo: &Geometry,
+    dy: View<'_>,
+    x: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     fn of<T: Load<W>, W: Real>(
         geo: &Geometry,
         dy: View<'_>,

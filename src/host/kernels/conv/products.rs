@@ -60,7 +60,8 @@ pub(super) fn forward<T: Load<W>, W: Real>(
                 columns::gather(geo, x, n, first, geo.channels[0], places_here.clone(), cols);
                 matrix(cols.as_ptr(), len, 1)
             };
-            let start = (n * geo.groups * geo.channels[1] + channels.start) * places + places_here.start;
+            let start =
+                (n * geo.groups * geo.channels[1] + channels.start) * places + places_here.start;
             let target = if own {
                 matrix(to.at(start as isize).cast::<W>().cast_const(), places, 1)
             } else {
@@ -121,7 +122,8 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
             for (c, channel) in channels.clone().enumerate() {
                 let b = bias[g * geo.channels[0] + channel];
                 // SAFETY: these planes are this part's own.
-                (c * plane..(c + 1) * plane).for_each(|i| unsafe { target.at(i as isize).write(b) });
+                (c * plane..(c + 1) * plane)
+                    .for_each(|i| unsafe { target.at(i as isize).write(b) });
             }
             for i in 0..places.div_ceil(size) {
                 let here = piece(places, size, i);
@@ -134,7 +136,13 @@ pub(super) fn to_input<T: Load<W>, W: Real>(
                     let at = weights.as_ptr().add(g * outs * depth + channels.start * geo.taps());
                     let a = matrix(at, 1, depth);
                     let target_cols = matrix(cols.as_ptr(), len, 1);
-                    gemm_piece(target_cols, a, matrix(upstream.as_ptr(), len, 1), [rows, len, outs], false);
+                    gemm_piece(
+                        target_cols,
+                        a,
+                        matrix(upstream.as_ptr(), len, 1),
+                        [rows, len, outs],
+                        false,
+                    );
                     columns::scatter(geo, channels.len(), here, &cols[..rows * len], target);
                 }
             }
@@ -178,9 +186,24 @@ pub(super) fn to_weight<T: Load<W>, W: Real>(
                     let here = piece(places, size, i);
                     let len = here.len();
                     let from = g * outs..(g + 1) * outs;
-                    columns::plain(dy, geo.output, n, from, here.clone(), &mut upstream[..outs * len]);
+                    columns::plain(
+                        dy,
+                        geo.output,
+                        n,
+                        from,
+                        here.clone(),
+                        &mut upstream[..outs * len],
+                    );
                     let channel = g * geo.channels[0] + channels.start;
-                    columns::gather(geo, x, n, channel, channels.len(), here, &mut cols[..rows * len]);
+                    columns::gather(
+                        geo,
+                        x,
+                        n,
+                        channel,
+                        channels.len(),
+                        here,
+                        &mut cols[..rows * len],
+                    );
                     let (a, b) = (matrix(upstream.as_ptr(), len, 1), matrix(cols.as_ptr(), 1, len));
                     // SAFETY: all three have the sizes that are named; these columns of the weight,
                     // in this lot, are this part's own.

@@ -27,7 +27,8 @@ fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
         let around: usize = window.padding[a].iter().sum();
         let least = reach.saturating_sub(around).max(1);
         let more = if spatial == 3 { 4 } else { 9 };
-        window.input[a] = least + rng.below(if turn.is_multiple_of(7) && spatial < 3 { 30 } else { more });
+        window.input[a] =
+            least + rng.below(if turn.is_multiple_of(7) && spatial < 3 { 30 } else { more });
         window.output[a] = (window.input[a] + around - reach) / window.stride[a] + 1;
     }
     Geometry { batch: 1 + rng.below(3), groups, channels: [1 + rng.below(5), outs], window }
@@ -103,7 +104,9 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
     compare("forward", &geo, &got, &y, eps);
     let alone = filled::<T>(&so, |out| forward(&geo, x.view(), weight.view(), bv, out, &Serial));
     assert_eq!(got, alone, "threads show in the result: {geo:?}");
-    let got = filled::<T>(&sx, |out| to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &par));
+    let got = filled::<T>(&sx, |out| {
+        to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &par)
+    });
     compare("to_input", &geo, &got, &dx, eps);
     let got = filled::<T>(&sw, |out| to_weight(&geo, dy.view(), x.view(), out, &par));
     compare("to_weight", &geo, &got, &dw, eps);
@@ -140,8 +143,9 @@ fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
     let w = Value::<f32>::random(&mut rng, &[130, 120, 3, 3], small);
     let so = [1, 130, 40, 21];
     let got = filled::<f32>(&so, |out| forward(&geo, x.view(), w.view(), None, out, &Serial));
-    let dx =
-        filled::<f32>(&[1, 120, 40, 41], |out| to_input(&geo, dy(&got).view(), w.view(), None, out, &Serial));
+    let dx = filled::<f32>(&[1, 120, 40, 41], |out| {
+        to_input(&geo, dy(&got).view(), w.view(), None, out, &Serial)
+    });
     for _ in 0..300 {
         let i = [0, rng.below(130), rng.below(40), rng.below(21)];
         let mut sum = 0.0;

@@ -89,7 +89,8 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     true
 }
 
-/// Runs one loop over what is no whole line of the destination, and the other over its lines, around the caches.
+/// Runs one loop over what is no whole line of the destination, and the other over its lines,
+/// around the caches.
 ///
 /// # Safety
 /// `a` may be read and `dst` written for `n` floats; the loops are of one op and take floats.

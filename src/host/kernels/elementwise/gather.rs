@@ -70,8 +70,8 @@ impl Gather {
     /// Copies the elements at positions `start..start + n` to `dst`.
     ///
     /// # Safety
-    /// The input may be read at every position, `dst` is valid for writes of `n` elements, does not overlap
-    /// the input, and still holds what the last call put there.
+    /// The input may be read at every position, `dst` is valid for writes of `n` elements, does not
+    /// overlap the input, and still holds what the last call put there.
     pub unsafe fn tile(&mut self, start: usize, n: usize, dst: *mut u8) {
         if let Some(period) = self.period {
             let phase = start % period;

@@ -42,14 +42,15 @@ impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
     }
 }
 
-/// The same around the caches: `dst` is aligned to lines and has whole ones. Each is computed in registers, so that
-/// the memory is at work all the while: by tiles, which are computed and then written, 64 MiB of `tanh` took 3.4 ms
-/// instead of 1.9, of `gelu` 4.0 instead of 2.5, of `exp` 2.6 instead of 1.2 (two cores of a Zen 5).
+/// The same around the caches: `dst` is aligned to lines and has whole ones. Each is computed in
+/// registers, so that the memory is at work all the while: by tiles, which are computed and then
+/// written, 64 MiB of `tanh` took 3.4 ms instead of 1.9, of `gelu` 4.0 instead of 2.5, of `exp` 2.6
+/// instead of 1.2 (two cores of a Zen 5).
 struct Streamed<F>(PhantomData<F>);
 
-/// How far ahead, in bytes, the operand is asked for. A Xeon by itself looks a few lines ahead: there
-/// `tanh` of 16 Mi took 12 ms without and 3.5 with it, `gelu` 15 and 4.2, nearer than 2 KiB it is slower.
-/// (On the Zen 5 it brings nothing, and a negation takes 6 % longer.)
+/// How far ahead, in bytes, the operand is asked for. A Xeon by itself looks a few lines ahead:
+/// there `tanh` of 16 Mi took 12 ms without and 3.5 with it, `gelu` 15 and 4.2, nearer than 2 KiB
+/// it is slower. (On the Zen 5 it brings nothing, and a negation takes 6 % longer.)
 const AHEAD: usize = 4096;
 
 /// Elements of a line.
@@ -116,7 +117,11 @@ const fn map<F: Fn1<A>, A: Copy>() -> Option<Instances> {
 }
 
 const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
-    Some([instances::<Zip<F, A, NONE>>(), instances::<Zip<F, A, SECOND>>(), instances::<Zip<F, A, FIRST>>()])
+    Some([
+        instances::<Zip<F, A, NONE>>(),
+        instances::<Zip<F, A, SECOND>>(),
+        instances::<Zip<F, A, FIRST>>(),
+    ])
 }
 
 /// Marker types, one a row of the table, that carry the table's expressions.
@@ -345,7 +350,12 @@ fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
 
 /// The loop of a binary op. An operand marked as a splat is one element.
 #[inline]
-pub(in crate::host::kernels) fn binary(level: Level, op: BinaryOp, rep: Rep, splat: (bool, bool)) -> Loop {
+pub(in crate::host::kernels) fn binary(
+    level: Level,
+    op: BinaryOp,
+    rep: Rep,
+    splat: (bool, bool),
+) -> Loop {
     let variant = match splat {
         (_, true) => SECOND,
         (true, false) => FIRST,
@@ -353,6 +363,8 @@ pub(in crate::host::kernels) fn binary(level: Level, op: BinaryOp, rep: Rep, spl
     };
     match &BINARY[op as usize][rep as usize] {
         Some(variants) => variants[variant as usize][level as usize],
-        None => panic!("{} has no loop for {rep:?}, which inference refuses or casts first", op.name()),
+        None => {
+            panic!("{} has no loop for {rep:?}, which inference refuses or casts first", op.name())
+        }
     }
 }

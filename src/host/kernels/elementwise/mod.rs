@@ -39,17 +39,18 @@ use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// Tiles whose result is written around the cache: smaller, so that reading, computing and writing overlap. (One unary
-/// op on f32 needs none: `loops::streamed`.)
+/// Tiles whose result is written around the cache: smaller, so that reading, computing and writing
+/// overlap. (One unary op on f32 needs none: `loops::streamed`.)
 const SLOT_STREAMED: usize = SLOT / 4;
 /// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
 const AHEAD_FROM: usize = 1 << 20;
-/// A part of a step that is handed to another thread takes at least so long, by the estimate. Two threads are
-/// faster than one from some 5 us of work on where the second is awake, and from 30 to 60 us on where it sleeps
-/// (`benches/hand_over.rs`): parts of 20 us cost nothing then, and below two threads would be busy for what one
-/// does nearly as fast. Here and at the other kernels' constants stand three times in us for two parts: on one
-/// thread, on two, and on two of which one has slept. 64 Ki of `exp`: 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7,
-/// 19.1, 32.3; of `gelu`, 16 Ki: 30.3, 21.3, 28.5.
+/// A part of a step that is handed to another thread takes at least so long, by the estimate. Two
+/// threads are faster than one from some 5 us of work on where the second is awake, and from 30 to
+/// 60 us on where it sleeps (`benches/hand_over.rs`): parts of 20 us cost nothing then, and below
+/// two threads would be busy for what one does nearly as fast. Here and at the other kernels'
+/// constants stand three times in us for two parts: on one thread, on two, and on two of which one
+/// has slept. 64 Ki of `exp`: 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7, 19.1, 32.3; of `gelu`, 16
+/// Ki: 30.3, 21.3, 28.5.
 const PART_NS: u64 = 20_000;
 
 /// Computes the positions `range` (row-major, of `shape`) of all outputs of a program.
@@ -93,8 +94,8 @@ fn run_at(
 /// `range.start` of output k is written to `outputs[k]`.
 ///
 /// # Safety
-/// `outputs[k]` is valid for writes of `range.len()` elements of the type of output k, and does not overlap
-/// an input.
+/// `outputs[k]` is valid for writes of `range.len()` elements of the type of output k, and does not
+/// overlap an input.
 pub(crate) unsafe fn run_into(
     program: &Program,
     shape: &[usize],
@@ -205,7 +206,9 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
                     Step::Loop { run, dst, a, b, c } => {
                         run(dst.at(position), a.at(position), b.at(position), c.at(position), n);
                     }
-                    Step::Gather { which, dst } => gathers[which as usize].tile(position, n, dst.ptr),
+                    Step::Gather { which, dst } => {
+                        gathers[which as usize].tile(position, n, dst.ptr)
+                    }
                     Step::Arange { dtype, start, step, dst } => {
                         let dst = dst.at(position);
                         if dtype.is_float() {
@@ -219,7 +222,13 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
                         f(call.level, dtype, seed, offset, position, dst.at(position), n);
                     }
                     Step::Stream { dst, a, size } => {
-                        stream::copy(call.level, a.at(position), dst.at(position), n * size, &mut ahead);
+                        stream::copy(
+                            call.level,
+                            a.at(position),
+                            dst.at(position),
+                            n * size,
+                            &mut ahead,
+                        );
                     }
                 }
             }
@@ -290,7 +299,9 @@ impl Slots {
     #[inline]
     fn take() -> Slots {
         // Null if a call is running on this thread already, or the thread is ending: then new ones.
-        let ptr = IDLE.try_with(|idle| idle.0.replace(std::ptr::null_mut())).unwrap_or(std::ptr::null_mut());
+        let ptr = IDLE
+            .try_with(|idle| idle.0.replace(std::ptr::null_mut()))
+            .unwrap_or(std::ptr::null_mut());
         if !ptr.is_null() {
             return Slots { ptr };
         }

@@ -27,8 +27,9 @@ impl<A: Copy, R, F: Convert<A, R>> Body for Each<F, A, R> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the planner passes places of n elements of these types.
-        let (dst, a) =
-            unsafe { (from_raw_parts_mut(dst.cast::<MaybeUninit<R>>(), n), from_raw_parts(a.cast::<A>(), n)) };
+        let (dst, a) = unsafe {
+            (from_raw_parts_mut(dst.cast::<MaybeUninit<R>>(), n), from_raw_parts(a.cast::<A>(), n))
+        };
         for (y, &x) in dst.iter_mut().zip(a) {
             y.write(F::convert(x));
         }
@@ -63,7 +64,8 @@ macro_rules! casts_of_bool {
     )*};
 }
 casts_of_bool!(f32 0.0, f64 0.0, i32 0, i64 0, u8 0);
-// A float becomes a u8 by way of i64, as `Element` has it and as PyTorch does in practice: -1.0 is 255.
+// A float becomes a u8 by way of i64, as `Element` has it and as PyTorch does in practice: -1.0 is
+// 255.
 impl Convert<f32, u8> for As {
     #[inline(always)]
     fn convert(x: f32) -> u8 {
@@ -244,15 +246,22 @@ impl<T: Copy> Body for Fill<T> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the caller passes a place of n elements and one element.
-        unsafe { from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n).fill(MaybeUninit::new(*a.cast::<T>())) }
+        unsafe {
+            from_raw_parts_mut(dst.cast::<MaybeUninit<T>>(), n)
+                .fill(MaybeUninit::new(*a.cast::<T>()))
+        }
     }
 }
 
 /// The loop that repeats one element of so many bytes.
 #[inline]
 pub(super) fn fill(level: Level, size: usize) -> Loop {
-    static LOOPS: [Instances; 4] =
-        [instances::<Fill<u8>>(), instances::<Fill<u16>>(), instances::<Fill<u32>>(), instances::<Fill<u64>>()];
+    static LOOPS: [Instances; 4] = [
+        instances::<Fill<u8>>(),
+        instances::<Fill<u16>>(),
+        instances::<Fill<u32>>(),
+        instances::<Fill<u64>>(),
+    ];
     LOOPS[size.trailing_zeros() as usize][level as usize]
 }
 

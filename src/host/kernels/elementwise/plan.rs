@@ -225,7 +225,10 @@ fn is_exact(code: Code) -> bool {
     use UnaryOp as U;
     match code {
         Code::Unary(op, _) => {
-            matches!(op, U::Neg | U::Abs | U::Sign | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc)
+            matches!(
+                op,
+                U::Neg | U::Abs | U::Sign | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc
+            )
         }
         Code::Binary(op, _, _) => matches!(op, B::Maximum | B::Minimum | B::Fmod),
         Code::Where(..) | Code::Uniform { .. } | Code::Fill(_) => true,
@@ -236,8 +239,8 @@ fn is_exact(code: Code) -> bool {
 /// Makes the steps of a call.
 ///
 /// # Safety
-/// Inputs may be read at every position of the shape. What the steps do is safe while inputs, outputs, slots
-/// and `plan` stay where they are.
+/// Inputs may be read at every position of the shape. What the steps do is safe while inputs,
+/// outputs, slots and `plan` stay where they are.
 pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     let instrs = &call.program.instrs[..];
     // The last instruction that reads each register, itself if none does.
@@ -286,8 +289,10 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
             Code::Input(k) => unsafe { input(plan, call, k, instr.dtype) },
             Code::Fill(x) => plan.immediate(x, instr.dtype),
             _ => {
-                let placed =
-                    matches!(instr.code, Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. });
+                let placed = matches!(
+                    instr.code,
+                    Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. }
+                );
                 let uniform = !placed && args.iter().all(|a| a.uniform);
                 let dst = match direct[i] {
                     k if k != NO_OUTPUT && !uniform => {
@@ -299,7 +304,11 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
                 // A 16-bit result that is only stored is rounded by the store.
                 if is_half(instr.dtype) && !is_exact(instr.code) && (uniform || last[i] > i as u8) {
                     let rounded = plan.room(uniform);
-                    plan.run(moves::round(call.level, instr.dtype), rounded, [dst, NOWHERE, NOWHERE]);
+                    plan.run(
+                        moves::round(call.level, instr.dtype),
+                        rounded,
+                        [dst, NOWHERE, NOWHERE],
+                    );
                     plan.release(dst);
                     rounded
                 } else {
@@ -394,12 +403,16 @@ fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place;
             plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
         }
         Code::Where(..) => {
-            let run = moves::select(level, Rep::of(instr.dtype), (args[1].uniform, args[2].uniform));
+            let run =
+                moves::select(level, Rep::of(instr.dtype), (args[1].uniform, args[2].uniform));
             plan.run(run, dst, args);
         }
-        Code::Cast(_) if is_half(instr.dtype) => plan.run(moves::cast_odd(level, on), dst, args), // rounded next
+        // rounded next
+        Code::Cast(_) if is_half(instr.dtype) => plan.run(moves::cast_odd(level, on), dst, args),
         Code::Cast(_) => plan.run(moves::cast(level, on, Rep::of(instr.dtype)), dst, args),
-        Code::Arange { start, step } => plan.push(Step::Arange { dtype: instr.dtype, start, step, dst }),
+        Code::Arange { start, step } => {
+            plan.push(Step::Arange { dtype: instr.dtype, start, step, dst })
+        }
         Code::Uniform { seed, offset } => {
             plan.push(Step::Random { normal: false, dtype: instr.dtype, seed, offset, dst });
         }

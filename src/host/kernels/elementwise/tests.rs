@@ -40,7 +40,11 @@ impl Buffer {
         let mut buffer = Buffer::new(T::DTYPE, values.len());
         // SAFETY: there is room for the values.
         unsafe {
-            std::ptr::copy_nonoverlapping(values.as_ptr(), buffer.lines.as_mut_ptr().cast(), values.len())
+            std::ptr::copy_nonoverlapping(
+                values.as_ptr(),
+                buffer.lines.as_mut_ptr().cast(),
+                values.len(),
+            )
         };
         buffer
     }
@@ -93,10 +97,18 @@ fn run_on(
 }
 
 /// A program of one instruction over inputs of the given types.
-pub(super) fn single(dtypes: &[DType], code: impl Fn(&[Arg]) -> Code, on: DType, dtype: DType) -> Program {
+pub(super) fn single(
+    dtypes: &[DType],
+    code: impl Fn(&[Arg]) -> Code,
+    on: DType,
+    dtype: DType,
+) -> Program {
     let mut program = Program::default();
-    let args: Vec<Arg> =
-        dtypes.iter().enumerate().map(|(k, &d)| Arg::Reg(program.push(Code::Input(k as u8), d, d))).collect();
+    let args: Vec<Arg> = dtypes
+        .iter()
+        .enumerate()
+        .map(|(k, &d)| Arg::Reg(program.push(Code::Input(k as u8), d, d)))
+        .collect();
     let r = program.push(code(&args), on, dtype);
     program.outputs.push(r);
     program

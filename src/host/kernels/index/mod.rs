@@ -40,7 +40,11 @@ pub(crate) struct OutOfRange {
 
 impl std::fmt::Display for OutOfRange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "index {} at position {} is out of range for size {}", self.index, self.position, self.size)
+        write!(
+            f,
+            "index {} at position {} is out of range for size {}",
+            self.index, self.position, self.size
+        )
     }
 }
 
@@ -153,8 +157,9 @@ use with_size;
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 32 << 10 };
 /// The same where columns are added up side by side (64 rows: 43.5, 21.8, 33.3 us).
 const SUMMED: usize = LEAST / 2;
-/// The same where each is looked for, or waits for the one before it (`gather` 55.4, 28.7, 36.1 us, `scatter_add` 52.9, 40.1,
-/// 49.9, `cumsum` along rows of 1024 42.6, 21.1, 36.4, `topk`, 8 of 256, 40.3, 29.8, 42.5).
+/// The same where each is looked for, or waits for the one before it (`gather` 55.4, 28.7, 36.1 us,
+/// `scatter_add` 52.9, 40.1, 49.9, `cumsum` along rows of 1024 42.6, 21.1, 36.4, `topk`, 8 of 256,
+/// 40.3, 29.8, 42.5).
 const PICKED: usize = LEAST / 8;
 /// The same where they are sorted (rows of 1024: 53.5, 25.3, 35.3 us; rows of 64: 31.3, 17.8,
 /// 36.3).

@@ -176,7 +176,8 @@ fn lines<T: Ordered, K: Key>(
     strides.remove(dim);
     let lines = Nest::new(&shape, [&strides]);
     let from = Shared::<T>::new(input.ptr.cast_mut());
-    let (values, places) = (values.map(|v| Shared::<T>::new(v.ptr)), places.map(|p| Shared::<i64>::new(p.ptr)));
+    let (values, places) =
+        (values.map(|v| Shared::<T>::new(v.ptr)), places.map(|p| Shared::<i64>::new(p.ptr)));
     let least = if k < n { PICKED } else { SORTED };
     in_parts(lines.numel(), (least / n).max(1), par, &|part| {
         K::with_keys(|keys| {
@@ -186,7 +187,11 @@ fn lines<T: Ordered, K: Key>(
                 let all = (0..n).map(|i| {
                     // SAFETY: an element of the input's line.
                     let rank = unsafe { *from.at(offset + i as isize * step) }.rank();
-                    let flip = if size_of::<T>() == 8 { u64::MAX } else { (1 << (8 * size_of::<T>())) - 1 };
+                    let flip = if size_of::<T>() == 8 {
+                        u64::MAX
+                    } else {
+                        (1 << (8 * size_of::<T>())) - 1
+                    };
                     K::new(if descending { rank ^ flip } else { rank }, i)
                 });
                 if k < n {

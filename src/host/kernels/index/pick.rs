@@ -137,7 +137,11 @@ pub(crate) fn embedding(
 ///
 /// # Errors
 /// The first index that is not below the number of classes.
-pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) -> Result<(), OutOfRange> {
+pub(crate) fn one_hot(
+    index: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) -> Result<(), OutOfRange> {
     let classes = out.shape[out.shape.len() - 1];
     super::super::copy::fill(crate::Scalar::Int(0), out, par);
     let nest = Nest::new(index.shape, [index.strides]).merged();
@@ -157,8 +161,9 @@ pub(crate) fn one_hot(index: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) ->
 }
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
-/// than once, that is done in order; of halves in float32, rounded once. Negative indices count from the end. The
-/// index may be smaller than `src` in any dimension, and smaller than the output in all but `dim`.
+/// than once, that is done in order; of halves in float32, rounded once. Negative indices count
+/// from the end. The index may be smaller than `src` in any dimension, and smaller than the output
+/// in all but `dim`.
 ///
 /// # Errors
 /// The first index that is out of range.
@@ -173,7 +178,10 @@ pub(crate) fn scatter(
     if mode == ScatterMode::Assign {
         return with_size!(out.dtype, T => join_all(dim, &index, &src, out, par, |_: T, x: T| x));
     }
-    if out.dtype.is_half() && matches!(mode, ScatterMode::Sum | ScatterMode::Prod) && index.numel() > 0 {
+    if out.dtype.is_half()
+        && matches!(mode, ScatterMode::Sum | ScatterMode::Prod)
+        && index.numel() > 0
+    {
         let join: fn(f32, f32) -> f32 = if mode == ScatterMode::Sum { Add::add } else { Mul::mul };
         let runs = if out.dtype == DType::F16 { join_runs::<f16> } else { join_runs::<bf16> };
         let failure = runs(dim, &index, &src, out, par, join);
@@ -287,7 +295,9 @@ fn compute_all<T: Load<W>, W: super::super::reduce::fold::Wide>(
         ScatterMode::Max => W::larger,
         ScatterMode::Min => W::smaller,
         ScatterMode::Sum | ScatterMode::Assign => {
-            return join_all(dim, index, src, out, par, |y: T, x: T| T::store(y.load().add(x.load())));
+            return join_all(dim, index, src, out, par, |y: T, x: T| {
+                T::store(y.load().add(x.load()))
+            });
         }
     };
     join_all(dim, index, src, out, par, move |y: T, x: T| T::store(other(y.load(), x.load())))

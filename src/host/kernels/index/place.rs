@@ -58,7 +58,12 @@ fn triangle(
 
 /// Moves every element on by `shift` places in each of some dimensions, those at the end to the
 /// front.
-pub(crate) fn roll(input: View<'_>, shifts: &[(usize, i64)], out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn roll(
+    input: View<'_>,
+    shifts: &[(usize, i64)],
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     if out.numel() == 0 {
         return;
     }
@@ -85,7 +90,11 @@ pub(crate) fn roll(input: View<'_>, shifts: &[(usize, i64)], out: &ViewMut<'_>, 
         }
         let size = input.dtype.size() as isize;
         let view = View { ptr: input.ptr.wrapping_offset(from * size), shape: &shape, ..input };
-        let window = Window { ptr: out.ptr.wrapping_offset(to * size), strides: &strides, life: PhantomData };
+        let window = Window {
+            ptr: out.ptr.wrapping_offset(to * size),
+            strides: &strides,
+            life: PhantomData,
+        };
         copy_into(view, &window, par);
     }
 }

@@ -46,7 +46,8 @@ fn gather_takes_what_its_index_names() {
         };
         let par = threads(&mut rng);
         let view = if turn % 2 == 0 { index.view() } else { narrow.view() };
-        let got = tried::<f32>(&wanted, |out| gather(x.view(), dim, view, true, out, &par)).unwrap();
+        let got =
+            tried::<f32>(&wanted, |out| gather(x.view(), dim, view, true, out, &par)).unwrap();
         for (got, at) in got.iter().zip(indices(&wanted)) {
             let mut from = at.clone();
             from[dim] = index.get(&at) as usize;
@@ -69,7 +70,8 @@ fn index_select_and_embedding_take_rows() {
         wanted[dim] = n;
         let par = threads(&mut rng);
         let got =
-            tried::<f16>(&wanted, |out| index_select(x.view(), dim, index.view(), true, out, &par)).unwrap();
+            tried::<f16>(&wanted, |out| index_select(x.view(), dim, index.view(), true, out, &par))
+                .unwrap();
         for (got, at) in got.iter().zip(indices(&wanted)) {
             let mut from = at.clone();
             from[dim] = index.get(&[at[dim]]) as usize;
@@ -78,7 +80,8 @@ fn index_select_and_embedding_take_rows() {
     }
     let table = Value::<f32>::new(&[3, 2], vec![0., 1., 2., 3., 4., 5.]);
     let index = Value::<i64>::new(&[2, 2], vec![2, 0, 0, 1]);
-    let got = tried::<f32>(&[2, 2, 2], |out| embedding(table.view(), index.view(), out, &Serial)).unwrap();
+    let got = tried::<f32>(&[2, 2, 2], |out| embedding(table.view(), index.view(), out, &Serial))
+        .unwrap();
     assert_eq!(got, [4., 5., 0., 1., 0., 1., 2., 3.]);
 }
 
@@ -96,16 +99,28 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
         let expected = Err(OutOfRange { index: wrong, size: 4, position: at });
         let index = Value::<i64>::new(&[n], list.clone());
         let par = threads(&mut rng);
-        assert_eq!(tried::<f32>(&[n, 3], |out| embedding(x.view(), index.view(), out, &par)), expected);
+        assert_eq!(
+            tried::<f32>(&[n, 3], |out| embedding(x.view(), index.view(), out, &par)),
+            expected
+        );
         let column = Value { shape: vec![n, 1], strides: vec![1, 1], ..index.clone() };
-        assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), false, out, &par)), expected);
-        assert_eq!(tried::<i64>(&[n, 4], |out| one_hot(index.view(), out, &par)).err(), expected.clone().err());
+        assert_eq!(
+            tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), false, out, &par)),
+            expected
+        );
+        assert_eq!(
+            tried::<i64>(&[n, 4], |out| one_hot(index.view(), out, &par)).err(),
+            expected.clone().err()
+        );
         let ones = Value::<f32>::new(&[n, 1], vec![1.0; n]);
         // Where negative ones count from the end, -5 is the first that names none.
         let lower = |i: i64| if i == -1 { -5 } else { i };
         let column = Value { data: column.data.iter().map(|&i| lower(i)).collect(), ..column };
         let expected = expected.map_err(|e| OutOfRange { index: lower(e.index), ..e });
-        assert_eq!(tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), true, out, &par)), expected);
+        assert_eq!(
+            tried::<f32>(&[n, 1], |out| gather(x.view(), 0, column.view(), true, out, &par)),
+            expected
+        );
         for mode in ScatterMode::ALL {
             let run = |out: &ViewMut<'_>| scatter(0, mode, column.view(), ones.view(), out, &par);
             assert_eq!(tried::<f32>(&[4, 3], run), expected);
@@ -116,10 +131,14 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
     // Also where there is nothing to copy.
     let empty = Value::<f32>::new(&[0, 3], vec![]);
     let index = Value::<i64>::new(&[1], vec![0]);
-    assert!(tried::<f32>(&[1, 3], |out| embedding(empty.view(), index.view(), out, &Serial)).is_err());
+    assert!(
+        tried::<f32>(&[1, 3], |out| embedding(empty.view(), index.view(), out, &Serial)).is_err()
+    );
     let thin = Value::<f32>::new(&[2, 0], vec![]);
     let index = Value::<i64>::new(&[1], vec![2]);
-    assert!(tried::<f32>(&[1, 0], |out| embedding(thin.view(), index.view(), out, &Serial)).is_err());
+    assert!(
+        tried::<f32>(&[1, 0], |out| embedding(thin.view(), index.view(), out, &Serial)).is_err()
+    );
 }
 
 #[test]
@@ -132,8 +151,10 @@ fn index_copy_puts_whole_slices_at_the_places_named_the_last_of_several() {
         let mut part = shape.clone();
         part[dim] = rng.below(20);
         let draw = |r: &mut Rng| r.below(1000) as f32;
-        let (x, src) =
-            (Value::<f32>::random(&mut rng, &shape, draw), Value::<f32>::random(&mut rng, &part, draw));
+        let (x, src) = (
+            Value::<f32>::random(&mut rng, &shape, draw),
+            Value::<f32>::random(&mut rng, &part, draw),
+        );
         let size = shape[dim] as i64;
         let index = Value::<i32>::random(&mut rng, &part[dim..=dim], |r| {
             (r.below(2 * size as usize) as i64 - size) as i32
@@ -178,7 +199,9 @@ fn check_scatter<T: Element, W: Element>(
             scatter(dim, mode, index.view(), src.view(), out, &par)
         };
         let got = tried::<T>(&shape, run).unwrap();
-        let wide = |x: T| if T::DTYPE.is_int() { W::from_i64(x.to_i64()) } else { W::from_f64(x.to_f64()) };
+        let wide = |x: T| {
+            if T::DTYPE.is_int() { W::from_i64(x.to_i64()) } else { W::from_f64(x.to_f64()) }
+        };
         let mut expected = Value::<W>::new(&shape, x.to_vec().into_iter().map(wide).collect());
         for at in indices(&part) {
             let mut to = at.clone();
@@ -227,16 +250,25 @@ fn scatter_joins_in_order_and_counts_negative_indices_from_the_end() {
             Min => a.min(b),
         };
         check_scatter::<i64, i64>(&mut rng, |r| r.word() as i64, whole);
-        check_scatter::<u8, u8>(&mut rng, |r| r.word() as u8, |m, a, b| whole(m, a as i64, b as i64) as u8);
-        check_scatter::<bool, bool>(&mut rng, |r| r.below(2) == 0, |m, a, b| whole(m, a as i64, b as i64) != 0);
+        check_scatter::<u8, u8>(
+            &mut rng,
+            |r| r.word() as u8,
+            |m, a, b| whole(m, a as i64, b as i64) as u8,
+        );
+        check_scatter::<bool, bool>(
+            &mut rng,
+            |r| r.below(2) == 0,
+            |m, a, b| whole(m, a as i64, b as i64) != 0,
+        );
     }
 }
 
 #[test]
 fn indices_of_any_integer_type_count_from_the_end() {
     let x = Value::<f32>::new(&[3, 2], vec![0., 1., 2., 3., 4., 5.]);
-    let pick =
-        |index: View<'_>| tried::<f32>(&[2, 2], |out| index_select(x.view(), 0, index, true, out, &Serial));
+    let pick = |index: View<'_>| {
+        tried::<f32>(&[2, 2], |out| index_select(x.view(), 0, index, true, out, &Serial))
+    };
     assert_eq!(pick(Value::<i64>::new(&[2], vec![-1, -3]).view()).unwrap(), [4., 5., 0., 1.]);
     assert_eq!(pick(Value::<i32>::new(&[2], vec![-2, 2]).view()).unwrap(), [2., 3., 4., 5.]);
     assert_eq!(pick(Value::<u8>::new(&[2], vec![2, 1]).view()).unwrap(), [4., 5., 2., 3.]);
@@ -261,15 +293,20 @@ fn nonzero_lists_places_row_by_row() {
         let x = Value::<f32>::random(&mut rng, &shape, |r| [0.0, -0.0, f32::NAN, 2.0][r.below(4)]);
         let par = threads(&mut rng);
         let counts = count_nonzero(x.view(), &par).unwrap();
-        let expected: Vec<Vec<usize>> = indices(&shape).into_iter().filter(|i| x.get(i) != 0.0).collect();
+        let expected: Vec<Vec<usize>> =
+            indices(&shape).into_iter().filter(|i| x.get(i) != 0.0).collect();
         assert_eq!(counts.iter().sum::<usize>(), expected.len());
-        let got = filled::<i64>(&[expected.len(), rank], |out| nonzero(x.view(), &counts, out, &par));
+        let got =
+            filled::<i64>(&[expected.len(), rank], |out| nonzero(x.view(), &counts, out, &par));
         assert_eq!(got, expected.concat().iter().map(|&i| i as i64).collect::<Vec<_>>());
     }
 }
 
 fn above(a: f64, b: f64) -> std::cmp::Ordering {
-    (a.is_nan(), b.is_nan()).0.cmp(&b.is_nan()).then(a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal))
+    (a.is_nan(), b.is_nan())
+        .0
+        .cmp(&b.is_nan())
+        .then(a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal))
 }
 
 fn check_order<T: Element>(rng: &mut Rng, draw: impl FnMut(&mut Rng) -> T) {
@@ -283,7 +320,8 @@ fn check_order<T: Element>(rng: &mut Rng, draw: impl FnMut(&mut Rng) -> T) {
     top[dim] = k;
     let mut values = vec![];
     let places = filled::<i64>(&shape, |places| {
-        values = filled::<T>(&shape, |out| sort(x.view(), dim, down, Some(out), Some(places), &par));
+        values =
+            filled::<T>(&shape, |out| sort(x.view(), dim, down, Some(out), Some(places), &par));
     });
     let best = filled::<i64>(&top, |places| topk(x.view(), dim, k, down, places, &par));
     let inner: usize = shape[dim + 1..].iter().product();
@@ -323,8 +361,9 @@ fn sorting_is_stable_and_nan_is_largest() {
     let mut rng = Rng::new(56);
     for _ in 0..60 {
         let odd = [0.0, -0.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1.0, -1.0];
-        let float =
-            |r: &mut Rng| if r.below(3) == 0 { odd[r.below(7)] } else { (r.unit() * 8.0).round() / 4.0 };
+        let float = |r: &mut Rng| {
+            if r.below(3) == 0 { odd[r.below(7)] } else { (r.unit() * 8.0).round() / 4.0 }
+        };
         check_order::<f32>(&mut rng, |r| float(r) as f32);
         check_order::<f64>(&mut rng, float);
         check_order::<f16>(&mut rng, |r| f16::from_f64(float(r)));
@@ -353,8 +392,10 @@ fn running_sums_and_products_agree_with_a_plain_loop() {
         let rank = 1 + rng.below(3);
         let shape = random_shape(&mut rng, rank, [0, 700, 100, 12][rank]);
         let dim = rng.below(rank);
-        let (x, y) =
-            (Value::<f32>::random(&mut rng, &shape, small), Value::<u8>::random(&mut rng, &shape, small));
+        let (x, y) = (
+            Value::<f32>::random(&mut rng, &shape, small),
+            Value::<u8>::random(&mut rng, &shape, small),
+        );
         let par = threads(&mut rng);
         let sums = filled::<f32>(&shape, |out| cumsum(x.view(), dim, out, &par));
         let whole_sums = filled::<i64>(&shape, |out| cumsum(y.view(), dim, out, &par));
@@ -369,7 +410,10 @@ fn running_sums_and_products_agree_with_a_plain_loop() {
             let sum = before.clone().fold((0.0, 0), |(f, n), (x, y)| (f + x, n + y));
             assert_eq!((sums[i], whole_sums[i]), (sum.0 as f32, sum.1));
             let product = before.fold((1.0, 1i64), |(f, n), (x, y)| (f * x, n.wrapping_mul(y)));
-            assert_eq!((products[i].to_bits(), whole_products[i]), ((product.0 as f32).to_bits(), product.1));
+            assert_eq!(
+                (products[i].to_bits(), whole_products[i]),
+                ((product.0 as f32).to_bits(), product.1)
+            );
         }
     }
 }
@@ -405,7 +449,8 @@ fn a_roll_brings_the_end_to_the_front() {
         let x = Value::<i32>::random(&mut rng, &shape, small);
         let shifts: Vec<(usize, i64)> =
             (0..rng.below(4)).map(|_| (rng.below(rank), rng.below(30) as i64 - 15)).collect();
-        let got = filled::<i32>(&shape, |out| roll(x.view(), &shifts, out, &threads(&mut Rng::new(1))));
+        let got =
+            filled::<i32>(&shape, |out| roll(x.view(), &shifts, out, &threads(&mut Rng::new(1))));
         for (i, at) in indices(&shape).iter().enumerate() {
             let mut from = at.clone();
             for &(d, by) in &shifts {

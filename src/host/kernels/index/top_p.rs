@@ -24,7 +24,12 @@ pub(crate) fn top_p(input: View<'_>, shares: View<'_>, out: &ViewMut<'_>, par: &
     by_float!(input.dtype, rows(input, shares, out, par));
 }
 
-fn rows<T: Load<W>, W: Into<f64>>(input: View<'_>, shares: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
+fn rows<T: Load<W>, W: Into<f64>>(
+    input: View<'_>,
+    shares: View<'_>,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     let lead = input.shape.len() - 1;
     let (n, step) = (input.shape[lead], input.strides[lead]);
     if out.numel() == 0 {
@@ -75,9 +80,14 @@ fn part(word: &u64) -> u64 {
 }
 
 /// The words of those that are kept; `None` for all.
-fn nucleus(row: impl Iterator<Item = f64> + Clone, share: f64, order: &mut Vec<u64>) -> Option<&[u64]> {
+fn nucleus(
+    row: impl Iterator<Item = f64> + Clone,
+    share: f64,
+    order: &mut Vec<u64>,
+) -> Option<&[u64]> {
     // Of a number that is none, nothing counts.
-    let largest = row.clone().fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
+    let largest =
+        row.clone().fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
     let scale = WHOLE as f64 / largest;
     order.clear();
     order.extend(row.map(|x| ((x * scale) as u64).min(WHOLE)).enumerate().map(word));

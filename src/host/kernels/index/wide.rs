@@ -1,8 +1,8 @@
 //! Sums and products of halves at places that are data: each is made in float32 and rounded once.
 //!
 //! What comes to one place comes from anywhere in the index, so the places of a line are put in
-//! order first: then a run of equal ones is one sum. Where lines share their indices (the columns of
-//! an embedding), that is done once for all of them.
+//! order first: then a run of equal ones is one sum. Where lines share their indices (the columns
+//! of an embedding), that is done once for all of them.
 
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
@@ -26,10 +26,14 @@ pub(super) fn join_runs<T: Load<f32>>(
 ) -> Failure {
     let (positions, strides) = (contiguous_strides(index.shape), contiguous_strides(out.shape));
     let of_dims = |shared: bool, of: &[isize]| -> Vec<isize> {
-        (0..of.len()).filter(|&d| d != dim && (index.strides[d] == 0) == shared).map(|d| of[d]).collect()
+        (0..of.len())
+            .filter(|&d| d != dim && (index.strides[d] == 0) == shared)
+            .map(|d| of[d])
+            .collect()
     };
     let sizes: Vec<isize> = index.shape.iter().map(|&n| n as isize).collect();
-    let shape = |shared| of_dims(shared, &sizes).into_iter().map(|n| n as usize).collect::<Vec<usize>>();
+    let shape =
+        |shared| of_dims(shared, &sizes).into_iter().map(|n| n as usize).collect::<Vec<usize>>();
     // Rows have an order each, which their lines have in common.
     let own = [&positions[..], index.strides, src.strides, &strides].map(|of| of_dims(false, of));
     let rows = Nest::new(&shape(false), [&own[0], &own[1], &own[2], &own[3]]);
@@ -61,8 +65,8 @@ pub(super) fn join_runs<T: Load<f32>>(
             let some = first..part.end.min(first + SIDE);
             for run in order.chunk_by(|a, b| a.0 == b.0) {
                 let (from, to) = (from.at(x), to.at(y + run[0].0 * to_step));
-                // SAFETY: `place` has seen that the elements are the output's, and these lines of the row
-                // are this part's; `j` is an index, for which the source has an element.
+                // SAFETY: `place` has seen that the elements are the output's, and these lines of
+                // the row are this part's; `j` is an index, for which the source has an element.
                 unsafe {
                     for (sum, (_, [_, y])) in sums.iter_mut().zip(lines.turns(some.clone())) {
                         *sum = (*to.offset(y)).load();

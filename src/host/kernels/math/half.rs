@@ -88,8 +88,14 @@ mod tests {
             for bits in [bits, bits & 0xffff_f000, bits & 0xffff_f000 | 1, bits & 0xffff_8000] {
                 let x = f32::from_bits(bits);
                 let (a, b) = (f16::from_bits(narrow_f16(x)), bf16::from_bits(narrow_bf16(x)));
-                assert!(a.to_bits() == f16::from_f32(x).to_bits() || (x.is_nan() && a.is_nan()), "{bits:#x}");
-                assert!(b.to_bits() == bf16::from_f32(x).to_bits() || (x.is_nan() && b.is_nan()), "{bits:#x}");
+                assert!(
+                    a.to_bits() == f16::from_f32(x).to_bits() || (x.is_nan() && a.is_nan()),
+                    "{bits:#x}"
+                );
+                assert!(
+                    b.to_bits() == bf16::from_f32(x).to_bits() || (x.is_nan() && b.is_nan()),
+                    "{bits:#x}"
+                );
             }
         }
     }

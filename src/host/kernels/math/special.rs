@@ -50,14 +50,16 @@ pub(super) fn gelu<S: Simd>(x: f32) -> f32 {
     if x > 0.0 { x - tail } else { left }
 }
 
-/// `2^-64 x` for x >= 0, rounded once. A product that ends below the normal range takes processors a hundred times
-/// as long as another, so none does: there the bits are how many of the smallest number it is.
+/// `2^-64 x` for x >= 0, rounded once. A product that ends below the normal range takes processors
+/// a hundred times as long as another, so none does: there the bits are how many of the smallest
+/// number it is.
 #[inline(always)]
 fn scaled_down(x: f32) -> f32 {
     const NORMAL: f32 = f32::from_bits((127 - 62) << 23);
     let below = (x + NORMAL).to_bits().wrapping_sub(NORMAL.to_bits());
     let normal = if x < NORMAL { NORMAL } else { x } * 2f32.powi(-64);
-    // The same question in whole numbers: asked of floats, it would let the compiler leave out the first.
+    // The same question in whole numbers: asked of floats, it would let the compiler leave out the
+    // first.
     if below < f32::MIN_POSITIVE.to_bits() { f32::from_bits(below) } else { normal }
 }
 
@@ -66,7 +68,11 @@ fn scaled_down(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
     let y = x as f64;
-    let u = y * fma64::<S>(y * y, 2.0 * 0.797_884_560_802_865_4 * 0.044715, 2.0 * 0.797_884_560_802_865_4);
+    let u = y * fma64::<S>(
+        y * y,
+        2.0 * 0.797_884_560_802_865_4 * 0.044715,
+        2.0 * 0.797_884_560_802_865_4,
+    );
     let t = u.abs();
     let e = exp64::<S>(-t);
     let e = if t > 110.0 { 0.0 } else { e };

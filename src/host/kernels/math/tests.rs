@@ -9,12 +9,14 @@
 //!
 //! Worst seen, in units, and in units in the last place from the exact value:
 //!
-//! - over all 2^32: `sigmoid` 2 (246,629 of them on the baseline, where it is worst; the rest is within 1);
-//! - over every 31st, `FUTENSOR_TEST_STRIDE=31`: `gelu` 7 (6.79) on the baseline and 5 (5.34) with fused
-//!   multiply-adds, `sigmoid` 2 (2.32), `rsqrt` 1 (1.49), `tanh` 1 (1.43), `erf` 1 (1.40), `exp2` 1
-//!   (1.00), `exp` 1 (0.98), `log` 1 (0.82), `expm1` 1 (0.51), `sin`, `cos`, `tan`, `softplus`, `log1p`, `gelu_tanh` 1 (0.50),
-//!   `sqrt`, `log2`, `log10` 0;
-//! - over every 10,007th: `asin`, `acos`, `atan`, `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`, `atanh` 0.
+//! - over all 2^32: `sigmoid` 2 (246,629 of them on the baseline, where it is worst; the rest is
+//!   within 1);
+//! - over every 31st, `FUTENSOR_TEST_STRIDE=31`: `gelu` 7 (6.79) on the baseline and 5 (5.34) with
+//!   fused multiply-adds, `sigmoid` 2 (2.32), `rsqrt` 1 (1.49), `tanh` 1 (1.43), `erf` 1 (1.40),
+//!   `exp2` 1 (1.00), `exp` 1 (0.98), `log` 1 (0.82), `expm1` 1 (0.51), `sin`, `cos`, `tan`,
+//!   `softplus`, `log1p`, `gelu_tanh` 1 (0.50), `sqrt`, `log2`, `log10` 0;
+//! - over every 10,007th: `asin`, `acos`, `atan`, `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`,
+//!   `atanh` 0.
 //!
 //! `silu` is not among them: it is defined as `x` times the rounded `sigmoid`, so where that is
 //! subnormal, below -87, its few bits show in the product.
@@ -34,8 +36,8 @@ fn logistic(x: f64) -> f64 {
     if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
 }
 
-/// The promise is 2 units from the correctly rounded result, and 7 of `gelu` in its left tail; where
-/// less is reached, less is held, and finer steps show in the distance from the exact one.
+/// The promise is 2 units from the correctly rounded result, and 7 of `gelu` in its left tail;
+/// where less is reached, less is held, and finer steps show in the distance from the exact one.
 fn table() -> [Row; 26] {
     use UnaryOp::*;
     [
@@ -64,7 +66,9 @@ fn table() -> [Row; 26] {
         (Softplus, 1, 0.6, |x| if x > 20.0 { x } else { x.exp().ln_1p() }),
         (Erf, 2, 2.0, libm::erf),
         (Gelu, 7, 7.0, |x| x * (0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2))),
-        (GeluTanh, 1, 0.6, |x| x * logistic(2.0 * 0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x))),
+        (GeluTanh, 1, 0.6, |x| {
+            x * logistic(2.0 * 0.797_884_560_802_865_4 * (x + 0.044715 * x * x * x))
+        }),
     ]
 }
 
@@ -148,7 +152,15 @@ fn check(row: &Row, stride: usize) {
         for (level, ys) in levels.iter().zip(&mut ys) {
             let run = loops::unary(*level, *op, Rep::F32);
             // SAFETY: the level is available and both arrays hold n elements.
-            unsafe { run(ys.as_mut_ptr().cast(), xs.as_ptr().cast(), std::ptr::null(), std::ptr::null(), n) };
+            unsafe {
+                run(
+                    ys.as_mut_ptr().cast(),
+                    xs.as_ptr().cast(),
+                    std::ptr::null(),
+                    std::ptr::null(),
+                    n,
+                )
+            };
         }
         for (i, &x) in xs[..n].iter().enumerate() {
             let exact = reference(x as f64);
@@ -157,7 +169,10 @@ fn check(row: &Row, stride: usize) {
             }
         }
     }
-    levels.iter().zip(worst).for_each(|(level, worst)| worst.hold(op.name(), *level, *units, *bound));
+    levels
+        .iter()
+        .zip(worst)
+        .for_each(|(level, worst)| worst.hold(op.name(), *level, *units, *bound));
 }
 
 #[test]
@@ -204,10 +219,10 @@ fn functions_of_two_keep_their_bound_over_random_pairs() {
 #[test]
 fn elementary_functions_are_right_at_the_edges() {
     let edges = [
-        0u32, 1, 0x7fffff, 0x800000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x7f7fffff, 0x7f800000, 0x7f800001,
-        0x7fc00000, 0x41a00000, 0x41a00001, 0x4dc90fda, 0x4dc90fdb, 0x42b17217, 0x42b17218, 0x42cff1b4,
-        0x3f1fffff, 0x3f200000, 0x3f6b851f, 0x40800000, 0x42b2d4fb, 0x42b2d4fc, 0x42b2d4fd, 0x3a83126e,
-        0x3a83126f,
+        0u32, 1, 0x7fffff, 0x800000, 0x3f7fffff, 0x3f800000, 0x3f800001, 0x7f7fffff, 0x7f800000,
+        0x7f800001, 0x7fc00000, 0x41a00000, 0x41a00001, 0x4dc90fda, 0x4dc90fdb, 0x42b17217,
+        0x42b17218, 0x42cff1b4, 0x3f1fffff, 0x3f200000, 0x3f6b851f, 0x40800000, 0x42b2d4fb,
+        0x42b2d4fc, 0x42b2d4fd, 0x3a83126e, 0x3a83126f,
     ];
     for row in table() {
         for level in Level::available() {
@@ -218,7 +233,13 @@ fn elementary_functions_are_right_at_the_edges() {
                     let (dst, src) = ((&raw mut y).cast(), (&raw const x).cast());
                     // SAFETY: the level is available; one element each.
                     unsafe {
-                        loops::unary(level, row.0, Rep::F32)(dst, src, std::ptr::null(), std::ptr::null(), 1)
+                        loops::unary(level, row.0, Rep::F32)(
+                            dst,
+                            src,
+                            std::ptr::null(),
+                            std::ptr::null(),
+                            1,
+                        )
                     };
                     let mut worst = Worst::default();
                     worst.see(x, y, row.3(x as f64));
@@ -233,7 +254,8 @@ fn elementary_functions_are_right_at_the_edges() {
 #[ignore = "all 2^32 floats: minutes a function in a release build"]
 fn elementary_functions_keep_their_bound_over_all_floats() {
     let only = std::env::var("FUTENSOR_TEST_FUNCTION").ok();
-    let stride = std::env::var("FUTENSOR_TEST_STRIDE").map_or(1, |s| s.parse().expect("a stride is a number"));
+    let stride = std::env::var("FUTENSOR_TEST_STRIDE")
+        .map_or(1, |s| s.parse().expect("a stride is a number"));
     for row in table() {
         if only.as_deref().is_some_and(|name| name != row.0.name()) {
             continue;

@@ -27,14 +27,16 @@ pub(super) fn halves<T: Load<f32>, O: Load<f32>>(
     out: *mut u8,
     par: &dyn Parallel,
 ) {
-    let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<O>::new(out));
+    let (a, b, out) =
+        (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<O>::new(out));
     let cut = Cut::new(p, p.library_grain(), par);
     cut.run(par, &|matrix, rows, cols| {
         let ([_, a, b], [o, ..]) = (p.at(matrix, a, b, a), p.at(matrix, out, out, out));
         // Tiles as even as can be: one of a single column would be summed up in another order.
         let (down, across) = (rows.len().div_ceil(ROWS), cols.len().div_ceil(COLS));
         for i in 0..down * across {
-            let (r, c) = (slice_of(rows.len(), down, i / across), slice_of(cols.len(), across, i % across));
+            let (r, c) =
+                (slice_of(rows.len(), down, i / across), slice_of(cols.len(), across, i % across));
             let (row, col) = (rows.start + r.start, cols.start + c.start);
             let o = Matrix { at: Shared::new(o.from(row, col)), ..o };
             let a = Matrix { at: Shared::new(a.from(row, 0)), ..a };
@@ -71,8 +73,20 @@ unsafe fn tile<T: Load<f32>, O: Load<f32>>(
             let deep = deep.min(k - depth);
             // SAFETY: by the caller's promise; the buffers have the sizes that are named.
             unsafe {
-                let a = widen(Matrix { at: Shared::new(a.from(0, depth)), ..a }, wide_a, high, deep, false);
-                let b = widen(Matrix { at: Shared::new(b.from(depth, 0)), ..b }, wide_b, deep, wide, plain);
+                let a = widen(
+                    Matrix { at: Shared::new(a.from(0, depth)), ..a },
+                    wide_a,
+                    high,
+                    deep,
+                    false,
+                );
+                let b = widen(
+                    Matrix { at: Shared::new(b.from(depth, 0)), ..b },
+                    wide_b,
+                    deep,
+                    wide,
+                    plain,
+                );
                 let a = if rows > high { Matrix { rows: 0, ..a } } else { a };
                 gemm_piece::<f32>(
                     Matrix { at: Shared::new(acc.as_mut_ptr()), rows: wide as isize, cols: 1 },
@@ -91,7 +105,9 @@ unsafe fn tile<T: Load<f32>, O: Load<f32>>(
         vectorize!(|| {
             for (r, line) in acc.chunks(wide).enumerate() {
                 // SAFETY: rows of the output lie without gaps.
-                line.iter().enumerate().for_each(|(c, &x)| unsafe { o.from(r, c).write(O::store(x)) });
+                line.iter()
+                    .enumerate()
+                    .for_each(|(c, &x)| unsafe { o.from(r, c).write(O::store(x)) });
             }
         });
     });
@@ -120,7 +136,9 @@ unsafe fn widen<T: Load<f32>>(
                 line.iter_mut().zip(x).for_each(|(o, x)| *o = x.load());
             } else {
                 // SAFETY: by the caller's promise.
-                line.iter_mut().enumerate().for_each(|(c, o)| *o = unsafe { *from.from(i, c) }.load());
+                line.iter_mut()
+                    .enumerate()
+                    .for_each(|(c, o)| *o = unsafe { *from.from(i, c) }.load());
             }
         }
     });

@@ -27,8 +27,15 @@ int! { i32 i64 u8 }
 const COLS: usize = 128;
 const DEPTH: usize = 64;
 
-pub(super) fn integers<T: Int>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
-    let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
+pub(super) fn integers<T: Int>(
+    p: &Product,
+    a: *const u8,
+    b: *const u8,
+    out: *mut u8,
+    par: &dyn Parallel,
+) {
+    let (a, b, out) =
+        (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
     let cut = Cut::new(p, [4, COLS], par);
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
@@ -64,7 +71,10 @@ unsafe fn stripe<T: Int>(
         let deep = DEPTH.min(k - depth);
         // SAFETY: by the caller's promise, here and below.
         for (p, line) in block[..deep].iter_mut().enumerate() {
-            line[..width].iter_mut().enumerate().for_each(|(j, x)| *x = unsafe { *b.from(depth + p, col + j) });
+            line[..width]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(j, x)| *x = unsafe { *b.from(depth + p, col + j) });
         }
         for row in rows.clone() {
             let mut acc = [T::ZERO; COLS];
@@ -74,7 +84,10 @@ unsafe fn stripe<T: Int>(
             for (p, [b0, b1, b2, b3]) in fours.iter().enumerate() {
                 let [x0, x1, x2, x3] = [x(4 * p), x(4 * p + 1), x(4 * p + 2), x(4 * p + 3)];
                 for j in 0..COLS {
-                    acc[j] = x0.mul_add(b0[j], x1.mul_add(b1[j], x2.mul_add(b2[j], x3.mul_add(b3[j], acc[j]))));
+                    acc[j] = x0.mul_add(
+                        b0[j],
+                        x1.mul_add(b1[j], x2.mul_add(b2[j], x3.mul_add(b3[j], acc[j]))),
+                    );
                 }
             }
             for (p, line) in rest.iter().enumerate() {

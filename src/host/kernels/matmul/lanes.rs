@@ -75,7 +75,8 @@ impl Lanes for Plain {
     }
     #[inline(always)]
     unsafe fn fma(a: [f32; 4], b: [f32; 4], c: [f32; 4]) -> [f32; 4] {
-        let of = |i: usize| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
+        let of =
+            |i: usize| if Baseline::FMA { a[i].mul_add(b[i], c[i]) } else { a[i] * b[i] + c[i] };
         [of(0), of(1), of(2), of(3)]
     }
     #[inline(always)]

@@ -4,15 +4,15 @@
 //! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
 //! of the output, but for one row or column of f32 ([`row`]); halves are widened tile by tile and
 //! rounded once; integers wrap. A transposed right operand of up to 4 MiB a piece is turned before
-//! it is multiplied. A weight that stays is packed once ([`Packed`]); which one that is, and for how
-//! many rows, the op decides. What the op has checked: shapes and equal types.
+//! it is multiplied. A weight that stays is packed once ([`Packed`]); which one that is, and for
+//! how many rows, the op decides. What the op has checked: shapes and equal types.
 //!
-//! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks whose
-//! length depends on k alone, so how the output is cut does not show in it. Where a weight may come to be packed
-//! ([`can_be_packed`]) the blocks are [`panel`]'s from the start: the first products, which the library computes,
-//! and the later ones are the same to the bit. With one row, with one column, with few results of a transposed
-//! operand and with a few sizes more the library adds in other orders; these it is asked for in another way, or they
-//! are left to it for good.
+//! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks
+//! whose length depends on k alone, so how the output is cut does not show in it. Where a weight
+//! may come to be packed ([`can_be_packed`]) the blocks are [`panel`]'s from the start: the first
+//! products, which the library computes, and the later ones are the same to the bit. With one row,
+//! with one column, with few results of a transposed operand and with a few sizes more the library
+//! adds in other orders; these it is asked for in another way, or they are left to it for good.
 
 mod half;
 mod integer;
@@ -69,8 +69,9 @@ struct Product {
     as_packed: bool,
 }
 
-/// Multiplies matrices; `k == 0` gives zeros. Of halves the result may be in float32. `as_packed` is for operands that [`can_be_packed`]:
-/// each element is summed up in the order in which it is with the packed weight.
+/// Multiplies matrices; `k == 0` gives zeros. Of halves the result may be in float32. `as_packed`
+/// is for operands that [`can_be_packed`]: each element is summed up in the order in which it is
+/// with the packed weight.
 ///
 /// # Errors
 /// For `bool`, which has no product.
@@ -90,9 +91,13 @@ pub(crate) fn matmul(
         DType::F32 if row::takes(&product) => row::multiply(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F64 => float::<f64>(&product, a.ptr, b.ptr, out.ptr, par),
-        DType::F16 if out.dtype == a.dtype => half::halves::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::F16 if out.dtype == a.dtype => {
+            half::halves::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par)
+        }
         DType::F16 => half::halves::<f16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
-        DType::BF16 if out.dtype == a.dtype => half::halves::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::BF16 if out.dtype == a.dtype => {
+            half::halves::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par)
+        }
         DType::BF16 => half::halves::<bf16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I32 => integer::integers::<i32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I64 => integer::integers::<i64>(&product, a.ptr, b.ptr, out.ptr, par),
@@ -134,9 +139,10 @@ impl Product {
         Product { m, n, k, batch, a: steps_a, b: steps_b, as_packed: false }
     }
 
-    /// The sides of a piece that `gemm` multiplies. It works in tiles of 6 rows by 64 columns of a row-major output
-    /// (AVX-512, f32), and computes in another order where there is one row or column, where the output has at most
-    /// 256 elements, and where neither side is above 64: no piece may be so unless the whole is.
+    /// The sides of a piece that `gemm` multiplies. It works in tiles of 6 rows by 64 columns of a
+    /// row-major output (AVX-512, f32), and computes in another order where there is one row or
+    /// column, where the output has at most 256 elements, and where neither side is above 64: no
+    /// piece may be so unless the whole is.
     fn library_grain(&self) -> [usize; 2] {
         let side = |grain: usize, other: usize| {
             let least = (257usize.div_ceil(other)).max(if other > 64 { 2 } else { 65 });
@@ -166,9 +172,9 @@ pub(crate) fn flops_per_ns() -> u64 {
     50
 }
 
-/// Multiply-adds below which a thread that has to wake costs more than it brings (two such parts of a product
-/// with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row, by the
-/// reads below, 76, 29, 45).
+/// Multiply-adds below which a thread that has to wake costs more than it brings (two such parts of
+/// a product with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row,
+/// by the reads below, 76, 29, 45).
 const PART: usize = 1 << 20;
 
 /// Multiply-adds in the time in which an element comes from memory.
@@ -185,14 +191,15 @@ struct Cut {
 }
 
 impl Cut {
-    /// Pieces of the output for all threads, whose sides are multiples of `grain`, the last ones' and
-    /// more.
+    /// Pieces of the output for all threads, whose sides are multiples of `grain`, the last ones'
+    /// and more.
     fn new(p: &Product, grain: [usize; 2], par: &dyn Parallel) -> Cut {
         let matrices = p.batch.numel();
         // A product with few rows or columns takes the time of reading its operands.
         let each = p.m.saturating_mul(p.n).saturating_mul(p.k.max(1));
         let each = each.saturating_add(READ.saturating_mul((p.m + p.n).saturating_mul(p.k)));
-        // To one that is awake a quarter pays: a Llama's step of 15 M weights, in one call, took 2 to 5 % less than with halves.
+        // To one that is awake a quarter pays: a Llama's step of 15 M weights, in one call, took 2
+        // to 5 % less than with halves.
         let part = if par.is_awake() { PART / 4 } else { PART };
         let wanted = match (each.saturating_mul(matrices) / part).min(par.threads()) {
             0 | 1 => 1,
@@ -231,7 +238,8 @@ impl Cut {
 }
 
 fn float<T: Float>(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
-    let (a, b, out) = (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
+    let (a, b, out) =
+        (Shared::<T>::new(a.cast_mut()), Shared::<T>::new(b.cast_mut()), Shared::<T>::new(out));
     let cut = Cut::new(p, p.library_grain(), par);
     cut.run(par, &|matrix, rows, cols| {
         let [o, a, b] = p.at(matrix, a, b, out);
@@ -354,8 +362,8 @@ float! {
 /// `out = a b`, or `out += a b`, on this thread.
 ///
 /// # Safety
-/// The matrices, of `[m, n, k]`, are valid: `out`, whose steps are not negative, for writes (for reads too if it is added
-/// to), the others for reads; `out` meets neither.
+/// The matrices, of `[m, n, k]`, are valid: `out`, whose steps are not negative, for writes (for
+/// reads too if it is added to), the others for reads; `out` meets neither.
 pub(super) unsafe fn gemm_piece<T: Float>(
     out: Matrix<T>,
     a: Matrix<T>,
@@ -381,8 +389,8 @@ pub(super) unsafe fn gemm_piece<T: Float>(
     // SAFETY: by the caller's promise.
     unsafe {
         T::product()(
-            m, n, k, to, out.cols, out.rows, add, from, a.cols, a.rows, by, b.cols, b.rows, one, one, no, no,
-            no, alone,
+            m, n, k, to, out.cols, out.rows, add, from, a.cols, a.rows, by, b.cols, b.rows, one,
+            one, no, no, no, alone,
         );
     }
 }

@@ -1,16 +1,18 @@
 //! A weight packed once, and its products.
 //!
 //! `gemm` brings its operands into order at every call, which with few rows costs as much as the
-//! product, and with a transposed weight more. Here the weight is cut into panels ([`panel`](super::panel)), which all rows
-//! meet, block by block. A model's weights do not fit into the second-level cache, so while one panel is multiplied the next
-//! is fetched: on two cores with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on
-//! one thread without, 230 with, `gemm` 650; with 64 to 256 rows it is a tenth ahead of `gemm`, and
-//! with thousands level (on a Zen 5 ahead with these too: [1000, 1000] by [1000, 1000] 3.69 and 3.86 ms,
-//! with 4096 259 and 274). Sums are blocked over k as elsewhere, so that a product
-//! does not change when its weight is packed: what the library would compute in an order of its own
-//! is not packed, or [`matmul`](super::matmul()) asks it for this order. (One row of f32 is
-//! [`row`](super::row)'s, which reads the weight as it lies.) Weights of halves stay halves, which are widened on their way into a register: half the
-//! memory and half the reading, the same sums; results are rounded once.
+//! product, and with a transposed weight more. Here the weight is cut into panels
+//! ([`panel`](super::panel)), which all rows meet, block by block. A model's weights do not fit
+//! into the second-level cache, so while one panel is multiplied the next is fetched: on two cores
+//! with AVX-512 a `[16, 384]` by twelve `[384, 1536]` in turn took 330 us on one thread without,
+//! 230 with, `gemm` 650; with 64 to 256 rows it is a tenth ahead of `gemm`, and with thousands
+//! level (on a Zen 5 ahead with these too: [1000, 1000] by [1000, 1000] 3.69 and 3.86 ms, with 4096
+//! 259 and 274). Sums are blocked over k as elsewhere, so that a product does not change when its
+//! weight is packed: what the library would compute in an order of its own is not packed, or
+//! [`matmul`](super::matmul()) asks it for this order. (One row of f32 is [`row`](super::row)'s,
+//! which reads the weight as it lies.) Weights of halves stay halves, which are widened on their
+//! way into a register: half the memory and half the reading, the same sums; results are rounded
+//! once.
 
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};
@@ -18,7 +20,8 @@ use super::super::nest::{Shared, in_parts, slice_of};
 use super::super::simd::{Level, level};
 use super::Matrix;
 use super::panel::{
-    BLOCK, BUNDLE, LINE, LINES_MAX, Line, Panels, ROWS_MAX, Rows, Stored, columns_of, depth, panels_of,
+    BLOCK, BUNDLE, LINE, LINES_MAX, Line, Panels, ROWS_MAX, Rows, Stored, columns_of, depth,
+    panels_of,
 };
 use crate::dtype::DType;
 use crate::graph::value::Buffer;
@@ -37,7 +40,10 @@ const PART: usize = 1 << 19;
 pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 2]) -> bool {
     // Our sums and the library's round alike: both fused, or neither.
     #[cfg(target_arch = "x86_64")]
-    if level() == Level::Baseline && !cfg!(target_feature = "fma") && std::is_x86_feature_detected!("fma") {
+    if level() == Level::Baseline
+        && !cfg!(target_feature = "fma")
+        && std::is_x86_feature_detected!("fma")
+    {
         return false;
     }
     // A single row or column is added in ways of its own, and one or two along k by the library; a
@@ -78,7 +84,9 @@ impl Packed {
         let lines = match self.memory.host() {
             // SAFETY: `pack` has seen to it that they are there, aligned, of this type, and has
             // written all of them; nobody writes them after.
-            Some(at) if lines > 0 => unsafe { std::slice::from_raw_parts(at.cast::<Line<T>>(), lines) },
+            Some(at) if lines > 0 => unsafe {
+                std::slice::from_raw_parts(at.cast::<Line<T>>(), lines)
+            },
             _ => &[],
         };
         Panels { lines, k, n }
@@ -91,7 +99,9 @@ impl Packed {
 /// # Errors
 /// For other element types or ranks, and memory that is none of this.
 pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, String> {
-    let &[k, n] = b.shape else { return Err(format!("only matrices are packed, not {:?}", b.shape)) };
+    let &[k, n] = b.shape else {
+        return Err(format!("only matrices are packed, not {:?}", b.shape));
+    };
     let to = memory.host().filter(|at| (*at as usize).is_multiple_of(64));
     let fits = Packed::bytes(b.dtype, k, n).is_some_and(|bytes| bytes <= memory.bytes());
     let (Some(to), true) = (to, fits) else {
@@ -122,7 +132,8 @@ pub(super) unsafe fn pack_matrix<T: Stored>(from: Matrix<T>, [k, n]: [usize; 2],
         let (to, first) = (to.wrapping_add(columns.start * LINE * k), columns.start * LINE);
         let wide = columns.len() * LINE;
         let there = wide.min(n - first);
-        // SAFETY: elements of the matrix, by the caller's promise, and of the panel, which has k rows.
+        // SAFETY: elements of the matrix, by the caller's promise, and of the panel, which has k
+        // rows.
         unsafe {
             if from.cols == 1 {
                 for p in 0..k {
@@ -144,8 +155,8 @@ pub(super) unsafe fn pack_matrix<T: Stored>(from: Matrix<T>, [k, n]: [usize; 2],
     }
 }
 
-/// `out[m, n] = a[m, k] x b`. `a` is of a type that can be packed, `out` of that type or in float32;
-/// the rows of `a` are contiguous.
+/// `out[m, n] = a[m, k] x b`. `a` is of a type that can be packed, `out` of that type or in
+/// float32; the rows of `a` are contiguous.
 pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dyn Parallel) {
     debug_assert_eq!((a.shape[1], out.shape), (b.k, &[a.shape[0], b.n][..]));
     debug_assert!(a.strides[1] == 1 || b.k <= 1);
@@ -154,7 +165,9 @@ pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dy
     match (a.dtype, out.dtype) {
         (F16, F16) => widened::<f16>(&a, |rows, step| all::<f16, f16>(rows, step, m, b, out, par)),
         (F16, _) => widened::<f16>(&a, |rows, step| all::<f16, f32>(rows, step, m, b, out, par)),
-        (BF16, BF16) => widened::<bf16>(&a, |rows, step| all::<bf16, bf16>(rows, step, m, b, out, par)),
+        (BF16, BF16) => {
+            widened::<bf16>(&a, |rows, step| all::<bf16, bf16>(rows, step, m, b, out, par))
+        }
         (BF16, _) => widened::<bf16>(&a, |rows, step| all::<bf16, f32>(rows, step, m, b, out, par)),
         _ => all::<f32, f32>(Shared::new(a.ptr.cast_mut()), a.strides[0], m, b, out, par),
     }
@@ -173,7 +186,9 @@ fn widened<T: Load<f32>>(a: &View<'_>, f: impl FnOnce(Shared<f32>, isize)) {
         crate::room::reserve(rows, m * k);
         for row in 0..m as isize {
             // SAFETY: indices of the view.
-            rows.extend((0..k as isize).map(|p| unsafe { *from.at(row * a.strides[0] + p) }.load()));
+            rows.extend(
+                (0..k as isize).map(|p| unsafe { *from.at(row * a.strides[0] + p) }.load()),
+            );
         }
         f(Shared::new(rows.as_mut_ptr().cast::<u8>()), k as isize);
     });
@@ -205,7 +220,8 @@ fn all<T: Stored, O: Load<f32>>(
             let some = panel..panels.min(panel + BUNDLE.min(part.len()));
             part.start += some.len();
             let then = (!part.is_empty()).then_some(part.start % panels);
-            // SAFETY: `matmul_packed`'s views promise rows and results; the columns of a block are this part's own.
+            // SAFETY: `matmul_packed`'s views promise rows and results; the columns of a block are
+            // this part's own.
             unsafe { by.multiply::<O>(&rows, some, then) };
         }
     });

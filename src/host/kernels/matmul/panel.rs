@@ -1,11 +1,11 @@
 //! Rows by a matrix in panels: the kernel of products of several rows that are not the library's.
 //!
 //! Called for weights that are packed once ([`packed`](super::packed)) and for tiles
-//! ([`Tile`](super::Tile)). Panels are two or three [`Line`]s of columns (one, where the matrix has no
-//! more), as even as can be, each contiguous along k; rows are read as they lie. It goes block by
-//! block of k, so that errors grow with k / DEPTH and what is read again stays in the second-level
-//! cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the rows do.
-//! Whatever is multiplied next is fetched meanwhile. Knows no threads.
+//! ([`Tile`](super::Tile)). Panels are two or three [`Line`]s of columns (one, where the matrix has
+//! no more), as even as can be, each contiguous along k; rows are read as they lie. It goes block
+//! by block of k, so that errors grow with k / DEPTH and what is read again stays in the
+//! second-level cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the
+//! rows do. Whatever is multiplied next is fetched meanwhile. Knows no threads.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -30,16 +30,16 @@ const DEPTH: usize = 512;
 /// Rows of a block, at most: of a block of k they take 128 KiB.
 pub(super) const BLOCK: usize = 64;
 /// Panels that are multiplied by one block of k of the rows before the next block of k begins. With
-/// one panel at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: on two
-/// cores of a Xeon n = 4096 reached 300 to 320 GFLOP/s, and 340 to 360 so.
+/// one panel at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: on
+/// two cores of a Xeon n = 4096 reached 300 to 320 GFLOP/s, and 340 to 360 so.
 pub(super) const BUNDLE: usize = 4;
 /// From one row of sums that wait to the next.
 const SUMS: usize = LINES_MAX * LINE;
 /// Rows that are taken together, at most.
 pub(super) const ROWS_MAX: usize = 8;
 /// Steps along k between two looks at where the operands are: to walk each row by each step took a
-/// seventh of the time (150 and 172 GFLOP/s on one thread, of 210), and to walk each row, instead of
-/// the first alone, a twentieth.
+/// seventh of the time (150 and 172 GFLOP/s on one thread, of 210), and to walk each row, instead
+/// of the first alone, a twentieth.
 const UNROLLED: usize = 4;
 
 /// Length of the blocks of k, as even as can be; the last may be shorter.
@@ -110,9 +110,14 @@ impl<T: Stored> Panels<'_, T> {
     /// Multiplies rows by some of the panels; `then` is what comes after them.
     ///
     /// # Safety
-    /// There are at most [`BLOCK`] rows of `k` elements each and [`BUNDLE`] panels; the rows are valid
-    /// for reads, and the panels' columns of their products for writes.
-    pub unsafe fn multiply<O: Load<f32>>(&self, rows: &Rows<O>, some: Range<usize>, then: Option<usize>) {
+    /// There are at most [`BLOCK`] rows of `k` elements each and [`BUNDLE`] panels; the rows are
+    /// valid for reads, and the panels' columns of their products for writes.
+    pub unsafe fn multiply<O: Load<f32>>(
+        &self,
+        rows: &Rows<O>,
+        some: Range<usize>,
+        then: Option<usize>,
+    ) {
         debug_assert!(rows.high <= BLOCK && some.len() <= BUNDLE);
         let mut sums = [[[MaybeUninit::<f32>::uninit(); SUMS]; BLOCK]; BUNDLE];
         let (k, deep) = (self.k, depth(self.k).max(1));
@@ -148,8 +153,12 @@ impl<T: Stored> Panels<'_, T> {
                     // element types.
                     vectorize!(|| for row in 0..rows.high {
                         for c in 0..wide {
-                            // SAFETY: the panel's own columns of its rows, whose sums the kernel has written.
-                            unsafe { out.add(row * self.n + c).write(O::store(sums[row][c].assume_init())) }
+                            // SAFETY: the panel's own columns of its rows, whose sums the kernel
+                            // has written.
+                            unsafe {
+                                out.add(row * self.n + c)
+                                    .write(O::store(sums[row][c].assume_init()))
+                            }
                         }
                     });
                 }
@@ -170,12 +179,12 @@ struct Panel<'a, T> {
     k: usize,
     /// Columns of the result.
     wide: usize,
-    /// Where sums wait for the next block's, each row [`SUMS`] after the one before, and whether those
-    /// of the blocks before are there.
+    /// Where sums wait for the next block's, each row [`SUMS`] after the one before, and whether
+    /// those of the blocks before are there.
     sums: Shared<f32>,
     adds: bool,
-    /// Of the last block, where the results go, and the step from one row to the next. Without it they
-    /// stay where sums wait.
+    /// Of the last block, where the results go, and the step from one row to the next. Without it
+    /// they stay where sums wait.
     out: Option<(Shared<f32>, usize)>,
 }
 
@@ -212,9 +221,9 @@ impl<T: Stored> Panel<'_, T> {
         self.block::<Avx2, 2>();
     }
 
-    // Guards are `const` so that what cannot be is not compiled either, and `steps` is loops, not calls
-    // with closures: their copies are a tenth of the crate's code. (`group` with loops in their place
-    // took 3.25 ms for [4096, 384] by [384, 384] instead of 3.15.)
+    // Guards are `const` so that what cannot be is not compiled either, and `steps` is loops, not
+    // calls with closures: their copies are a tenth of the crate's code. (`group` with loops in
+    // their place took 3.25 ms for [4096, 384] by [384, 384] instead of 3.15.)
     #[inline(always)]
     fn block<L: Lanes, const CUTS: usize>(&self) {
         let lines = self.wide.div_ceil(LINE);
@@ -237,7 +246,15 @@ impl<T: Stored> Panel<'_, T> {
 
     /// [`UNROLLED`] steps along k fetch `AHEAD` lines of what is multiplied next, until all are.
     #[inline(always)]
-    fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(&self) {
+    fn groups<
+        L: Lanes,
+        const CUTS: usize,
+        const LINES: usize,
+        const REGS: usize,
+        const AHEAD: usize,
+    >(
+        &self,
+    ) {
         let (mut row, mut next) = (0, self.next.as_ptr_range());
         while row < self.high {
             let high = group(self.high - row);
@@ -250,10 +267,18 @@ impl<T: Stored> Panel<'_, T> {
                     3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
                     4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
                     // A group cut in two has no more rows than four.
-                    5 if const { CUTS == 1 } => self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next),
-                    6 if const { CUTS == 1 } => self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next),
-                    7 if const { CUTS == 1 } => self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next),
-                    _ if const { CUTS == 1 } => self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next),
+                    5 if const { CUTS == 1 } => {
+                        self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next)
+                    }
+                    6 if const { CUTS == 1 } => {
+                        self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next)
+                    }
+                    7 if const { CUTS == 1 } => {
+                        self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next)
+                    }
+                    _ if const { CUTS == 1 } => {
+                        self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next)
+                    }
                     _ => unreachable!("{some} rows of a group of {ROWS_MAX} that is cut in {CUTS}"),
                 }
                 row += some;
@@ -263,7 +288,13 @@ impl<T: Stored> Panel<'_, T> {
 
     /// `M` rows by the whole panel, `REGS` registers wide at a time.
     #[inline(always)]
-    fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize, const AHEAD: usize>(
+    fn group<
+        L: Lanes,
+        const M: usize,
+        const LINES: usize,
+        const REGS: usize,
+        const AHEAD: usize,
+    >(
         &self,
         row: usize,
         next: &mut Range<*const Line<T>>,
@@ -276,9 +307,9 @@ impl<T: Stored> Panel<'_, T> {
             unsafe {
                 let aside: [*mut f32; M] =
                     std::array::from_fn(|r| self.sums.at(((row + r) * SUMS + first) as isize));
-                let out: Option<[*mut f32; M]> = self
-                    .out
-                    .map(|(out, step)| std::array::from_fn(|r| out.at(((row + r) * step + first) as isize)));
+                let out: Option<[*mut f32; M]> = self.out.map(|(out, step)| {
+                    std::array::from_fn(|r| out.at(((row + r) * step + first) as isize))
+                });
                 if let Some(out) = out {
                     fetch_results::<L, M, REGS>(out);
                 }
@@ -286,10 +317,14 @@ impl<T: Stored> Panel<'_, T> {
                 let mut b = self.lines.as_ptr().cast::<T>().add(first);
                 let mut a = rows;
                 for _ in 0..self.k / UNROLLED {
-                    steps::<T, L, M, REGS, LINES, UNROLLED>(&mut acc, &mut a, self.step, &mut b, next, AHEAD);
+                    steps::<T, L, M, REGS, LINES, UNROLLED>(
+                        &mut acc, &mut a, self.step, &mut b, next, AHEAD,
+                    );
                 }
                 for _ in 0..self.k % UNROLLED {
-                    steps::<T, L, M, REGS, LINES, 1>(&mut acc, &mut a, self.step, &mut b, next, AHEAD);
+                    steps::<T, L, M, REGS, LINES, 1>(
+                        &mut acc, &mut a, self.step, &mut b, next, AHEAD,
+                    );
                 }
                 if self.adds {
                     for r in 0..M {
@@ -316,8 +351,8 @@ impl<T: Stored> Panel<'_, T> {
     }
 }
 
-/// Asks for the lines of the result that are written next, so that they come while their sums
-/// are made. Of `gemm`'s speed beside it, on two threads: [4096, 384] by [384, 1536] 0.86 without and
+/// Asks for the lines of the result that are written next, so that they come while their sums are
+/// made. Of `gemm`'s speed beside it, on two threads: [4096, 384] by [384, 1536] 0.86 without and
 /// 1.0 with, by [384, 384] 0.88 and 0.98.
 ///
 /// # Safety

@@ -1,9 +1,10 @@
-//! One row of f32 by a matrix, and a matrix by one column: what takes the time is to read the matrix.
+//! One row of f32 by a matrix, and a matrix by one column: what takes the time is to read the
+//! matrix.
 //!
-//! A core has more on its way from memory when it reads at several places at once, so [`BANDS`] rows
-//! of the matrix, as it lies, are read side by side. On two cores of a Zen 5, `gemm` before: [1, 4096] by
-//! [4096, 4096] 1.9 to 2.1 ms, now 0.57 to 0.61; transposed 0.57 to 0.61, now 0.48 to 0.50. A sum's order
-//! depends on k and on how the matrix lies, not on which columns a part has.
+//! A core has more on its way from memory when it reads at several places at once, so [`BANDS`]
+//! rows of the matrix, as it lies, are read side by side. On two cores of a Zen 5, `gemm` before:
+//! [1, 4096] by [4096, 4096] 1.9 to 2.1 ms, now 0.57 to 0.61; transposed 0.57 to 0.61, now 0.48 to
+//! 0.50. A sum's order depends on k and on how the matrix lies, not on which columns a part has.
 
 use super::super::nest::Shared;
 use super::super::simd::{Level, level};
@@ -61,8 +62,8 @@ pub(super) fn multiply(p: &Product, a: *const u8, b: *const u8, out: *mut u8, pa
     });
 }
 
-/// `out[j]` is the sum over `k` of `x[i] * matrix[i, j]`; `x` and `out` lie without gaps. All are valid, and nobody
-/// else has the columns of `out` that are asked for.
+/// `out[j]` is the sum over `k` of `x[i] * matrix[i, j]`; `x` and `out` lie without gaps. All are
+/// valid, and nobody else has the columns of `out` that are asked for.
 struct Row {
     x: Shared<f32>,
     matrix: Matrix<f32>,
@@ -106,7 +107,9 @@ impl Row {
         }
         let (start, each) = (columns.start, columns.len() / BANDS);
         for i in 0..each {
-            self.side_by_side::<L, REGS, BANDS>(std::array::from_fn(|band| start + band * each + i));
+            self.side_by_side::<L, REGS, BANDS>(std::array::from_fn(|band| {
+                start + band * each + i
+            }));
         }
         for column in start + BANDS * each..columns.end {
             self.side_by_side::<L, REGS, 1>([column]);
@@ -137,7 +140,8 @@ impl Row {
                     add(x.add(p), rows.map(|row| row.add(p)));
                 }
                 if rest > 0 {
-                    let (x, rows) = (line(x.add(whole), rest), rows.map(|row| line(row.add(whole), rest)));
+                    let (x, rows) =
+                        (line(x.add(whole), rest), rows.map(|row| line(row.add(whole), rest)));
                     add(x.as_ptr(), rows.each_ref().map(|row| row.as_ptr()));
                 }
                 for (total, mut sums) in totals.iter_mut().zip(sums) {
@@ -156,7 +160,8 @@ impl Row {
         }
     }
 
-    /// Results whose terms lie under each other, up to [`WIDE`] of them: in blocks of k, as with a packed weight.
+    /// Results whose terms lie under each other, up to [`WIDE`] of them: in blocks of k, as with a
+    /// packed weight.
     #[inline(always)]
     fn under_each_other<L: Lanes, const REGS: usize>(&self, columns: Range<usize>) {
         let mut sums = [0.0f32; WIDE];
@@ -195,7 +200,8 @@ impl Row {
         let (whole, rest) = (columns.len() / LINE * LINE, columns.len() % LINE);
         // SAFETY: all addresses are of elements, of sums, and of lines that lie on the stack.
         unsafe {
-            let x: [L::Register; N] = std::array::from_fn(|i| L::splat(*self.x.at((p + i) as isize)));
+            let x: [L::Register; N] =
+                std::array::from_fn(|i| L::splat(*self.x.at((p + i) as isize)));
             let add = |sums: *mut f32, rows: [*const f32; N]| {
                 for at in (0..REGS).map(|reg| reg * L::WIDTH) {
                     let mut sum = L::load(sums.add(at));

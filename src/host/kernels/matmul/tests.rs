@@ -31,7 +31,8 @@ fn reference<T: Element>(a: &Value<T>, b: &Value<T>, out: &[usize]) -> Vec<(f64,
     let rank = out.len();
     let at = |v: &Value<T>, index: &[usize], tail: [usize; 2]| {
         let lead = rank - v.shape.len();
-        let batch = (0..v.shape.len() - 2).map(|d| if v.shape[d] == 1 { 0 } else { index[lead + d] });
+        let batch =
+            (0..v.shape.len() - 2).map(|d| if v.shape[d] == 1 { 0 } else { index[lead + d] });
         v.get(&batch.chain(tail).collect::<Vec<_>>()).to_f64()
     };
     let k = a.shape[a.shape.len() - 1];
@@ -48,7 +49,12 @@ fn check<T: Element>(rng: &mut Rng, most: usize, eps: f64) {
     let got = run(&a, &b, &so, &Threads { threads: 3, seed: rng.word() });
     for (got, (sum, size)) in got.iter().zip(reference(&a, &b, &so)) {
         let (got, bound) = (got.to_f64(), eps * size + eps * eps);
-        assert!((got - sum).abs() <= bound, "{got} {sum} {sa:?} {:?} x {sb:?} {:?}", a.strides, b.strides);
+        assert!(
+            (got - sum).abs() <= bound,
+            "{got} {sum} {sa:?} {:?} x {sb:?} {:?}",
+            a.strides,
+            b.strides
+        );
     }
 }
 
@@ -152,11 +158,16 @@ fn a_row_or_a_column_by_a_matrix_is_right_for_any_size_and_number_of_threads() {
             (x, matrix) = (matrix, x);
             shape.reverse();
         }
-        taken += super::row::takes(&super::Product::new(&x.view(), &matrix.view(), &shape)) as usize;
+        taken +=
+            super::row::takes(&super::Product::new(&x.view(), &matrix.view(), &shape)) as usize;
         let one = run(&x, &matrix, &shape, &Serial);
         let many = run(&x, &matrix, &shape, &Threads { threads: 2 + turn % 5, seed: rng.word() });
         for (i, (sum, size)) in reference(&x, &matrix, &shape).into_iter().enumerate() {
-            assert!((one[i] as f64 - sum).abs() <= 3.1e-5 * size, "{} {sum}: {i} of {n}, k = {k}", one[i]);
+            assert!(
+                (one[i] as f64 - sum).abs() <= 3.1e-5 * size,
+                "{} {sum}: {i} of {n}, k = {k}",
+                one[i]
+            );
             assert_eq!(one[i].to_bits(), many[i].to_bits(), "{i} of {n}, k = {k}");
         }
     }
@@ -218,7 +229,8 @@ fn same_as_packed<T: Element>(rng: &mut Rng, m: usize, b: &Value<T>) -> Option<[
     let panels = filled::<T>(&[m, n], |out| matmul_packed(a.view(), &packed, out, &Serial));
     let par = Threads { threads: 1 + rng.below(3), seed: rng.word() };
     Some([true, false].map(|asked| {
-        let library = filled::<T>(&[m, n], |out| matmul(a.view(), b.view(), out, asked, &par).unwrap());
+        let library =
+            filled::<T>(&[m, n], |out| matmul(a.view(), b.view(), out, asked, &par).unwrap());
         library.iter().zip(&panels).all(|(a, b)| a.to_f64().to_bits() == b.to_f64().to_bits())
     }))
 }
@@ -248,7 +260,8 @@ fn what_can_be_packed_is_the_same_to_the_bit_packed_or_not() {
         if m * n * k > 20_000_000 {
             continue;
         }
-        let (x, y, z) = (weight::<f32>(&mut rng, k, n), weight::<f16>(&mut rng, k, n), weight(&mut rng, k, n));
+        let (x, y, z) =
+            (weight::<f32>(&mut rng, k, n), weight::<f16>(&mut rng, k, n), weight(&mut rng, k, n));
         let same = [
             same_as_packed::<f32>(&mut rng, m, &x),
             same_as_packed::<f16>(&mut rng, m, &y),

@@ -1,7 +1,8 @@
-//! Small products on one thread, one after the other by the same operand: for kernels that multiply as they go along.
+//! Small products on one thread, one after the other by the same operand: for kernels that multiply
+//! as they go along.
 //!
-//! f32 is put in panels, where its caller has room, and multiplied as a packed weight is; of f64 it is remembered where
-//! it lies, and the `gemm` crate brings it into order at each product.
+//! f32 is put in panels, where its caller has room, and multiplied as a packed weight is; of f64 it
+//! is remembered where it lies, and the `gemm` crate brings it into order at each product.
 
 use super::super::nest::Shared;
 use super::packed::pack_matrix;
@@ -29,8 +30,8 @@ impl<'a, T: Float + Element> Tile<'a, T> {
     /// Takes a `[k, n]` matrix, unless it has that one already.
     ///
     /// # Safety
-    /// The matrix is valid for reads, and is not written, while products by it are asked for and while it may
-    /// be given here again.
+    /// The matrix is valid for reads, and is not written, while products by it are asked for and
+    /// while it may be given here again.
     pub unsafe fn take(&mut self, matrix: Matrix<T>, [k, n]: [usize; 2]) {
         let there = |of: &(Matrix<T>, [usize; 2])| {
             let at = |matrix: &Matrix<T>| (matrix.at.at(0), matrix.rows, matrix.cols);
@@ -56,20 +57,25 @@ impl<'a, T: Float + Element> Tile<'a, T> {
     pub unsafe fn product(&self, rows: *mut T, m: usize, out: *mut T) {
         let Some((matrix, [k, n])) = self.of else { return };
         if T::DTYPE == DType::F32 {
-            // SAFETY: `take` has put the matrix there in panels, and T is f32; else the caller's promise.
+            // SAFETY: `take` has put the matrix there in panels, and T is f32; else the caller's
+            // promise.
             unsafe {
-                let lines = std::slice::from_raw_parts(self.room.as_ptr().cast(), n.div_ceil(LINE) * k);
+                let lines =
+                    std::slice::from_raw_parts(self.room.as_ptr().cast(), n.div_ceil(LINE) * k);
                 let by = Panels::<f32> { lines, k, n };
                 for first in (0..m).step_by(BLOCK) {
-                    let (from, to) = (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
+                    let (from, to) =
+                        (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
                     let rows = Rows { from, step: k as isize, high: BLOCK.min(m - first), to };
                     // One by one: the others are in the cache, and not to be fetched.
-                    (0..panels_of(n)).for_each(|panel| by.multiply::<f32>(&rows, panel..panel + 1, None));
+                    (0..panels_of(n))
+                        .for_each(|panel| by.multiply::<f32>(&rows, panel..panel + 1, None));
                 }
             }
             return;
         }
-        let in_rows = |at: *mut T, n: usize| Matrix { at: Shared::new(at), rows: n as isize, cols: 1 };
+        let in_rows =
+            |at: *mut T, n: usize| Matrix { at: Shared::new(at), rows: n as isize, cols: 1 };
         // SAFETY: the caller's promise.
         unsafe { gemm_piece(in_rows(out, n), in_rows(rows, k), matrix, [m, n, k], false) }
     }

@@ -2,8 +2,9 @@
 //!
 //! Called by the ops of `ops/quantized`, which have checked shapes and types. A weight lies in
 //! panels of sixteen rows ([`format`](crate::format)); activations are quantised to 8 bits a block
-//! of 32, each row by itself; beside halves they stay as they are. Few rows take the time in which the weight comes from memory: it is
-//! read once for all of them. Of many, a few rows at a time meet a panel, which stays in cache.
+//! of 32, each row by itself; beside halves they stay as they are. Few rows take the time in which
+//! the weight comes from memory: it is read once for all of them. Of many, a few rows at a time
+//! meet a panel, which stays in cache.
 //!
 //! **Results.** The bits of a row depend on that row alone: not on how many others there are, nor
 //! on threads, nor on the instruction set (see [`panel`]).
@@ -49,13 +50,14 @@ struct QuantizeRow<'a> {
     to: &'a mut [Activations],
 }
 
-// No closure: those of the levels, being alike, became one function that had the instructions of none.
+// No closure: those of the levels, being alike, became one function that had the instructions of
+// none.
 impl Levelled for QuantizeRow<'_> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        /// Halfway between the numbers whose unit in the last place is 1: adding it rounds, halves to
-        /// even, and the low byte of the sum is the number's.
+        /// Halfway between the numbers whose unit in the last place is 1: adding it rounds, halves
+        /// to even, and the low byte of the sum is the number's.
         const ROUND: f32 = 12_582_912.0;
         for (x, to) in self.x.as_chunks::<BLOCK>().0.iter().zip(self.to) {
             // As integers: of NaN, the largest.
@@ -82,7 +84,13 @@ thread_local! {
 }
 
 /// `x w^T`: `x` is `[rows.., columns]` of float32, `weight` the bytes of a packed weight.
-pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn linear(
+    x: View<'_>,
+    weight: View<'_>,
+    packing: Packing,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     if out.numel() == 0 {
         return;
     }
@@ -114,7 +122,10 @@ pub(crate) fn linear(x: View<'_>, weight: View<'_>, packing: Packing, out: &View
         let at = |row: usize| row * packing.columns;
         // SAFETY: these rows' activations, which no other part writes.
         let to = unsafe {
-            std::slice::from_raw_parts_mut(to.at((part.start * blocks) as isize), part.len() * blocks)
+            std::slice::from_raw_parts_mut(
+                to.at((part.start * blocks) as isize),
+                part.len() * blocks,
+            )
         };
         at_level(QuantizeRow { x: &x[at(part.start)..at(part.end)], to });
     });
@@ -205,7 +216,9 @@ impl Product {
             for _ in 0..self.packing.blocks() {
                 if first == 0 {
                     // Later rows find it in cache.
-                    (0..tile).step_by(64).for_each(|line| L::fetch(weights.wrapping_add(AHEAD + line)));
+                    (0..tile)
+                        .step_by(64)
+                        .for_each(|line| L::fetch(weights.wrapping_add(AHEAD + line)));
                 }
                 K::tile::<L, R>(weights, rows, &mut sums);
                 weights = weights.add(tile);
@@ -277,7 +290,12 @@ pub(crate) fn embedding(
 }
 
 /// The whole weight in float32.
-pub(crate) fn dequantized(weight: View<'_>, packing: Packing, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn dequantized(
+    weight: View<'_>,
+    packing: Packing,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     rows(weight, packing, out, par, &|i| i);
 }
 
@@ -296,7 +314,8 @@ fn rows(
     in_parts(out.numel() / columns, (16 << 10) / columns, par, &|part| {
         for i in part {
             // SAFETY: a row of the result, which this part alone writes.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.at((i * columns) as isize), columns) };
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(to.at((i * columns) as isize), columns) };
             dequantize(panels, packing, which(i), to);
         }
     });
@@ -327,21 +346,26 @@ fn pack<T: Element>(
     let (block, size) = (packing.format.block(), packing.format.block_bytes());
     let x = x.to_vec::<T>().expect("of this type, as the op has checked");
     let to = Shared::<u8>::new(out.ptr);
-    in_parts(packing.rows.div_ceil(ROWS), (16 << 10) / (ROWS * packing.columns.max(1)), par, &|part| {
-        for panel in part {
-            let some = panel * ROWS..packing.rows.min((panel + 1) * ROWS);
-            let mut blocks = room::filled(some.len() * packing.row_bytes(), 0u8);
-            let x = &x[some.start * packing.columns..some.end * packing.columns];
-            for (x, to) in x.chunks_exact(block).zip(blocks.chunks_exact_mut(size)) {
-                write(x, to);
+    in_parts(
+        packing.rows.div_ceil(ROWS),
+        (16 << 10) / (ROWS * packing.columns.max(1)),
+        par,
+        &|part| {
+            for panel in part {
+                let some = panel * ROWS..packing.rows.min((panel + 1) * ROWS);
+                let mut blocks = room::filled(some.len() * packing.row_bytes(), 0u8);
+                let x = &x[some.start * packing.columns..some.end * packing.columns];
+                for (x, to) in x.chunks_exact(block).zip(blocks.chunks_exact_mut(size)) {
+                    write(x, to);
+                }
+                let mut packed = room::with_capacity(packing.panel_bytes());
+                packing.pack(&blocks, &mut packed);
+                // SAFETY: this panel, which no other part writes.
+                unsafe {
+                    let to = to.at((panel * packing.panel_bytes()) as isize);
+                    std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
+                }
             }
-            let mut packed = room::with_capacity(packing.panel_bytes());
-            packing.pack(&blocks, &mut packed);
-            // SAFETY: this panel, which no other part writes.
-            unsafe {
-                let to = to.at((panel * packing.panel_bytes()) as isize);
-                std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
-            }
-        }
-    });
+        },
+    );
 }

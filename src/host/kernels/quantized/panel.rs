@@ -1,8 +1,8 @@
 //! Sixteen rows of a weight by some rows of activations, once for each format.
 //!
 //! Each result is the sum, block of 32 after block of 32 along the row, of what the block gives:
-//! the product of the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its bits depend on its own row alone, whatever
-//! stands beside it and however many there are.
+//! the product of the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its
+//! bits depend on its own row alone, whatever stands beside it and however many there are.
 
 use super::lanes::Lanes;
 use crate::format::Format;
@@ -56,8 +56,9 @@ unsafe fn nibbles<L: Lanes>(from: *const u8) -> [L::Int; 8] {
 
 /// The products of four bytes a word of `w` with as many of each row's, from byte `first` on.
 ///
-/// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on side by
-/// side. Row by row a processor holds too few of them at once: 128 to 512 rows took a quarter longer.
+/// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
+/// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
+/// quarter longer.
 ///
 /// # Safety
 /// As [`Lanes`] says.
@@ -73,7 +74,8 @@ unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const SIGNED: bool>
         for i in 0..WORDS {
             for r in 0..R {
                 let q = (*rows[r]).q.as_ptr().add(first + 4 * i);
-                sums[r] = if SIGNED { L::dot_signed(sums[r], w[i], q) } else { L::dot(sums[r], w[i], q) };
+                sums[r] =
+                    if SIGNED { L::dot_signed(sums[r], w[i], q) } else { L::dot(sums[r], w[i], q) };
             }
         }
         let mut floats = [L::splat_float(0.0); R];
@@ -200,13 +202,17 @@ impl Kind for Q4K {
     ) {
         // SAFETY: by the caller's promise.
         unsafe {
-            let (d, least) = (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
+            let (d, least) =
+                (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
             let (a, b, c) = (L::load(tile.add(64)), L::load(tile.add(128)), L::load(tile.add(192)));
-            let (six, low, top) = (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
+            let (six, low, top) =
+                (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
             // Scales and minima of the parts 0 to 3 and 4 to 7, a byte each.
             let mut scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right::<2>(a), top))];
-            let mut minima =
-                [L::and(b, six), L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top))];
+            let mut minima = [
+                L::and(b, six),
+                L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top)),
+            ];
             let byte = L::splat(0xff);
             for chunk in 0..4 {
                 let from = tile.add(256 + 512 * chunk);
@@ -254,7 +260,8 @@ impl Kind for Q6K {
                     let mut w = [[L::zero(); 4]; 2];
                     for i in 0..8 {
                         let both = L::load(low.add(64 * (16 * half + 8 * (part % 2) + i)));
-                        let bits = L::and(if part < 2 { both } else { L::right::<4>(both) }, nibble);
+                        let bits =
+                            L::and(if part < 2 { both } else { L::right::<4>(both) }, nibble);
                         // The pair of this part, at bits 4 and 5.
                         let top = match part {
                             0 => L::left::<4>(tops[i]),
@@ -279,7 +286,8 @@ impl Kind for Q6K {
                         let x = &*rows[r];
                         let low = L::sub(lows[r], L::splat_float(32.0 * x.low));
                         let high = L::sub(highs[r], L::splat_float(32.0 * x.high));
-                        sums[r] = scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
+                        sums[r] =
+                            scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
                     }
                 }
             }

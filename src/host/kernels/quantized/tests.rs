@@ -40,7 +40,8 @@ fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
 
 fn by(panels: &[u8], packing: Packing, x: &Value<f32>, par: &dyn Parallel) -> Vec<f32> {
     let shape = [&x.shape[..x.shape.len() - 1], &[packing.rows]].concat();
-    let weight = View { ptr: panels.as_ptr(), dtype: DType::U8, shape: &[panels.len()], strides: &[1] };
+    let weight =
+        View { ptr: panels.as_ptr(), dtype: DType::U8, shape: &[panels.len()], strides: &[1] };
     filled::<f32>(&shape, |out| linear(x.view(), weight, packing, out, par))
 }
 
@@ -53,19 +54,26 @@ fn a_product_is_near_that_of_the_dense_weight() {
     let mut rng = Rng::new(91);
     for format in Format::ALL {
         for turn in 0..6 {
-            let packing = Packing::new(format, 1 + rng.below(50), format.block() * (1 + rng.below(3))).unwrap();
+            let packing =
+                Packing::new(format, 1 + rng.below(50), format.block() * (1 + rng.below(3)))
+                    .unwrap();
             let (panels, dense) = weight(&mut rng, packing);
             let shape = [1 + rng.below(3), [1, 3, 9][turn % 3], packing.columns];
             let x = Value::<f32>::random(&mut rng, &shape, |rng| rng.unit() as f32);
-            let got = by(&panels, packing, &x, &Threads { threads: 1 + turn % 3, seed: rng.word() });
+            let got =
+                by(&panels, packing, &x, &Threads { threads: 1 + turn % 3, seed: rng.word() });
             for (x, got) in x.to_vec().chunks(packing.columns).zip(got.chunks(packing.rows)) {
                 for (w, &got) in dense.chunks(packing.columns).zip(got) {
                     let terms = || x.iter().zip(w).map(|(&x, &w)| x as f64 * w as f64);
                     // Half a unit of 8 bits of the largest activation, at each weight.
                     let halves = format.dtype().map(|_| terms().map(|x| x.abs() * 4e-6).sum());
-                    let loose: f64 = w.iter().map(|w| w.abs() as f64).sum::<f64>() / 254.0 * 1.01 + 1e-4;
+                    let loose: f64 =
+                        w.iter().map(|w| w.abs() as f64).sum::<f64>() / 254.0 * 1.01 + 1e-4;
                     let (wanted, loose): (f64, f64) = (terms().sum(), halves.unwrap_or(loose));
-                    assert!((wanted - got as f64).abs() <= loose, "{format}: {got}, not {wanted} +- {loose}");
+                    assert!(
+                        (wanted - got as f64).abs() <= loose,
+                        "{format}: {got}, not {wanted} +- {loose}"
+                    );
                 }
             }
         }
@@ -85,7 +93,11 @@ fn whole_numbers_are_multiplied_exactly() {
                 Format::Q6_K => block[208..].copy_from_slice(&one),
                 Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&one),
                 Format::F16 | Format::BF16 => {
-                    block.as_chunks_mut().0.iter_mut().for_each(|x| *x = half(format, x[0] as i8 as f64));
+                    block
+                        .as_chunks_mut()
+                        .0
+                        .iter_mut()
+                        .for_each(|x| *x = half(format, x[0] as i8 as f64));
                 }
                 _ => (0..2).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&one)),
             }
@@ -104,7 +116,8 @@ fn whole_numbers_are_multiplied_exactly() {
         for n in 0..33 {
             dequantize(&panels, packing, n, &mut w);
             for r in 0..9 {
-                let wanted: f64 = x[r * 512..][..512].iter().zip(&w).map(|(&x, &w)| x as f64 * w as f64).sum();
+                let wanted: f64 =
+                    x[r * 512..][..512].iter().zip(&w).map(|(&x, &w)| x as f64 * w as f64).sum();
                 let got = got[r * 33 + n];
                 // Partial sums of the K formats may pass 2^24, by a few units.
                 assert!(
@@ -139,7 +152,8 @@ fn every_level_gives_the_same_bits() {
         let of = |format: Format| {
             let packing = Packing::new(format, 20, 2 * format.block()).unwrap();
             let (panels, _) = weight(rng, packing);
-            let x = Value::<f32>::random(rng, &[9, packing.columns], |rng| (rng.unit() * 3.0) as f32);
+            let x =
+                Value::<f32>::random(rng, &[9, packing.columns], |rng| (rng.unit() * 3.0) as f32);
             bits(&by(&panels, packing, &x, &Serial))
         };
         Format::ALL.into_iter().map(of).collect()
@@ -161,7 +175,10 @@ fn what_is_no_number_stays_none() {
         let mut x = vec![1.0; 128];
         x[70] = wrong;
         let got = by(&panels, packing, &Value::new(&[2, 64], x), &Serial);
-        assert!(got[..3].iter().all(|x| x.is_finite()) && got[3..].iter().all(|x| !x.is_finite()), "{got:?}");
+        assert!(
+            got[..3].iter().all(|x| x.is_finite()) && got[3..].iter().all(|x| !x.is_finite()),
+            "{got:?}"
+        );
     }
     // The smallest there are count as zeros.
     let got = by(&panels, packing, &Value::new(&[1, 64], vec![f32::MIN_POSITIVE; 64]), &Serial);

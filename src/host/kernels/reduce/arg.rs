@@ -31,7 +31,14 @@ struct Finder {
     ///
     /// # Safety
     /// Each row is valid for `n` elements, as are values and places.
-    look: unsafe fn(rows: &[*const u8], n: usize, first: u32, start: bool, values: *mut u8, places: *mut u32),
+    look: unsafe fn(
+        rows: &[*const u8],
+        n: usize,
+        first: u32,
+        start: bool,
+        values: *mut u8,
+        places: *mut u32,
+    ),
     /// A value as a word.
     ///
     /// # Safety
@@ -74,7 +81,10 @@ unsafe fn look<T: Load<W>, W: Wide, const MAX: bool>(
     vectorize!(|| {
         // SAFETY: by the caller's promise.
         let (values, places) = unsafe {
-            (std::slice::from_raw_parts_mut(values.cast::<W>(), n), std::slice::from_raw_parts_mut(places, n))
+            (
+                std::slice::from_raw_parts_mut(values.cast::<W>(), n),
+                std::slice::from_raw_parts_mut(places, n),
+            )
         };
         for (r, row) in rows.iter().enumerate() {
             // SAFETY: as above.
@@ -161,7 +171,13 @@ fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
 }
 
 /// The best of the elements `range` of one result. There is one.
-fn one_row(task: &Task<'_>, kernel: &Kernel, finder: &Finder, offset: isize, range: Range<usize>) -> Best {
+fn one_row(
+    task: &Task<'_>,
+    kernel: &Kernel,
+    finder: &Finder,
+    offset: isize,
+    range: Range<usize>,
+) -> Best {
     let mut best: Option<Best> = None;
     blocks(task, kernel, offset, range.clone(), |first, value| {
         if best.is_none_or(|(b, _)| (finder.beats)(value, b)) {
@@ -181,7 +197,8 @@ fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
     let least = (least(kernel.size) / width).max(1);
     let chunk = chunk_of(count, units, least, task.par.threads());
     let chunks = count.div_ceil(chunk);
-    let mut partials: Vec<Best> = room::filled(if chunks == 1 { 0 } else { units * chunks * width }, (0, 0));
+    let mut partials: Vec<Best> =
+        room::filled(if chunks == 1 { 0 } else { units * chunks * width }, (0, 0));
     let to = Shared::<Best>::new(partials.as_mut_ptr());
     let part = |range: Range<usize>| {
         let (mut values, mut places) = (Scratch::new(width * kernel.acc), vec![0u32; width]);
@@ -191,7 +208,9 @@ fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
             let first = (i % chunks) * chunk;
             columns.blocks(kernel.size, offset, n, first..(first + chunk).min(count), |r, rows| {
                 // SAFETY: rows of `n` elements; there is room for `width` values and places.
-                unsafe { (finder.look)(rows, n, r as u32, r == first, values, places.as_mut_ptr()) };
+                unsafe {
+                    (finder.look)(rows, n, r as u32, r == first, values, places.as_mut_ptr())
+                };
             });
             for (w, &place) in places[..n].iter().enumerate() {
                 if chunks == 1 {

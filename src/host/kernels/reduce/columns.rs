@@ -24,7 +24,8 @@ impl<'a, 'b> Columns<'a, 'b> {
         let mut outer = task.kept.clone();
         let along = outer.dims.remove(column);
         // All of a block of a fused input is evaluated before it is folded.
-        let most = if task.read.is_some() { (TILE_BYTES_MAX / BLOCK / size).min(WIDTH) } else { WIDTH };
+        let most =
+            if task.read.is_some() { (TILE_BYTES_MAX / BLOCK / size).min(WIDTH) } else { WIDTH };
         Columns { task, outer, along, cuts: along.size.div_ceil(most) }
     }
 
@@ -72,7 +73,10 @@ impl<'a, 'b> Columns<'a, 'b> {
             if task.read.is_some() && whole {
                 // SAFETY: `len` rows of the input, for which there is room.
                 unsafe { task.run(offset + (first * n) as isize, len * n, size, to) };
-                rows[..len].iter_mut().enumerate().for_each(|(r, row)| *row = to.wrapping_add(r * n * size));
+                rows[..len]
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(r, row)| *row = to.wrapping_add(r * n * size));
             } else {
                 for (r, [at]) in task.reduced.turns(first..first + len) {
                     let to = to.wrapping_add((r - first) * n * size);
@@ -128,7 +132,8 @@ pub(super) fn fold_columns(task: &Task<'_>, kernel: &Kernel, column: usize) {
         let (at, _, n) = columns.strip(unit);
         for w in 0..n {
             let mut tree = Tree::new();
-            (0..chunks).for_each(|c| tree.push(partials[(unit * chunks + c) * width + w], kernel.join));
+            (0..chunks)
+                .for_each(|c| tree.push(partials[(unit * chunks + c) * width + w], kernel.join));
             let out = task.result(at + w as isize * columns.step());
             // SAFETY: an index of the output.
             unsafe { (kernel.end)(tree.end(kernel.join), out, task.mean()) };

@@ -13,9 +13,10 @@ use std::marker::PhantomData;
 
 /// Elements of a block.
 pub(in super::super) const BLOCK: usize = 512;
-/// Longer rows, in bytes, do not lie in a core's own caches. The machine fetches ahead of what is read, and loses it at the
-/// end of each block, whose lanes meet one after the other: asked for, the lines come in time. (64 MiB on two threads of a
-/// Zen 5 took 665 us without and 450 with; 16 MiB, which lie in a shared cache, 107 and 116.)
+/// Longer rows, in bytes, do not lie in a core's own caches. The machine fetches ahead of what is
+/// read, and loses it at the end of each block, whose lanes meet one after the other: asked for,
+/// the lines come in time. (64 MiB on two threads of a Zen 5 took 665 us without and 450 with; 16
+/// MiB, which lie in a shared cache, 107 and 116.)
 const FAR: usize = 2 << 20;
 /// How far ahead lines are asked for: 4, 8, 16 and 24 KiB took 610, 530, 450 and 450 us.
 const AHEAD: usize = 16 << 10;
@@ -48,14 +49,15 @@ pub(in super::super) trait Fold: 'static {
     fn end(acc: Self::Acc, mean: Option<usize>) -> Self::Out;
     /// Whether it is computed in whole numbers.
     const WHOLE: bool;
-    /// Whether joining chooses one of two floats. Of lanes in memory the compiler makes that a store on a condition, for which
-    /// the next load waits: a block's lanes are folded group by group then, in registers. (The largest of each row of
-    /// [4096, 4096] took 2.7 ms on two cores of a Xeon and takes 1.5; sums would take 1.7 instead of 1.2.)
+    /// Whether joining chooses one of two floats. Of lanes in memory the compiler makes that a
+    /// store on a condition, for which the next load waits: a block's lanes are folded group by
+    /// group then, in registers. (The largest of each row of [4096, 4096] took 2.7 ms on two cores
+    /// of a Xeon and takes 1.5; sums would take 1.7 instead of 1.2.)
     const CHOOSES: bool = false;
     /// Whether a block is folded by lanes, so that a short one can do with fewer.
     const BY_LANES: bool = true;
-    /// The result of a block of what is made of its elements. Of one in a row that [is far](FAR), what comes later is asked
-    /// for on the way.
+    /// The result of a block of what is made of its elements. Of one in a row that [is far](FAR),
+    /// what comes later is asked for on the way.
     #[inline(always)]
     fn block<const IS_FAR: bool>(x: &[Self::In], of: impl Fn(Self::In) -> Self::Acc) -> Self::Acc {
         // On the stack lanes lie anywhere: a row of 1000 took 1.2 to 1.7 times as long where they
@@ -126,7 +128,9 @@ bits! {
 }
 
 /// A type that numbers are computed in.
-pub(in super::super) trait Wide: Bits + Send + Sync + PartialOrd + 'static {
+pub(in super::super) trait Wide:
+    Bits + Send + Sync + PartialOrd + 'static
+{
     const WHOLE: bool;
     const ZERO: Self;
     const ONE: Self;
@@ -296,7 +300,10 @@ pub(in super::super) fn fold_block<F: Fold + ?Sized>(x: &[F::In]) -> F::Acc {
 
 /// The same of what is made of the elements.
 #[inline(always)]
-pub(in super::super) fn fold_block_of<F: Fold + ?Sized>(x: &[F::In], of: impl Fn(F::In) -> F::Acc) -> F::Acc {
+pub(in super::super) fn fold_block_of<F: Fold + ?Sized>(
+    x: &[F::In],
+    of: impl Fn(F::In) -> F::Acc,
+) -> F::Acc {
     // Lanes above the last element would change nothing.
     match x.len() {
         0..=8 if F::BY_LANES => fold_few::<F, 8>(x, of),
@@ -383,9 +390,9 @@ pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
         return fold_block::<F>(x);
     }
     let mut tree = Tree::new();
-    // One block after the other: where four pages were read in turn, so that a machine may fetch ahead in each, a Zen 5
-    // took 3.0 ms for 64 MiB on one thread instead of 1.3, and a Xeon with AVX-512 no less on two than PyTorch's plain
-    // loop (1.33 and 1.20).
+    // One block after the other: where four pages were read in turn, so that a machine may fetch
+    // ahead in each, a Zen 5 took 3.0 ms for 64 MiB on one thread instead of 1.3, and a Xeon with
+    // AVX-512 no less on two than PyTorch's plain loop (1.33 and 1.20).
     //
     // A closure given to `for_each` became a function of its own, without the vectors of who calls
     // this.

@@ -19,13 +19,21 @@ pub(super) struct Tiles<'a, 'b> {
 }
 
 impl<'a, 'b> Tiles<'a, 'b> {
-    pub fn new(task: &'b Task<'a>, size: usize, offset: isize, range: Range<usize>) -> Tiles<'a, 'b> {
+    pub fn new(
+        task: &'b Task<'a>,
+        size: usize,
+        offset: isize,
+        range: Range<usize>,
+    ) -> Tiles<'a, 'b> {
         // Across memory a tile has room for sixteen lines, so that each cache line that is touched
         // is used up while it is near.
         let (length, step) = task.inner();
-        let lines = if step.unsigned_abs() > 1 && task.reduced.dims.len() > 1 { 16 * length } else { 0 };
-        let room =
-            lines.clamp(TILE_BYTES / size, TILE_BYTES_MAX / size).min(range.len()).next_multiple_of(BLOCK);
+        let lines =
+            if step.unsigned_abs() > 1 && task.reduced.dims.len() > 1 { 16 * length } else { 0 };
+        let room = lines
+            .clamp(TILE_BYTES / size, TILE_BYTES_MAX / size)
+            .min(range.len())
+            .next_multiple_of(BLOCK);
         let scratch = Scratch::new(room * size);
         Tiles { task, size, offset, next: range.start, end: range.end, scratch, room }
     }
@@ -43,7 +51,11 @@ impl<'a, 'b> Tiles<'a, 'b> {
         if step == 1 && first % length + n <= length {
             let at = self.offset + self.task.reduced.at(first)[0];
             // SAFETY: elements of the input; the scratch has room.
-            return Some((first, unsafe { self.task.run(at, n, self.size, self.scratch.ptr()) }, n));
+            return Some((
+                first,
+                unsafe { self.task.run(at, n, self.size, self.scratch.ptr()) },
+                n,
+            ));
         }
         let mut done = 0;
         while done < n {
@@ -61,7 +73,9 @@ impl<'a, 'b> Tiles<'a, 'b> {
         let to = self.scratch.ptr().wrapping_add(done * self.size);
         // Whole lines of the loop outside, as many as there are of it and as fit.
         let lines = match dims.len().checked_sub(2).map(|d| dims[d]) {
-            Some(outer) if r.is_multiple_of(length) => (n / length).min(outer.size - r / length % outer.size),
+            Some(outer) if r.is_multiple_of(length) => {
+                (n / length).min(outer.size - r / length % outer.size)
+            }
             _ => 0,
         };
         if self.task.read.is_some() {

@@ -208,7 +208,8 @@ impl<F: Fold> Levelled for Block<'_, F> {
 /// Strips overlap rather than leave a rest: what is done twice comes out the same.
 ///
 /// # Safety
-/// Each of `from` is valid for reads of `n` elements, at least `N`, and each level up to `level` has that many.
+/// Each of `from` is valid for reads of `n` elements, at least `N`, and each level up to `level`
+/// has that many.
 #[inline(always)]
 unsafe fn lane_in_strips<F: Fold, const N: usize>(
     from: &[*const F::In],
@@ -269,7 +270,9 @@ unsafe fn lane_in_loops<F: Fold>(
                 }
             }
             for a in last {
-                (0..n).for_each(|i| _ = acc[i].write(F::join(acc[i].assume_init(), F::lift(*a.add(w + i)))));
+                (0..n).for_each(|i| {
+                    _ = acc[i].write(F::join(acc[i].assume_init(), F::lift(*a.add(w + i))))
+                });
             }
             for l in 0..level {
                 let left = levels.add(l * width + w);

@@ -39,7 +39,13 @@ pub(crate) enum Source<'a> {
 
 /// Reduces the dimensions that `dims` marks, writing one element for each index of the others, row
 /// by row. (So `keepdim` makes no difference here.)
-pub(crate) fn reduce(op: ReduceOp, input: Source<'_>, dims: &[bool], output: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn reduce(
+    op: ReduceOp,
+    input: Source<'_>,
+    dims: &[bool],
+    output: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     if output.numel() == 0 {
         return;
     }
@@ -284,8 +290,8 @@ impl Drop for Scratch {
 }
 
 /// Elements of a size below which a further thread does not pay (512 KiB summed in rows of 1024
-/// 27.7, 15.0, 32.1 us, in rows of 64 55.3, 31.1, 45.7, in columns of 1024 36.5, 22.5, 42.2). Unoptimised tests cut small values, so
-/// as to cut often.
+/// 27.7, 15.0, 32.1 us, in rows of 64 55.3, 31.1, 45.7, in columns of 1024 36.5, 22.5, 42.2).
+/// Unoptimised tests cut small values, so as to cut often.
 fn least(size: usize) -> usize {
     (if cfg!(all(test, debug_assertions)) { 8 << 10 } else { 256 << 10 }) / size
 }

@@ -43,7 +43,10 @@ pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
 /// Elements of a result that one part folds: all of them unless results are few and long; then a
 /// power of two of blocks, so that the tree is the same however many threads there are.
 pub(super) fn chunk_of(count: usize, results: usize, least: usize, threads: usize) -> usize {
-    if threads <= 1 || results >= 4 * threads || results.saturating_mul(count) < 2 * least || count < 2 * BLOCK
+    if threads <= 1
+        || results >= 4 * threads
+        || results.saturating_mul(count) < 2 * least
+        || count < 2 * BLOCK
     {
         return count;
     }
@@ -105,7 +108,9 @@ fn one_row(task: &Task<'_>, kernel: &Kernel, offset: isize, range: Range<usize>)
     if task.side_by_side() && task.read.is_none() {
         let x = task.at(offset + range.start as isize * task.inner().1, kernel.size);
         // SAFETY: a run of the input.
-        unsafe { (kernel.rows)(RowsCall { x, step: 0, rows: 1, n: range.len(), to: To::Words(&mut acc) }) };
+        unsafe {
+            (kernel.rows)(RowsCall { x, step: 0, rows: 1, n: range.len(), to: To::Words(&mut acc) })
+        };
         return Some(acc);
     }
     let mut tree = Tree::new();
@@ -129,13 +134,23 @@ pub(super) fn blocks(
         unsafe {
             let to = words.as_mut_ptr();
             let (whole, rest) = (n / BLOCK, n % BLOCK);
-            let call = RowsCall { x, step: BLOCK as isize, rows: whole, n: BLOCK, to: To::Words(to) };
+            let call =
+                RowsCall { x, step: BLOCK as isize, rows: whole, n: BLOCK, to: To::Words(to) };
             (kernel.rows)(call);
             if rest > 0 {
                 let x = x.add(whole * BLOCK * kernel.size);
-                (kernel.rows)(RowsCall { x, step: 0, rows: 1, n: rest, to: To::Words(to.add(whole)) });
+                (kernel.rows)(RowsCall {
+                    x,
+                    step: 0,
+                    rows: 1,
+                    n: rest,
+                    to: To::Words(to.add(whole)),
+                });
             }
         }
-        words[..n.div_ceil(BLOCK)].iter().enumerate().for_each(|(b, &acc)| see(first + b * BLOCK, acc));
+        words[..n.div_ceil(BLOCK)]
+            .iter()
+            .enumerate()
+            .for_each(|(b, &acc)| see(first + b * BLOCK, acc));
     }
 }

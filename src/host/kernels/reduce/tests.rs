@@ -21,7 +21,8 @@ fn groups<T: Element>(x: &Value<T>, dims: &[bool]) -> Vec<Vec<T>> {
     let strides = crate::shape::contiguous_strides(&kept);
     let mut out = vec![vec![]; kept.iter().product()];
     for index in indices(&x.shape) {
-        let at: isize = split(&index, dims).iter().zip(&strides).map(|(&i, &s)| i as isize * s).sum();
+        let at: isize =
+            split(&index, dims).iter().zip(&strides).map(|(&i, &s)| i as isize * s).sum();
         out[at as usize].push(x.get(&index));
     }
     out
@@ -49,12 +50,18 @@ fn run<T: Element, O: Element>(rng: &mut Rng, op: ReduceOp, x: &Value<T>, dims: 
     let fused = filled::<O>(&kept, |out| reduce(op, source, dims, out, &par));
     assert_eq!(bits(&plain), bits(&fused), "fused {op:?} {:?} {:?} {dims:?}", x.shape, x.strides);
     let most = if matches!(op, ReduceOp::ArgMax | ReduceOp::ArgMin) { 2 } else { 1 };
-    assert!(seen.iter().all(|n| (1..=most).contains(&n.load(Relaxed))), "{op:?} {:?} {dims:?}", x.shape);
+    assert!(
+        seen.iter().all(|n| (1..=most).contains(&n.load(Relaxed))),
+        "{op:?} {:?} {dims:?}",
+        x.shape
+    );
     plain
 }
 
 fn close(got: f64, expected: f64, scale: f64, eps: f64) -> bool {
-    got == expected || (got.is_nan() && expected.is_nan()) || (got - expected).abs() <= eps * scale.max(1e-30)
+    got == expected
+        || (got.is_nan() && expected.is_nan())
+        || (got - expected).abs() <= eps * scale.max(1e-30)
 }
 
 fn check_float<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool], eps: f64) {
@@ -67,7 +74,12 @@ fn check_float<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool], eps: f64)
         let (total, size): (f64, f64) = (all.clone().sum(), all.clone().map(f64::abs).sum());
         assert!(close(sum[i].to_f64(), total, size, eps), "sum {} {total}", sum[i].to_f64());
         let n = g.len() as f64;
-        assert!(close(mean[i].to_f64(), total / n, size / n, eps), "mean {} {}", mean[i].to_f64(), total / n);
+        assert!(
+            close(mean[i].to_f64(), total / n, size / n, eps),
+            "mean {} {}",
+            mean[i].to_f64(),
+            total / n
+        );
         let product: f64 = all.product();
         if product.abs() > 1e-4 && product.abs() < 1e4 {
             assert!(close(prod[i].to_f64(), product, product.abs() * (n + 2.0), eps), "prod");
@@ -77,14 +89,17 @@ fn check_float<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool], eps: f64)
 
 fn check_exact<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool]) {
     let groups = groups(x, dims);
-    let (any, all) = (run::<T, bool>(rng, ReduceOp::Any, x, dims), run::<T, bool>(rng, ReduceOp::All, x, dims));
+    let (any, all) =
+        (run::<T, bool>(rng, ReduceOp::Any, x, dims), run::<T, bool>(rng, ReduceOp::All, x, dims));
     for (i, g) in groups.iter().enumerate() {
         assert_eq!(any[i], g.iter().any(|v| v.to_f64() != 0.0));
         assert_eq!(all[i], g.iter().all(|v| v.to_f64() != 0.0));
     }
     if !T::DTYPE.is_float() {
-        let (sum, prod) =
-            (run::<T, i64>(rng, ReduceOp::Sum, x, dims), run::<T, i64>(rng, ReduceOp::Prod, x, dims));
+        let (sum, prod) = (
+            run::<T, i64>(rng, ReduceOp::Sum, x, dims),
+            run::<T, i64>(rng, ReduceOp::Prod, x, dims),
+        );
         for (i, g) in groups.iter().enumerate() {
             assert_eq!(sum[i], g.iter().map(|v| v.to_i64()).fold(0, i64::wrapping_add));
             assert_eq!(prod[i], g.iter().map(|v| v.to_i64()).fold(1, i64::wrapping_mul));
@@ -93,22 +108,32 @@ fn check_exact<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool]) {
     if groups.iter().any(|g| g.is_empty()) {
         return;
     }
-    let (max, min) = (run::<T, T>(rng, ReduceOp::Max, x, dims), run::<T, T>(rng, ReduceOp::Min, x, dims));
-    let (argmax, argmin) =
-        (run::<T, i64>(rng, ReduceOp::ArgMax, x, dims), run::<T, i64>(rng, ReduceOp::ArgMin, x, dims));
+    let (max, min) =
+        (run::<T, T>(rng, ReduceOp::Max, x, dims), run::<T, T>(rng, ReduceOp::Min, x, dims));
+    let (argmax, argmin) = (
+        run::<T, i64>(rng, ReduceOp::ArgMax, x, dims),
+        run::<T, i64>(rng, ReduceOp::ArgMin, x, dims),
+    );
     for (i, g) in groups.iter().enumerate() {
         let v: Vec<f64> = g.iter().map(|v| v.to_f64()).collect();
         let nan = v.iter().position(|v| v.is_nan());
         let first = |better: fn(f64, f64) -> bool| {
-            nan.unwrap_or_else(|| (1..v.len()).fold(0, |b, i| if better(v[i], v[b]) { i } else { b }))
+            nan.unwrap_or_else(|| {
+                (1..v.len()).fold(0, |b, i| if better(v[i], v[b]) { i } else { b })
+            })
         };
         let (most, least) = (first(|a, b| a > b), first(|a, b| a < b));
         assert_eq!((argmax[i], argmin[i]), (most as i64, least as i64), "{v:?}");
-        assert!(close(max[i].to_f64(), v[most], 0.0, 0.0) && close(min[i].to_f64(), v[least], 0.0, 0.0));
+        assert!(
+            close(max[i].to_f64(), v[most], 0.0, 0.0) && close(min[i].to_f64(), v[least], 0.0, 0.0)
+        );
     }
 }
 
-fn random_case<T: Element>(rng: &mut Rng, draw: impl FnMut(&mut Rng) -> T) -> (Value<T>, Vec<bool>) {
+fn random_case<T: Element>(
+    rng: &mut Rng,
+    draw: impl FnMut(&mut Rng) -> T,
+) -> (Value<T>, Vec<bool>) {
     let rank = rng.below(5);
     let most = [1, 3000, 60, 13, 6][rank];
     let mut shape = random_shape(rng, rank, most);
@@ -151,7 +176,10 @@ fn halves_are_accumulated_in_single_precision() {
         check_float(&mut rng, &x, &dims, 1.1 / 256.0);
     }
     let ones = Value::<bf16>::new(&[4096], vec![bf16::ONE; 4096]);
-    assert_eq!(run::<bf16, bf16>(&mut rng, ReduceOp::Sum, &ones, &[true]), [bf16::from_f32(4096.0)]);
+    assert_eq!(
+        run::<bf16, bf16>(&mut rng, ReduceOp::Sum, &ones, &[true]),
+        [bf16::from_f32(4096.0)]
+    );
 }
 
 #[test]
@@ -200,7 +228,9 @@ fn sum_of_2_24_ones_is_exact() {
     let (one, ones) = ([1f32], vec![1f32; (1 << 24) + (1 << 12)]);
     let read = |range: Range<usize>, to: *mut u8| {
         // SAFETY: the reader's contract: there is room for the range.
-        unsafe { std::ptr::copy_nonoverlapping(ones[range.clone()].as_ptr(), to.cast(), range.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(ones[range.clone()].as_ptr(), to.cast(), range.len())
+        };
     };
     let par = Threads { threads: 2, seed: 1 };
     let sum = |source: Source<'_>, dims: &[bool], kept: &[usize], expected: f32| {
@@ -210,9 +240,11 @@ fn sum_of_2_24_ones_is_exact() {
         }
     };
     let dtype = DType::F32;
-    for (shape, dims) in
-        [(vec![1 << 24], vec![true]), (vec![4096, 4096], vec![true; 2]), (vec![4097, 4096], vec![true; 2])]
-    {
+    for (shape, dims) in [
+        (vec![1 << 24], vec![true]),
+        (vec![4096, 4096], vec![true; 2]),
+        (vec![4097, 4096], vec![true; 2]),
+    ] {
         let n: usize = shape.iter().product();
         // A constant, in memory, and as it is computed.
         let (repeated, strides) = (vec![0; shape.len()], crate::shape::contiguous_strides(&shape));

@@ -43,7 +43,16 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
                 let x = from.at(offset + columns.start as isize);
                 let y = to.at((unit / cuts * n * inner + columns.start) as isize);
                 let (x, y) = (Shared::<T>::new(x), Shared::<T>::new(y));
-                at_level(Strip { x, step, y, out_step: inner, n, wide: columns.len(), form, scratch });
+                at_level(Strip {
+                    x,
+                    step,
+                    y,
+                    out_step: inner,
+                    n,
+                    wide: columns.len(),
+                    form,
+                    scratch,
+                });
             }
         });
     });
@@ -61,8 +70,8 @@ struct Strip<'a, T, W> {
     scratch: &'a mut [W],
 }
 
-/// Largest elements and sums of a strip's columns. On the stack they lie anywhere, and a strip takes
-/// longer where they cross cache lines.
+/// Largest elements and sums of a strip's columns. On the stack they lie anywhere, and a strip
+/// takes longer where they cross cache lines.
 #[repr(align(64))]
 struct Totals<W> {
     largest: [W; COLUMNS],
@@ -107,7 +116,9 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         let (wide, form) = (self.wide, self.form);
         // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is
         // written.
-        let row = |r: usize| unsafe { std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide) };
+        let row = |r: usize| unsafe {
+            std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide)
+        };
         let mut totals = Totals::<W>::new();
         for r in 0..self.n {
             totals.look(row(r));
@@ -137,7 +148,8 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         for (r, keep) in self.scratch.chunks(wide).take(self.n).enumerate() {
             // SAFETY: a row of the output's strip, this unit's own.
             let out = unsafe {
-                let first = self.y.at((r * self.out_step) as isize).cast::<std::mem::MaybeUninit<T>>();
+                let first =
+                    self.y.at((r * self.out_step) as isize).cast::<std::mem::MaybeUninit<T>>();
                 std::slice::from_raw_parts_mut(first, wide)
             };
             for ((o, &x), &s) in out.iter_mut().zip(keep).zip(&totals.sum) {
@@ -147,7 +159,12 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
     }
 }
 
-pub(super) fn logsumexp<T: Load<W>, W: Float>(x: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(super) fn logsumexp<T: Load<W>, W: Float>(
+    x: View<'_>,
+    dim: usize,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     if out.numel() == 0 {
         return;
     }

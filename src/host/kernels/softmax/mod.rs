@@ -111,7 +111,13 @@ fn base<W: Wide>(largest: W) -> W {
 }
 
 /// Softmax in one of its forms, over one dimension.
-pub(crate) fn softmax(input: View<'_>, dim: usize, form: Form, out: &ViewMut<'_>, par: &dyn Parallel) {
+pub(crate) fn softmax(
+    input: View<'_>,
+    dim: usize,
+    form: Form,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
     by_float!(input.dtype, softmax_of(input, dim, form, out, par));
 }
 
@@ -212,7 +218,8 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
         };
         let buffers = [one.as_mut_ptr(), other.as_mut_ptr()];
         // While a row is computed that goes around the cache, piece by piece, the row before goes
-        // to memory and the row after is asked for: a burst of either would have to wait for itself.
+        // to memory and the row after is asked for: a burst of either would have to wait for
+        // itself.
         let mut before: Option<Half<T, W>> = None;
         for (row, [offset]) in self.outer.turns(self.rows) {
             let (from, to) = (self.from.at(offset).cast_const(), self.to.at((row * n) as isize));
@@ -258,8 +265,8 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 /// written, and of the row `ahead`, if it is not null, asked for.
 ///
 /// # Safety
-/// `from` is a row of `n` elements, `kept` has room for as many; they may be one. The row before has
-/// as many, which lie elsewhere.
+/// `from` is a row of `n` elements, `kept` has room for as many; they may be one. The row before
+/// has as many, which lie elsewhere.
 #[inline(always)]
 unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     from: *const T,
@@ -376,7 +383,11 @@ impl<T: Load<W>, W: Float> Half<T, W> {
 /// # Safety
 /// `kept` and `to` have a line's elements of `T`, and `to` begins one of memory's.
 #[inline(always)]
-unsafe fn stream_line<T: Load<W>, W: Float, S: Simd>(kept: *const W, to: *mut T, f: impl Fn(W) -> W) {
+unsafe fn stream_line<T: Load<W>, W: Float, S: Simd>(
+    kept: *const W,
+    to: *mut T,
+    f: impl Fn(W) -> W,
+) {
     let mut line = [MaybeUninit::<T>::uninit(); LINE];
     // SAFETY: the caller's promise.
     unsafe {

@@ -163,7 +163,8 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 }
 
 impl<T: Load<W>, W: Float> Rows<'_, T, W> {
-    /// Writes some elements of a row, from the `first` on, normalised and with their weight and bias.
+    /// Writes some elements of a row, from the `first` on, normalised and with their weight and
+    /// bias.
     #[inline(always)]
     fn put(&self, first: usize, x: &[T], of: impl Fn(T) -> W, to: &mut [MaybeUninit<T>; PIECE]) {
         match (self.weight, self.bias) {
@@ -183,7 +184,9 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
                 }
             }
             (Some(weight), Some(bias)) => {
-                for (((o, x), w), b) in to.iter_mut().zip(x).zip(&weight[first..]).zip(&bias[first..]) {
+                for (((o, x), w), b) in
+                    to.iter_mut().zip(x).zip(&weight[first..]).zip(&bias[first..])
+                {
                     o.write(T::store(of(*x).mul(*w).add(*b)));
                 }
             }

@@ -40,11 +40,17 @@ fn check<T: Element>(rng: &mut Rng, shape: &[usize], eps: f64) {
         for &i in line {
             let exact = (all[i] - largest).exp() / total;
             assert!(
-                (soft[i].to_f64() - exact).abs() <= eps * (exact + 1e-6) + 3.1e-8, // half of the smallest half
+                // half of the smallest half
+                (soft[i].to_f64() - exact).abs() <= eps * (exact + 1e-6) + 3.1e-8,
                 "{} {exact}",
                 soft[i].to_f64()
             );
-            assert!(near(logs[i].to_f64(), all[i] - log, eps), "{} {}", logs[i].to_f64(), all[i] - log);
+            assert!(
+                near(logs[i].to_f64(), all[i] - log, eps),
+                "{} {}",
+                logs[i].to_f64(),
+                all[i] - log
+            );
         }
     }
 }
@@ -76,7 +82,10 @@ fn rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite() {
             assert!(y.iter().all(|y| y.is_nan()));
         }
         for dim in [0, 1] {
-            assert_eq!(filled::<f32>(&shape, |out| softmax(x.view(), dim, Form::Safe, out, &Serial)), [0.0; 6]);
+            assert_eq!(
+                filled::<f32>(&shape, |out| softmax(x.view(), dim, Form::Safe, out, &Serial)),
+                [0.0; 6]
+            );
         }
         for dim in [0, 1] {
             let y = filled::<f32>(&[shape[1 - dim]], |out| logsumexp(x.view(), dim, out, &Serial));
@@ -92,11 +101,17 @@ fn rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite() {
     assert_eq!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial)), [inf]);
     let x = Value::<f32>::new(&[3], vec![1.0, f32::NAN, 2.0]);
     for form in [Form::Plain, Form::Safe] {
-        assert!(filled::<f32>(&[3], |out| softmax(x.view(), 0, form, out, &Serial)).iter().all(|y| y.is_nan()));
+        assert!(
+            filled::<f32>(&[3], |out| softmax(x.view(), 0, form, out, &Serial))
+                .iter()
+                .all(|y| y.is_nan())
+        );
     }
     let x = Value::<f32>::new(&[3], vec![-inf, f32::NAN, -inf]);
     assert!(
-        filled::<f32>(&[3], |out| softmax(x.view(), 0, Form::Safe, out, &Serial)).iter().all(|y| y.is_nan())
+        filled::<f32>(&[3], |out| softmax(x.view(), 0, Form::Safe, out, &Serial))
+            .iter()
+            .all(|y| y.is_nan())
     );
     assert!(filled::<f32>(&[], |out| logsumexp(x.view(), 0, out, &Serial))[0].is_nan());
 }
@@ -114,10 +129,14 @@ fn check_norms<T: Element>(rng: &mut Rng, eps: f64) {
     let layer = filled::<T>(&shape, |out| {
         layer_norm(x.view(), trailing, Some(weight.view()), Some(bias.view()), 1e-5, out, &par);
     });
-    let plain = filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, None, 1e-5, out, &par));
-    let moved =
-        filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, Some(bias.view()), 1e-5, out, &par));
-    let rms = filled::<T>(&shape, |out| rms_norm(x.view(), trailing, Some(weight.view()), 1e-5, out, &par));
+    let plain =
+        filled::<T>(&shape, |out| layer_norm(x.view(), trailing, None, None, 1e-5, out, &par));
+    let moved = filled::<T>(&shape, |out| {
+        layer_norm(x.view(), trailing, None, Some(bias.view()), 1e-5, out, &par)
+    });
+    let rms = filled::<T>(&shape, |out| {
+        rms_norm(x.view(), trailing, Some(weight.view()), 1e-5, out, &par)
+    });
     let unit = if T::DTYPE == DType::F64 { 2f64.powi(-44) } else { 2f64.powi(-22) };
     let (n, all) = (tail.iter().product::<usize>(), x.to_vec());
     for (i, row) in all.chunks(n.max(1)).enumerate() {
@@ -137,7 +156,8 @@ fn check_norms<T: Element>(rng: &mut Rng, eps: f64) {
             let scaled = y * w[j] as f64;
             let (got, exact) = (layer[at].to_f64(), scaled + b[j].to_f64());
             assert!(
-                (got - exact).abs() <= slack * (2.0 + scaled.abs() + exact.abs() + w[j].abs() as f64),
+                (got - exact).abs()
+                    <= slack * (2.0 + scaled.abs() + exact.abs() + w[j].abs() as f64),
                 "{got} {exact}"
             );
             assert!(near(rms[at].to_f64(), x / (square + 1e-5).sqrt() * w[j] as f64, eps));
@@ -159,7 +179,8 @@ fn layer_and_rms_norm_agree_with_plain_loops() {
 /// Each row alone fits the caches; all together are written around them.
 fn streamed<T: Element + PartialEq>(rng: &mut Rng) {
     // Rows of many pieces, or hardly longer than one.
-    let shape = [[40 + rng.below(10), 1100 + rng.below(200)], [900, 60 + rng.below(50)]][rng.below(2)];
+    let shape =
+        [[40 + rng.below(10), 1100 + rng.below(200)], [900, 60 + rng.below(50)]][rng.below(2)];
     let data = (0..shape[0] * shape[1]).map(|_| T::from_f64(rng.unit() * 20.0)).collect();
     let x = Value::<T>::new(&shape, data);
     let weight = Value::<T>::random(rng, &shape[1..], small);

@@ -1,5 +1,5 @@
-//! Where the members of a communicator meet: a thread of whoever made its id, that is sent what each brings, and
-//! answers once all have.
+//! Where the members of a communicator meet: a thread of whoever made its id, that is sent what
+//! each brings, and answers once all have.
 
 use half::{bf16, f16};
 use std::collections::{BTreeMap, VecDeque};
@@ -43,7 +43,8 @@ impl Ask {
         let mut head = [0; 37];
         link.read_exact(&mut head)?;
         let int = |at: usize| i32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let long =
+            |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         let ask = Ask { kind: head[0], dtype: int(1), op: int(5), root: int(9), count: long(13) };
         let mut bytes = vec![0; long(29) as usize];
         link.read_exact(&mut bytes)?;
@@ -66,7 +67,8 @@ impl Reply {
     pub fn read(mut link: &TcpStream) -> Option<Reply> {
         let mut head = [0; 17];
         link.read_exact(&mut head).ok()?;
-        let long = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let long =
+            |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
         let mut bytes = vec![0; long(9) as usize];
         link.read_exact(&mut bytes).ok()?;
         Some(match head[0] {
@@ -120,7 +122,9 @@ fn meet(listener: &TcpListener) -> io::Result<()> {
         link.set_nodelay(true)?;
         let mut hello = [0; 8];
         link.read_exact(&mut hello)?;
-        let word = |at: usize| u32::from_le_bytes(hello[at..at + 4].try_into().expect("four bytes")) as usize;
+        let word = |at: usize| {
+            u32::from_le_bytes(hello[at..at + 4].try_into().expect("four bytes")) as usize
+        };
         size = word(4);
         links.insert(word(0), Arc::new(link));
     }
@@ -155,7 +159,8 @@ fn serve(links: &[Arc<TcpStream>], told: &Receiver<(usize, Call)>) {
                 if both.iter().any(VecDeque::is_empty) {
                     continue;
                 }
-                let [Some((sent, from, bytes)), Some((got, to, _))] = both.each_mut().map(VecDeque::pop_front)
+                let [Some((sent, from, bytes)), Some((got, to, _))] =
+                    both.each_mut().map(VecDeque::pop_front)
                 else {
                     continue;
                 };
@@ -194,7 +199,8 @@ fn given(ask: Ask, brought: &[&[u8]]) -> Vec<Vec<u8>> {
         BROADCAST => same(brought[ask.root as usize].to_vec()),
         ALL_REDUCE => same(reduced(ask, brought)),
         REDUCE => {
-            let at_root = |rank| if rank == ask.root as usize { reduced(ask, brought) } else { Vec::new() };
+            let at_root =
+                |rank| if rank == ask.root as usize { reduced(ask, brought) } else { Vec::new() };
             (0..n).map(at_root).collect()
         }
         _ => {

@@ -24,7 +24,9 @@ const T: sys::cublasOperation_t = sys::cublasOperation_t::CUBLAS_OP_T;
 /// Small whole numbers, so that every sum is exact.
 fn numbers(n: usize, seed: u32) -> Vec<f32> {
     (0..n as u32)
-        .map(|i| ((i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40503)) >> 13) as f32 % 9.0 - 4.0)
+        .map(|i| {
+            ((i.wrapping_mul(2_654_435_761) ^ seed.wrapping_mul(40503)) >> 13) as f32 % 9.0 - 4.0
+        })
         .collect()
 }
 
@@ -44,8 +46,9 @@ fn transpositions(_: &Simulator) {
         let mut expected = c.clone();
         for row in 0..m {
             for column in 0..n {
-                let sum: f32 =
-                    (0..k).map(|i| at(&a, lda, ta == T, row, i) * at(&b, ldb, tb == T, i, column)).sum();
+                let sum: f32 = (0..k)
+                    .map(|i| at(&a, lda, ta == T, row, i) * at(&b, ldb, tb == T, i, column))
+                    .sum();
                 expected[column * ldc + row] = 2.0 * sum - 3.0 * c[column * ldc + row];
             }
         }
@@ -67,7 +70,9 @@ fn transpositions(_: &Simulator) {
         unsafe { blas.gemm(config, &a32, &b32, &mut c32) }.unwrap();
         assert_eq!(stream.clone_dtoh(&c32).unwrap(), expected);
 
-        let wide = |x: &[f32]| stream.clone_htod(&x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()).unwrap();
+        let wide = |x: &[f32]| {
+            stream.clone_htod(&x.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()).unwrap()
+        };
         let (a64, b64, mut c64) = (wide(&a), wide(&b), wide(&c));
         let config = GemmConfig {
             transa: ta,
@@ -112,7 +117,8 @@ fn batches(_: &Simulator) {
     let got = stream.clone_dtoh(&c).unwrap();
     for (i, &got) in got.iter().enumerate() {
         let (batch, column, row) = (i / 15, i % 15 / 3, i % 3);
-        let expected: f32 = (0..2).map(|j| a[batch * 6 + j * 3 + row] * b[batch * 10 + column * 2 + j]).sum();
+        let expected: f32 =
+            (0..2).map(|j| a[batch * 6 + j * 3 + row] * b[batch * 10 + column * 2 + j]).sum();
         assert_eq!(got, expected);
     }
 }
@@ -156,7 +162,8 @@ fn halves(_: &Simulator) {
         stream.clone_dtoh(&c32).unwrap()[0]
     };
     let x = stream.clone_htod(&ones.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>()).unwrap();
-    let y = stream.clone_htod(&ones.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()).unwrap();
+    let y =
+        stream.clone_htod(&ones.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>()).unwrap();
     let (x_at, y_at) = (x.device_ptr(&stream).0, y.device_ptr(&stream).0);
     assert_eq!(run(sys::cudaDataType_t::CUDA_R_16F, x_at, x_at), 4096.25);
     assert_eq!(run(sys::cudaDataType_t::CUDA_R_16BF, y_at, y_at), 4096.25);
@@ -190,7 +197,9 @@ fn gemv(_: &Simulator) {
         };
         // SAFETY: matrix and vectors have the sizes given.
         unsafe { blas.gemv(config, &a_device, &x_device, &mut y) }.unwrap();
-        let row = |row: usize| (0..inner).map(|i| at(&a, lda, trans == T, row, i) * x[2 * i]).sum::<f32>();
+        let row = |row: usize| {
+            (0..inner).map(|i| at(&a, lda, trans == T, row, i) * x[2 * i]).sum::<f32>()
+        };
         let expected: Vec<f32> = (0..rows).map(|i| 1.0 + 2.0 * row(i)).collect();
         assert_eq!(stream.clone_dtoh(&y).unwrap(), expected);
     }
@@ -228,14 +237,22 @@ fn lt(_: &Simulator) {
         let activation = relu.then_some(Activation::Relu);
         // SAFETY: matrices and bias have the sizes given.
         unsafe {
-            blas.matmul(config(relu), &a_device, &b_device, &mut c, Some(&bias_device), activation.as_ref())
+            blas.matmul(
+                config(relu),
+                &a_device,
+                &b_device,
+                &mut c,
+                Some(&bias_device),
+                activation.as_ref(),
+            )
         }
         .unwrap();
         for (i, got) in stream.clone_dtoh(&c).unwrap().into_iter().enumerate() {
             let (batch, column, row) = (i / 12, i % 12 / 3, i % 3);
-            let sum: f32 =
-                (0..k).map(|j| a[batch * 6 + row * k + j] * b[batch * 8 + column * k + j]).sum::<f32>()
-                    + bias[row];
+            let sum: f32 = (0..k)
+                .map(|j| a[batch * 6 + row * k + j] * b[batch * 8 + column * k + j])
+                .sum::<f32>()
+                + bias[row];
             assert_eq!(got, if relu { sum.max(0.0) } else { sum + 3.0 });
         }
     }

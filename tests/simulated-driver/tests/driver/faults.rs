@@ -32,8 +32,9 @@ fn allocation(simulator: &Simulator) {
     let context = context(0);
     let stream = context.new_stream().unwrap();
     simulator.fail_allocation(3);
-    let got: Vec<u32> =
-        (0..5).map(|_| stream.alloc_zeros::<u8>(8).err().map_or(0, |error| error.0 as u32)).collect();
+    let got: Vec<u32> = (0..5)
+        .map(|_| stream.alloc_zeros::<u8>(8).err().map_or(0, |error| error.0 as u32))
+        .collect();
     assert_eq!(got, [0, 0, 2, 0, 0]);
 }
 
@@ -80,7 +81,10 @@ fn sticky(simulator: &Simulator) {
         assert_eq!(code(context.new_event(None).map(drop)), status);
         assert_eq!(code(stream.clone_dtoh(&x)), status);
         // SAFETY: arguments match the kernel.
-        assert_eq!(code(unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) }.map(drop)), status);
+        assert_eq!(
+            code(unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) }.map(drop)),
+            status
+        );
         drop((x, k, event, early, stream));
         drop(context);
         // A context taken anew is the same one.
@@ -143,7 +147,8 @@ fn stray(simulator: &Simulator) {
     let k = kernel(&context, r#"extern "C" __global__ void k(int* x, long long i) { x[i] = 1; }"#);
     let mut x = stream.alloc_zeros::<i32>(1).unwrap();
     // SAFETY: the stray write is what is tested; it hits reserved pages of the simulator.
-    unsafe { stream.launch_builder(&k).arg(&mut x).arg(&(1i64 << 30)).launch(grid(4, 32)) }.unwrap();
+    unsafe { stream.launch_builder(&k).arg(&mut x).arg(&(1i64 << 30)).launch(grid(4, 32)) }
+        .unwrap();
     assert_eq!(code(stream.synchronize()), 700);
     assert!(simulator.report().contains("kernel k"), "{}", simulator.report());
     simulator.clear_report();
@@ -161,14 +166,18 @@ fn misaligned(simulator: &Simulator) {
         // SAFETY: arguments match the kernel, which writes inside the allocation.
         unsafe { stream.launch_builder(&k).arg(&mut x).arg(&from).launch(grid(1, 1)) }.unwrap();
         assert_eq!(stream.synchronize().err().map_or(0, |error| error.0 as u32), status);
-        assert_eq!(simulator.report().contains("misaligned access"), status > 0, "{}", simulator.report());
+        assert_eq!(
+            simulator.report().contains("misaligned access"),
+            status > 0,
+            "{}",
+            simulator.report()
+        );
         simulator.clear_report();
     }
 }
 
 fn assertion(simulator: &Simulator) {
-    let source =
-        r#"extern "C" __global__ void k(int* x, int y) { assert(y != 5); x[0] = 100 / y; __syncthreads(); }"#;
+    let source = r#"extern "C" __global__ void k(int* x, int y) { assert(y != 5); x[0] = 100 / y; __syncthreads(); }"#;
     for (y, status, text) in [(5i32, 710, "y != 5"), (0, 715, "division by zero")] {
         simulator.reset(1, 1);
         let context = context(0);
@@ -204,14 +213,19 @@ fn null(simulator: &Simulator) {
             assert!(stream.clone_dtoh(&x).unwrap().iter().all(|&x| x == 3 || x == 35));
         } else {
             assert_eq!(code(stream.synchronize()), 700);
-            assert!(simulator.report().contains(&format!("thread {bad}")), "{}", simulator.report());
+            assert!(
+                simulator.report().contains(&format!("thread {bad}")),
+                "{}",
+                simulator.report()
+            );
         }
         simulator.clear_report();
     }
 }
 
 fn spinning(simulator: &Simulator) {
-    let source = r#"extern "C" __global__ void k(volatile int* x) { __syncthreads(); while (*x == 0) {} }"#;
+    let source =
+        r#"extern "C" __global__ void k(volatile int* x) { __syncthreads(); while (*x == 0) {} }"#;
     simulator.limit_kernels(100);
     let context = context(0);
     let stream = context.new_stream().unwrap();

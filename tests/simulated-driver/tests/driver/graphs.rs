@@ -21,7 +21,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("an_executable_graph_outlives_its_graph_and_queued_launches_outlive_it", lifetime),
 ];
 
-const MODE: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+const MODE: sys::CUstreamCaptureMode =
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 const PLAIN: sys::CUgraphInstantiate_flags = sys::CUgraphInstantiate_flags(0);
 const STEP: &str = r#"extern "C" __global__ void k(int* x, int add) { *x = *x * 3 + add; }"#;
 
@@ -76,8 +77,7 @@ fn branching(
 }
 
 fn branches(simulator: &Simulator) {
-    let log =
-        r#"extern "C" __global__ void k(int* place, int* order, int me) { order[atomicAdd(place, 1)] = me; }"#;
+    let log = r#"extern "C" __global__ void k(int* place, int* order, int me) { order[atomicAdd(place, 1)] = me; }"#;
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..20 {
         simulator.reset(seed, 1);
@@ -89,8 +89,15 @@ fn branches(simulator: &Simulator) {
         let at = order.device_ptr(&a).0;
         let graph = branching(&a, &b, |me, stream| {
             // SAFETY: arguments match the kernel.
-            unsafe { stream.launch_builder(&k).arg(&(at + 16)).arg(&at).arg(&(me as i32)).launch(grid(1, 1)) }
-                .unwrap();
+            unsafe {
+                stream
+                    .launch_builder(&k)
+                    .arg(&(at + 16))
+                    .arg(&at)
+                    .arg(&(me as i32))
+                    .launch(grid(1, 1))
+            }
+            .unwrap();
         });
         assert_eq!(simulator.count("race"), 1, "the branches write the same log");
         simulator.clear_report();
@@ -145,7 +152,9 @@ fn isolation(_: &Simulator) {
     let captured = a.record_event(None).unwrap();
     c.begin_capture(MODE).unwrap();
     assert_eq!(code(c.wait(&captured)), 902, "two captures do not become one");
-    [&a, &c].into_iter().for_each(|stream| assert_eq!(code(stream.end_capture(PLAIN).map(drop)), 901));
+    [&a, &c]
+        .into_iter()
+        .for_each(|stream| assert_eq!(code(stream.end_capture(PLAIN).map(drop)), 901));
     assert_eq!(code(b.wait(&captured)), 907);
 }
 
@@ -267,7 +276,9 @@ fn parameters(simulator: &Simulator) {
         assert_eq!(kind as u32, 0);
         let source = crate::rig::compile(STEP).unwrap();
         let mut module = std::ptr::null_mut();
-        sys::cuModuleLoadData(&mut module, source.as_bytes().unwrap().as_ptr().cast()).result().unwrap();
+        sys::cuModuleLoadData(&mut module, source.as_bytes().unwrap().as_ptr().cast())
+            .result()
+            .unwrap();
         let mut function = std::ptr::null_mut();
         sys::cuModuleGetFunction(&mut function, module, c"k".as_ptr()).result().unwrap();
         let (mut address, mut add) = (y.device_ptr(&stream).0, 5i32);
@@ -288,7 +299,9 @@ fn parameters(simulator: &Simulator) {
         };
         simulator.pause();
         graph.launch().unwrap();
-        sys::cuGraphExecKernelNodeSetParams_v2(graph.cu_graph_exec(), node, &parameters).result().unwrap();
+        sys::cuGraphExecKernelNodeSetParams_v2(graph.cu_graph_exec(), node, &parameters)
+            .result()
+            .unwrap();
         graph.launch().unwrap();
         simulator.resume();
         assert_eq!(stream.clone_dtoh(&x).unwrap(), [4], "the first launch kept its parameters");

@@ -218,8 +218,15 @@ fn peers(simulator: &Simulator) {
     let y = b.alloc_zeros::<i32>(1).unwrap();
     // SAFETY: both ranges are allocations of four bytes.
     unsafe {
-        result::memcpy_peer_async(one.cu_ctx(), y.device_ptr(&b).0, zero.cu_ctx(), plain, 4, b.cu_stream())
-            .unwrap()
+        result::memcpy_peer_async(
+            one.cu_ctx(),
+            y.device_ptr(&b).0,
+            zero.cu_ctx(),
+            plain,
+            4,
+            b.cu_stream(),
+        )
+        .unwrap()
     };
     b.synchronize().unwrap();
     assert_eq!(code(launch()), 700);

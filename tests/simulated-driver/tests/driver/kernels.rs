@@ -38,8 +38,10 @@ fn elementwise(_: &Simulator) {
     let mut out = stream.alloc_zeros::<f32>(n).unwrap();
     let mut launch = stream.launch_builder(&k);
     // SAFETY: arguments match the kernel.
-    unsafe { launch.arg(&mut out).arg(&a_device).arg(&2.5f32).arg(&(n as i32)).launch(grid(391, 256)) }
-        .unwrap();
+    unsafe {
+        launch.arg(&mut out).arg(&a_device).arg(&2.5f32).arg(&(n as i32)).launch(grid(391, 256))
+    }
+    .unwrap();
     let got = stream.clone_dtoh(&out).unwrap();
     assert!(got.iter().zip(&a).all(|(&y, &x)| y == x.mul_add(2.5, 1.0)));
 }
@@ -66,7 +68,8 @@ fn block_sum(_: &Simulator) {
     let mut out = stream.alloc_zeros::<i64>(7).unwrap();
     // SAFETY: arguments match the kernel.
     unsafe { stream.launch_builder(&k).arg(&mut out).arg(&a_device).launch(grid(7, 256)) }.unwrap();
-    let expected: Vec<i64> = a.chunks(256).map(|block| block.iter().map(|&x| i64::from(x)).sum()).collect();
+    let expected: Vec<i64> =
+        a.chunks(256).map(|block| block.iter().map(|&x| i64::from(x)).sum()).collect();
     assert_eq!(stream.clone_dtoh(&out).unwrap(), expected);
 }
 
@@ -89,7 +92,8 @@ fn shuffles(_: &Simulator) {
     let mut sums = stream.alloc_zeros::<f32>(3).unwrap();
     let mut moved = stream.alloc_zeros::<i32>(96 * 4).unwrap();
     // SAFETY: arguments match the kernel.
-    unsafe { stream.launch_builder(&k).arg(&mut sums).arg(&mut moved).launch(grid(1, 96)) }.unwrap();
+    unsafe { stream.launch_builder(&k).arg(&mut sums).arg(&mut moved).launch(grid(1, 96)) }
+        .unwrap();
     assert_eq!(stream.clone_dtoh(&sums).unwrap(), [496.0, 496.0 + 1024.0, 496.0 + 2048.0]);
     let moved = stream.clone_dtoh(&moved).unwrap();
     for t in 0..96i32 {
@@ -247,8 +251,10 @@ fn atomics(_: &Simulator) {
         stream.alloc_zeros::<f32>(1).unwrap(),
     );
     // SAFETY: arguments match the kernel.
-    unsafe { stream.launch_builder(&k).arg(&mut out).arg(&mut wide).arg(&mut f).launch(grid(10, 100)) }
-        .unwrap();
+    unsafe {
+        stream.launch_builder(&k).arg(&mut out).arg(&mut wide).arg(&mut f).launch(grid(10, 100))
+    }
+    .unwrap();
     assert_eq!(stream.clone_dtoh(&out).unwrap(), [1000, 999, 2000]);
     assert_eq!(stream.clone_dtoh(&wide).unwrap(), [1000 << 32]);
     assert_eq!(stream.clone_dtoh(&f).unwrap(), [500.0]);
@@ -289,7 +295,8 @@ fn missing_barrier(simulator: &Simulator) {
             let mut out = stream.alloc_zeros::<u32>(64).unwrap();
             let base = 1000 * (seed as u32 + 1);
             // SAFETY: arguments match the kernel.
-            unsafe { stream.launch_builder(&k).arg(&mut out).arg(&base).launch(grid(1, 64)) }.unwrap();
+            unsafe { stream.launch_builder(&k).arg(&mut out).arg(&base).launch(grid(1, 64)) }
+                .unwrap();
             let expected: Vec<u32> = (0..64).map(|t| base + (t + step) % 64).collect();
             wrong += usize::from(stream.clone_dtoh(&out).unwrap() != expected);
         }

@@ -26,7 +26,9 @@ fn variables(_: &Simulator) {
     // SAFETY: the image is alive; addresses and sizes are those given; arguments match the kernel.
     unsafe {
         let mut module = std::ptr::null_mut();
-        sys::cuModuleLoadData(&mut module, image.as_bytes().unwrap().as_ptr().cast()).result().unwrap();
+        sys::cuModuleLoadData(&mut module, image.as_bytes().unwrap().as_ptr().cast())
+            .result()
+            .unwrap();
         let (address, bytes) = result::module::get_global(module, c"table".into()).unwrap();
         assert_eq!(bytes, 20);
         result::memcpy_htod_async(address + 8, &[30.0f32], stream.cu_stream()).unwrap();
@@ -34,7 +36,8 @@ fn variables(_: &Simulator) {
         let out = stream.alloc_zeros::<f32>(5).unwrap();
         let mut at = cudarc::driver::DevicePtr::device_ptr(&out, &stream).0;
         let mut arguments = [(&raw mut at).cast()];
-        result::launch_kernel(k, (1, 1, 1), (5, 1, 1), 0, stream.cu_stream(), &mut arguments).unwrap();
+        result::launch_kernel(k, (1, 1, 1), (5, 1, 1), 0, stream.cu_stream(), &mut arguments)
+            .unwrap();
         assert_eq!(stream.clone_dtoh(&out).unwrap(), [1.0, 2.0, 30.0, 4.0, 5.0]);
         assert_eq!(code(result::module::get_global(module, c"other".into())), 500);
         sys::cuModuleUnload(module).result().unwrap();
@@ -63,11 +66,18 @@ fn language(_: &Simulator) {
     let looked_up = module.load_function("looked_up").unwrap();
     let a = stream.clone_htod(&[1.5f64, -2.0]).unwrap();
     let b = stream.clone_htod(&[1.0f32, -1.0]).unwrap();
-    let (mut x, mut y) = (stream.alloc_zeros::<f64>(2).unwrap(), stream.alloc_zeros::<f32>(2).unwrap());
+    let (mut x, mut y) =
+        (stream.alloc_zeros::<f64>(2).unwrap(), stream.alloc_zeros::<f32>(2).unwrap());
     // SAFETY: arguments match the kernels.
     unsafe {
         stream.launch_builder(&doubled).arg(&mut x).arg(&a).arg(&2i32).launch(grid(1, 1)).unwrap();
-        stream.launch_builder(&looked_up).arg(&mut y).arg(&b).arg(&2i32).launch(grid(1, 32)).unwrap();
+        stream
+            .launch_builder(&looked_up)
+            .arg(&mut y)
+            .arg(&b)
+            .arg(&2i32)
+            .launch(grid(1, 32))
+            .unwrap();
     }
     assert_eq!(stream.clone_dtoh(&x).unwrap(), [3.0, -4.0]);
     assert_eq!(stream.clone_dtoh(&y).unwrap(), [21.0, 10.5]);
@@ -96,7 +106,14 @@ fn halves(_: &Simulator) {
             if x.is_finite() {
                 let middle16 = f32::from_bits(x.to_bits().wrapping_add(1 << 12));
                 let middle = f32::from_bits(x.to_bits().wrapping_add(1 << 15));
-                a.extend([x, middle16, middle16.next_up(), middle16.next_down(), middle, middle.next_up()]);
+                a.extend([
+                    x,
+                    middle16,
+                    middle16.next_up(),
+                    middle16.next_down(),
+                    middle,
+                    middle.next_up(),
+                ]);
                 a.push(middle.next_down());
                 a.push(x + 2.98e-8);
             }
@@ -124,8 +141,13 @@ fn halves(_: &Simulator) {
     }
     for bits in 0..=u16::MAX {
         let (x, y) = (half::f16::from_bits(bits).to_f32(), half::bf16::from_bits(bits).to_f32());
-        assert!(back[bits as usize] == x || x.is_nan() && back[bits as usize].is_nan(), "f16 {bits:#x}");
-        assert!(back[65536 + bits as usize] == y || y.is_nan() && back[65536 + bits as usize].is_nan());
+        assert!(
+            back[bits as usize] == x || x.is_nan() && back[bits as usize].is_nan(),
+            "f16 {bits:#x}"
+        );
+        assert!(
+            back[65536 + bits as usize] == y || y.is_nan() && back[65536 + bits as usize].is_nan()
+        );
     }
 }
 
@@ -147,7 +169,10 @@ fn saturation(_: &Simulator) {
     // SAFETY: arguments match the kernel.
     unsafe { launch.launch(grid(1, 1)) }.unwrap();
     assert_eq!(stream.clone_dtoh(&i32s).unwrap(), a.map(|x| x as i32));
-    assert_eq!(stream.clone_dtoh(&u32s).unwrap(), [0, 3_000_000_000, 0, 2, 0, u32::MAX, 4294967040]);
+    assert_eq!(
+        stream.clone_dtoh(&u32s).unwrap(),
+        [0, 3_000_000_000, 0, 2, 0, u32::MAX, 4294967040]
+    );
 }
 
 /// As the kernel's `Arguments`.
@@ -179,8 +204,12 @@ fn structs(simulator: &Simulator) {
     let inputs = [1.0, 10.0, 100.0].map(|x| stream.clone_htod(&[x, 2.0 * x, 3.0 * x]).unwrap());
     let out = stream.alloc_zeros::<f64>(3).unwrap();
     let address = |slice: &cudarc::driver::CudaSlice<f64>| slice.device_ptr(&stream).0;
-    let arguments =
-        Arguments { out: address(&out), n: 3, inputs: [0, 1, 2].map(|i| address(&inputs[i])), scale: 0.5 };
+    let arguments = Arguments {
+        out: address(&out),
+        n: 3,
+        inputs: [0, 1, 2].map(|i| address(&inputs[i])),
+        scale: 0.5,
+    };
     // SAFETY: arguments match the kernel.
     unsafe { stream.launch_builder(&k).arg(&arguments).launch(grid(1, 32)) }.unwrap();
     assert_eq!(stream.clone_dtoh(&out).unwrap(), [55.5, 111.0, 166.5]);
@@ -200,8 +229,11 @@ fn structs(simulator: &Simulator) {
 }
 
 fn syntax_error(_: &Simulator) {
-    let error = compile("extern \"C\" __global__ void k(float* out) {\n  out[0] = 1.0f\n}\n").unwrap_err();
-    let cudarc::nvrtc::CompileError::CompileError { nvrtc, log, .. } = error else { panic!("{error:?}") };
+    let error =
+        compile("extern \"C\" __global__ void k(float* out) {\n  out[0] = 1.0f\n}\n").unwrap_err();
+    let cudarc::nvrtc::CompileError::CompileError { nvrtc, log, .. } = error else {
+        panic!("{error:?}")
+    };
     assert_eq!(nvrtc.0 as u32, 6);
     assert!(log.to_string_lossy().contains(":2:"), "{log:?}");
     assert!(log.to_string_lossy().contains("expected"), "{log:?}");

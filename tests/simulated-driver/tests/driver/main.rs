@@ -59,7 +59,8 @@ fn main() -> ExitCode {
                 Ok(()) => Err(format!("reports:\n{report}").into()),
                 Err(panic) => {
                     let text = panic.downcast_ref::<String>().cloned();
-                    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
+                    let text =
+                        text.or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
                     Err(format!("{}\nreports:\n{report}", text.unwrap_or_default()).into())
                 }
             }

@@ -145,8 +145,9 @@ fn copy_too_far(simulator: &Simulator) {
     let stream = context.new_stream().unwrap();
     let x = stream.alloc_zeros::<u8>(8).unwrap();
     // SAFETY: the call must refuse what does not fit.
-    let refused =
-        unsafe { result::memcpy_htod_async(x.device_ptr(&stream).0 + 4, &[0u8; 5], stream.cu_stream()) };
+    let refused = unsafe {
+        result::memcpy_htod_async(x.device_ptr(&stream).0 + 4, &[0u8; 5], stream.cu_stream())
+    };
     assert_eq!(code(refused), 1);
     assert_eq!(simulator.count("overrun"), 1);
     simulator.clear_report();
@@ -160,7 +161,10 @@ fn leaks(simulator: &Simulator) {
     stream.synchronize().unwrap();
     assert!(simulator.check() >= 2);
     let report = simulator.report();
-    assert!(report.contains("of 123 bytes (Device(0))") && report.contains("1 streams"), "{report}");
+    assert!(
+        report.contains("of 123 bytes (Device(0))") && report.contains("1 streams"),
+        "{report}"
+    );
     simulator.clear_report();
     // SAFETY: the address is an allocation's.
     unsafe { result::free_async(x, stream.cu_stream()) }.unwrap();
@@ -178,7 +182,8 @@ fn pinned_in_use(simulator: &Simulator) {
         // SAFETY: pinned memory of eight bytes.
         let to = unsafe { std::slice::from_raw_parts_mut(to as *mut u8, 8) };
         // SAFETY: both ranges are eight bytes; the wait is left out on purpose in one case.
-        unsafe { result::memcpy_dtoh_async(to, x.device_ptr(&stream).0, stream.cu_stream()) }.unwrap();
+        unsafe { result::memcpy_dtoh_async(to, x.device_ptr(&stream).0, stream.cu_stream()) }
+            .unwrap();
     };
     let first = pin(8);
     copy(first);
@@ -228,8 +233,8 @@ fn stalls(simulator: &Simulator) {
 fn pools(simulator: &Simulator) {
     let context = context(0);
     let stream = context.new_stream().unwrap();
-    // SAFETY: zeros are properties of nothing special; all places can be written, and what is made is
-    // given back once.
+    // SAFETY: zeros are properties of nothing special; all places can be written, and what is made
+    // is given back once.
     unsafe {
         let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
         let mut pool = std::ptr::null_mut();
@@ -269,7 +274,9 @@ fn keeping() -> sys::CUmemoryPool {
 fn from(pool: sys::CUmemoryPool, stream: &CudaStream) -> u64 {
     let mut x = 0;
     // SAFETY: the pool and the stream are alive, and the place can be written.
-    unsafe { sys::cuMemAllocFromPoolAsync(&mut x, 1000, pool, stream.cu_stream()) }.result().unwrap();
+    unsafe { sys::cuMemAllocFromPoolAsync(&mut x, 1000, pool, stream.cu_stream()) }
+        .result()
+        .unwrap();
     x
 }
 
@@ -288,7 +295,9 @@ fn rules(simulator: &Simulator) {
     let both = |waits: bool, chance: i32| {
         let mut chance = chance;
         // SAFETY: the pool is alive, and a switch is an int.
-        unsafe { sys::cuMemPoolSetAttribute(pool, chances, (&raw mut chance).cast()) }.result().unwrap();
+        unsafe { sys::cuMemPoolSetAttribute(pool, chances, (&raw mut chance).cast()) }
+            .result()
+            .unwrap();
         let x = from(pool, &a);
         free(x, &a);
         let event = a.record_event(None).unwrap();
@@ -301,9 +310,11 @@ fn rules(simulator: &Simulator) {
         until_freed(simulator);
         x == y
     };
-    // The host waits for nothing: a stream knows what it has been told to wait for, or takes its chance.
+    // The host waits for nothing: a stream knows what it has been told to wait for, or takes its
+    // chance.
     assert!(!both(false, 0) && both(true, 0) && both(false, 1));
-    // Of several the last one freed. On one stream there is nothing to wait for; what was trimmed or is longer comes from elsewhere.
+    // Of several the last one freed. On one stream there is nothing to wait for; what was trimmed
+    // or is longer comes from elsewhere.
     let x = from(pool, &a);
     free(x, &a);
     until_freed(simulator);

@@ -72,7 +72,10 @@ fn missing_wait(simulator: &Simulator) {
         let result = producer_consumer(simulator, seed, false);
         assert_eq!(result, [2.0; 64], "seed {seed}");
         let report = simulator.report();
-        assert!(report.starts_with("race: ") && report.contains("kernel k"), "seed {seed}: {report:?}");
+        assert!(
+            report.starts_with("race: ") && report.contains("kernel k"),
+            "seed {seed}: {report:?}"
+        );
         simulator.clear_report();
     }
 }
@@ -348,7 +351,9 @@ fn watched(simulator: &Simulator, body: &str) -> String {
     simulator.watch_shared(true);
     let context = context(0);
     let stream = context.new_stream().unwrap();
-    let text = format!("extern \"C\" __global__ void k(float* out) {{ unsigned t = threadIdx.x; {body} }}");
+    let text = format!(
+        "extern \"C\" __global__ void k(float* out) {{ unsigned t = threadIdx.x; {body} }}"
+    );
     let (k, out) = (kernel(&context, &text), zeros(&stream));
     simulator.watch_shared(false);
     let to = out.device_ptr(&stream).0;

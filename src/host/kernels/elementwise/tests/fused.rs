@@ -11,7 +11,8 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
     while program.instrs.len() < (inputs.len() + most).min(INSTRS_MAX) {
         let any = rng.below(program.instrs.len().max(1)) as Reg;
         let have = |d: DType, rng: &mut Seeded| {
-            let of: Vec<Reg> = (0..program.instrs.len() as Reg).filter(|&r| program.dtype(r) == d).collect();
+            let of: Vec<Reg> =
+                (0..program.instrs.len() as Reg).filter(|&r| program.dtype(r) == d).collect();
             (!of.is_empty()).then(|| rng.pick(&of))
         };
         let dtype = if program.instrs.is_empty() { F32 } else { program.dtype(any) };
@@ -22,7 +23,9 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
         };
         let a = Arg::Reg(any);
         match rng.below(12) {
-            _ if program.instrs.is_empty() => program.push(Code::Fill(Scalar::Float(0.3)), F32, F32),
+            _ if program.instrs.is_empty() => {
+                program.push(Code::Fill(Scalar::Float(0.3)), F32, F32)
+            }
             0..4 => {
                 let op = rng.pick(UnaryOp::ALL);
                 if !takes(op.class(), dtype) {
@@ -44,7 +47,11 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
             }
             8 => {
                 let Some(c) = have(Bool, rng) else { continue };
-                let b = if rng.below(2) == 0 { scalar(rng) } else { Arg::Reg(have(dtype, rng).unwrap()) };
+                let b = if rng.below(2) == 0 {
+                    scalar(rng)
+                } else {
+                    Arg::Reg(have(dtype, rng).unwrap())
+                };
                 let (a, b) = if rng.below(2) == 0 { (a, b) } else { (b, a) };
                 program.push(Code::Where(Arg::Reg(c), a, b), dtype, dtype)
             }
@@ -71,7 +78,9 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
         };
     }
     for r in 0..program.instrs.len() {
-        if r + 1 == program.instrs.len() || (rng.below(4) == 0 && program.outputs.len() + 2 < OUTPUTS_MAX) {
+        if r + 1 == program.instrs.len()
+            || (rng.below(4) == 0 && program.outputs.len() + 2 < OUTPUTS_MAX)
+        {
             program.outputs.push(r as Reg);
         }
     }
@@ -97,7 +106,9 @@ fn unfused(level: Level, program: &Program, shape: &[usize], inputs: &[View<'_>]
             Code::Unary(op, a) => Code::Unary(op, read(a, &mut one)),
             Code::Cast(a) => Code::Cast(read(a, &mut one)),
             Code::Binary(op, a, b) => Code::Binary(op, read(a, &mut one), read(b, &mut one)),
-            Code::Where(a, b, c) => Code::Where(read(a, &mut one), read(b, &mut one), read(c, &mut one)),
+            Code::Where(a, b, c) => {
+                Code::Where(read(a, &mut one), read(b, &mut one), read(c, &mut one))
+            }
             Code::Input(k) => {
                 reads.push(inputs[k as usize]);
                 Code::Input(0)
@@ -120,7 +131,8 @@ fn fused_cut_and_single_instructions_give_the_same_bits() {
             let mut rng = Seeded(seed);
             let shape = random_shape(&mut rng);
             let dtypes: Vec<DType> = (0..rng.below(5)).map(|_| rng.pick(&DType::ALL)).collect();
-            let inputs: Vec<Input> = dtypes.iter().map(|&d| random_input(&mut rng, d, &shape)).collect();
+            let inputs: Vec<Input> =
+                dtypes.iter().map(|&d| random_input(&mut rng, d, &shape)).collect();
             let views: Vec<View<'_>> =
                 inputs.iter().map(|i| i.buffer.view(&shape, &i.strides, i.offset)).collect();
             let most = 1 + rng.below(if seed % 10 == 0 { INSTRS_MAX } else { 12 });
@@ -141,8 +153,10 @@ fn fused_cut_and_single_instructions_give_the_same_bits() {
             }
             // Into memory that begins in the middle.
             let from = rng.below(numel + 1);
-            let mut parts: Vec<Buffer> = expected.iter().map(|b| Buffer::new(b.dtype, numel - from)).collect();
-            let mut pointers: Vec<*mut u8> = parts.iter_mut().map(|b| b.lines.as_mut_ptr().cast()).collect();
+            let mut parts: Vec<Buffer> =
+                expected.iter().map(|b| Buffer::new(b.dtype, numel - from)).collect();
+            let mut pointers: Vec<*mut u8> =
+                parts.iter_mut().map(|b| b.lines.as_mut_ptr().cast()).collect();
             if level == super::level() {
                 // SAFETY: each part has room for the rest of the positions.
                 unsafe { run_into(&program, &shape, &views, from..numel, &mut pointers) };

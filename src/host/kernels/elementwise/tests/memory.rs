@@ -63,7 +63,8 @@ fn a_row_that_is_kept_shares_its_slot_with_nothing_before_it() {
     let shape = [128, 64];
     let of = |k: usize| (0..128 * 64).map(|i| (i * k % 17) as f32).collect::<Vec<_>>();
     let (x, y, row) = (Buffer::of(&of(3)), Buffer::of(&of(5)), Buffer::of(&of(7)[..64]));
-    let views = [x.view(&shape, &[64, 1], 0), y.view(&shape, &[64, 1], 0), row.view(&shape, &[0, 1], 0)];
+    let views =
+        [x.view(&shape, &[64, 1], 0), y.view(&shape, &[64, 1], 0), row.view(&shape, &[0, 1], 0)];
     let got = run_on(level(), &program, &shape, &views, &[]);
     for i in 0..128 * 64 {
         let s = x.get::<f32>()[i].max(y.get::<f32>()[i]) - 1.0;
@@ -81,7 +82,8 @@ fn an_output_may_be_the_memory_of_an_input() {
     let z = program.push(Code::Binary(BinaryOp::Mul, x, Arg::Reg(y)), F32, F32);
     program.outputs.extend([y, z]);
     let values: Vec<f32> = (0..10_000).map(|i| i as f32).collect();
-    let (mut shared, mut other, shape) = (Buffer::of(&values), Buffer::new(F32, values.len()), [values.len()]);
+    let (mut shared, mut other, shape) =
+        (Buffer::of(&values), Buffer::new(F32, values.len()), [values.len()]);
     let out = [shared.view_mut(&shape), other.view_mut(&shape)];
     let input = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
     run(&program, &shape, &[input], &out, 0..3000);
@@ -100,7 +102,8 @@ fn every_unary_op_may_overwrite_its_operand() {
         for n in [1, 7, 16, 17, 3000] {
             let (input, shape) = (Buffer::of(&x[..n]), [n]);
             for level in Level::available() {
-                let expected = run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &[]).remove(0);
+                let expected =
+                    run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &[]).remove(0);
                 let mut shared = input.clone();
                 let out = [shared.view_mut(&shape)];
                 let view = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
@@ -115,11 +118,17 @@ fn every_unary_op_may_overwrite_its_operand() {
 #[test]
 fn outputs_beyond_the_caches_are_streamed_and_right() {
     let n = STREAM_FROM.max(32 << 20) / 4 + 4099;
-    let program =
-        single(&[F32], |a| Code::Binary(BinaryOp::Add, a[0], Arg::Scalar(Scalar::Float(0.5))), F32, F32);
+    let program = single(
+        &[F32],
+        |a| Code::Binary(BinaryOp::Add, a[0], Arg::Scalar(Scalar::Float(0.5))),
+        F32,
+        F32,
+    );
     let input = Buffer::of(&(0..n).map(|i| i as f32).collect::<Vec<f32>>());
     let shape = [n];
-    let got = run_on(level(), &program, &shape, &[input.view(&shape, &[1], 0)], &[1, 77, 5_000_001]).remove(0);
+    let got =
+        run_on(level(), &program, &shape, &[input.view(&shape, &[1], 0)], &[1, 77, 5_000_001])
+            .remove(0);
     assert!(got.same(&Buffer::of(&(0..n).map(|i| i as f32 + 0.5).collect::<Vec<f32>>())));
 }
 
@@ -133,11 +142,13 @@ fn a_streamed_unary_op_gives_the_bits_of_one_in_the_cache() {
         for level in Level::available() {
             // Parts that begin and end within a line.
             let cuts = [1, 77, n / 2 + 3];
-            let got = run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &cuts).remove(0);
+            let got =
+                run_on(level, &program, &shape, &[input.view(&shape, &[1], 0)], &cuts).remove(0);
             let mut whole = Buffer::new(got.dtype, n);
             for from in (0..n).step_by(4096) {
                 let piece = [4096.min(n - from)];
-                let part = run_on(level, &program, &piece, &[input.view(&piece, &[1], from)], &[]).remove(0);
+                let part = run_on(level, &program, &piece, &[input.view(&piece, &[1], from)], &[])
+                    .remove(0);
                 let out = whole.view_mut(&shape);
                 let size = got.dtype.size();
                 // SAFETY: both have the piece's elements there.

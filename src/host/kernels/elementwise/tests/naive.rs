@@ -60,7 +60,9 @@ pub(super) fn unary_f64(op: UnaryOp, x: f64) -> f64 {
             }
         }
         Gelu => x * (0.5 * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2)),
-        GeluTanh => x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)),
+        GeluTanh => {
+            x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
+        }
         Erf => libm::erf(x),
         Floor => x.floor(),
         Ceil => x.ceil(),
@@ -177,8 +179,9 @@ pub(super) fn binary_i128(op: BinaryOp, a: i128, b: i128) -> i128 {
             // Modulo 2^64, of which every narrower integer is a remainder.
             let square = |x: u64| x.wrapping_mul(x);
             let base = a as u64;
-            (0..64).rev().fold(1u64, |x, bit| square(x).wrapping_mul(if b >> bit & 1 == 1 { base } else { 1 }))
-                as i128
+            (0..64).rev().fold(1u64, |x, bit| {
+                square(x).wrapping_mul(if b >> bit & 1 == 1 { base } else { 1 })
+            }) as i128
         }
         Maximum => a.max(b),
         Minimum => a.min(b),
@@ -263,8 +266,11 @@ fn agrees(dtype: DType, got: f64, exact: f64, code: Code) -> bool {
         _ => (7, 1e-40),
     };
     // `silu` is `x * sigmoid(x)` by definition, and the latter loses bits where it is subnormal.
-    let smallest =
-        if matches!(code, Code::Unary(UnaryOp::Silu, _)) { 2e-36f64.max(smallest) } else { smallest };
+    let smallest = if matches!(code, Code::Unary(UnaryOp::Silu, _)) {
+        2e-36f64.max(smallest)
+    } else {
+        smallest
+    };
     let unit = (expected.abs() * 2f64.powi(-bits)).max(smallest);
     is_elementary(code) && (got - expected).abs() <= 3.0 * unit
 }
@@ -279,9 +285,15 @@ pub(super) fn check<T: Element>(
     for i in 0..got.numel {
         let (float, int) = of(i);
         let good = match got.dtype {
-            Bool => got.get::<bool>()[i] == if T::DTYPE.is_float() { float != 0.0 } else { int != 0 },
-            d if d.is_float() => agrees(d, with_dtype!(d, R => got.get::<R>()[i].to_f64()), float, code),
-            d => with_dtype!(d, R => got.get::<R>()[i].to_i64() == R::from_i64(int as i64).to_i64()),
+            Bool => {
+                got.get::<bool>()[i] == if T::DTYPE.is_float() { float != 0.0 } else { int != 0 }
+            }
+            d if d.is_float() => {
+                agrees(d, with_dtype!(d, R => got.get::<R>()[i].to_f64()), float, code)
+            }
+            d => {
+                with_dtype!(d, R => got.get::<R>()[i].to_i64() == R::from_i64(int as i64).to_i64())
+            }
         };
         let value = with_dtype!(got.dtype, R => format!("{:?}", got.get::<R>()[i]));
         assert!(good, "{what} of {}: {value}, not {float:e} or {int}", describe(i));
