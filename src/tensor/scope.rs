@@ -12,15 +12,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-pin_project_lite::pin_project! {
-    /// A future with a scope around it: see [`deny_barriers`] and its siblings.
-    #[must_use = "futures do nothing unless awaited"]
-    pub struct Scoped<F> {
-        #[pin]
-        future: F,
-        scope: Scope,
-        watcher: Watcher,
-    }
+/// A future with a scope around it: see [`deny_barriers`] and its siblings.
+#[pin_project::pin_project]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Scoped<F> {
+    #[pin]
+    future: F,
+    scope: Scope,
+    watcher: Watcher,
 }
 
 impl<F> Scoped<F> {
