@@ -2,7 +2,7 @@
 //!
 //! Method: an op of ours has work of so many us, which does nothing but pass time. Inside one step
 //! of the device it is done by one thread, or cut into as many parts as the device has threads,
-//! which its own crew takes: right after another such call, so that the crew is awake, or after a
+//! which its own pool takes: right after another such call, so that the pool is awake, or after a
 //! pause in which it has gone to sleep (the pause is not counted). The constants of the kernels
 //! (`PART_NS`, `LEAST`...) follow from where the rows cross; each kernel's own figures stand at its
 //! constant.
@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 const WORKS_US: [u64; 6] = [5, 10, 20, 40, 80, 160];
-/// Longer than the crew stays awake.
+/// Longer than the pool stays awake.
 const PAUSE: Duration = Duration::from_micros(400);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -34,10 +34,10 @@ fn pass(time: Duration) {
 
 /// The time of so many rounds of the work.
 fn rounds(run: &CpuRun<'_>, work: Duration, by: By, count: u64) -> Duration {
-    let crew = run.parallel();
-    let parts = if by == By::One { 1 } else { crew.threads() };
+    let pool = run.parallel();
+    let parts = if by == By::One { 1 } else { pool.threads() };
     let each = work / parts as u32;
-    let round = || crew.run(parts, &|_| pass(each));
+    let round = || pool.run(parts, &|_| pass(each));
     round();
     let mut time = Duration::ZERO;
     for _ in 0..count {

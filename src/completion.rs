@@ -34,10 +34,10 @@ const PHASE: u32 = 7;
 pub(crate) const QUEUED: u32 = 8;
 /// It runs whatever happens to its handles. Never cleared.
 pub(crate) const DETACHED: u32 = 16;
-/// Somebody has waited for it: it is not to be held back. Never cleared.
+/// Somebody has waited for it: it is not to be delayed. Never cleared.
 pub(crate) const AWAITED: u32 = 32;
-/// The engine has it in its books: a poll may no longer claim it. Set and cleared by the engine,
-/// under its lock.
+/// The engine has it in its task table: a poll may no longer claim it. Set and cleared by the
+/// engine, under its lock.
 pub(crate) const ENTERED: u32 = 64;
 /// Somebody has been on the list of waiters: the end looks there. Never cleared.
 const WAITERS: u32 = 128;
@@ -46,7 +46,7 @@ const WAITERS: u32 = 128;
 pub(crate) const TRACED: u32 = 256;
 /// The engine looks at it just now, by the link that lay in the intake. Only who took it from there
 /// sets it and clears it, before the link goes.
-pub(crate) const LOOKED_AT: u32 = 512;
+pub(crate) const VISITED: u32 = 512;
 
 fn phase_of(state: u32) -> Phase {
     match state & PHASE {
@@ -342,7 +342,7 @@ mod tests {
             let count = Arc::new(Count::default());
             (count.clone(), Waker::from(count))
         }
-        fn rung(&self) -> usize {
+        fn woken(&self) -> usize {
             self.0.load(Ordering::SeqCst)
         }
     }
@@ -350,9 +350,9 @@ mod tests {
     #[test]
     fn places_that_are_given_back_are_taken_again_and_each_waiter_is_woken_once() {
         let value = Completion::<u32>::pending(0);
-        let bells: Vec<_> = (0..5).map(|_| Count::new()).collect();
+        let wakers: Vec<_> = (0..5).map(|_| Count::new()).collect();
         let mut ids = [None; 5];
-        for (id, (_, waker)) in ids.iter_mut().zip(&bells) {
+        for (id, (_, waker)) in ids.iter_mut().zip(&wakers) {
             assert!(!value.register(id, waker));
         }
         for k in [1, 3] {
@@ -367,8 +367,8 @@ mod tests {
         assert!(value.claim(Phase::Writing, 0));
         // SAFETY: claimed by us.
         unsafe { value.write(1, false) };
-        let rung: Vec<usize> = bells.iter().map(|(count, _)| count.rung()).collect();
-        assert_eq!((rung, late.rung()), (vec![0, 0, 1, 0, 1], 2));
+        let woken: Vec<usize> = wakers.iter().map(|(count, _)| count.woken()).collect();
+        assert_eq!((woken, late.woken()), (vec![0, 0, 1, 0, 1], 2));
         // After the end: nothing is on the list, and nothing comes.
         ids.into_iter().chain([id]).flatten().for_each(|id| value.deregister(id));
         assert!(value.register(&mut None, &waker));
@@ -399,9 +399,9 @@ pub(crate) mod loom_tests {
     use loom::sync::{Arc, Notify};
     use std::task::Wake;
 
-    /// Loom's bell may ring for nothing: what counts is that it was rung.
-    pub(crate) struct Bell(pub Notify, pub AtomicBool);
-    impl Wake for Bell {
+    /// Loom's `Notify` may wake for nothing: what counts is that it was notified.
+    pub(crate) struct NotifyWaker(pub Notify, pub AtomicBool);
+    impl Wake for NotifyWaker {
         fn wake(self: std::sync::Arc<Self>) {
             self.1.store(true, Ordering::SeqCst);
             self.0.notify();
@@ -416,12 +416,12 @@ pub(crate) mod loom_tests {
             let writer = value.clone();
             // SAFETY: claimed above, for this thread.
             let thread = loom::thread::spawn(move || unsafe { writer.write(7, false) });
-            let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
-            if !value.register(&mut None, &Waker::from(bell.clone())) {
+            let waker = std::sync::Arc::new(NotifyWaker(Notify::new(), AtomicBool::new(false)));
+            if !value.register(&mut None, &Waker::from(waker.clone())) {
                 // Whoever was not told sleeps until it is woken: one that never is is a deadlock,
                 // which loom sees.
-                while !bell.1.load(Ordering::SeqCst) {
-                    bell.0.wait();
+                while !waker.1.load(Ordering::SeqCst) {
+                    waker.0.wait();
                 }
             }
             assert_eq!(value.get(), Some(&7));

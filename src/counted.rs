@@ -1,7 +1,7 @@
 //! A counted box with two kinds of owner: handles, which observe, and links, which only keep alive.
 //!
 //! A node of the graph is observed while a user holds a [`Handle`] on it; the queue, the engine's
-//! books and the values made from it hold [`Link`]s. Both counts live in one word, so that "no
+//! task table and the values made from it hold [`Link`]s. Both counts live in one word, so that "no
 //! handle is left, and so many links" is read at once: handles can come only from handles, so once
 //! they are gone they are gone for good. Dropping the last handle turns it into a link and hands
 //! that to [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of

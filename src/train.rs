@@ -309,7 +309,7 @@ impl Trainer {
                     self.of_all(&gradients, sums, &mut mean, |all| optimizer.step_some(all))
                 }
             };
-            step.gate(&mean.to_dtype(dtype), at)
+            step.predicated(&mean.to_dtype(dtype), at)
         })
     }
 

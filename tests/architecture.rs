@@ -71,7 +71,7 @@ const SAYS_CUDA: &[(&str, &str, &str)] = &[
 
 /// Where unsafe code may be.
 const UNSAFE: &[&str] = &[
-    "host/crew.rs",
+    "host/thread_pool.rs",
     "memory.rs",
     "cuda/device/arrival.rs",
     "cuda/device/batch.rs",
@@ -103,7 +103,7 @@ const UNSAFE: &[&str] = &[
     "engine/machine.rs",
     "engine/port.rs",
     "engine/port/fork.rs",
-    "engine/port/news.rs",
+    "engine/port/schedule.rs",
     "engine/port/publish.rs",
     "engine/record.rs",
     "engine/small.rs",

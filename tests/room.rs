@@ -14,7 +14,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::SeqCst};
 use support::{Deadline, Kind, block_on};
 
-/// What is smaller is always had: the engine's own books are.
+/// What is smaller is always had: the engine's own task table is.
 const LARGE: usize = 12 << 10;
 
 /// The library `gemm` packs operands into pieces whose sizes the machine's caches bound; they alone

@@ -29,7 +29,7 @@ pub struct CudaOptions {
     streams: usize,
     linger: Duration,
     spin: Duration,
-    hold_back: Duration,
+    fusion_delay: Duration,
     watchdog: Option<Duration>,
     sync: bool,
     timed: u32,
@@ -57,7 +57,7 @@ impl Default for CudaOptions {
             streams: 4,
             linger: Duration::from_micros(if spare_cores { 100 } else { 0 }),
             spin: Duration::from_micros(if spare_cores { 40 } else { 0 }),
-            hold_back: Duration::from_micros(50),
+            fusion_delay: Duration::from_micros(50),
             watchdog: None,
             sync: std::env::var_os("FUTENSOR_SYNC").is_some_and(|v| v != "0" && !v.is_empty()),
             timed: 0,
@@ -90,9 +90,9 @@ options! { CudaOptions;
     /// How long a thread that waits for an awaited value asks before it sleeps; 40 us by default,
     /// and not at all on machines with two cores or fewer.
     spin: Duration;
-    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
+    /// Longest time that a step is delayed in the hope of fusing with what follows; 50 us by
     /// default.
-    hold_back: Duration;
+    fusion_delay: Duration;
     /// A step that takes longer than this ends the device with an error; off by default.
     watchdog: Option<Duration>;
     /// Whether each step runs to its end before the next is launched, so that a fault names its op.
@@ -199,7 +199,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             depth_max: options.depth.max(1),
             ops_max: options.in_flight_ops.max(1),
             bytes_max: options.in_flight_bytes,
-            hold_max_ns: nanos(options.hold_back),
+            fusion_delay_max_ns: nanos(options.fusion_delay),
             ahead: true,
             epilogues: false,
         },

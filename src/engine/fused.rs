@@ -1,7 +1,8 @@
 //! Runs a group on whatever device: finds what it reads, takes over or makes room for what it
 //! writes, and says which members fail with a failed input, and which do not.
 //!
-//! Called with the group of a step, of a region or of a small op. Knows neither books nor threads.
+//! Called with the group of a step, of a region or of a small op. Knows neither the task table nor
+//! threads.
 
 use crate::backend::{Backend, End, Fused, Operand, Read, Results};
 use crate::dtype::Scalar;

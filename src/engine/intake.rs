@@ -250,7 +250,7 @@ impl Attendance {
 #[cfg(all(test, futensor_loom))]
 mod loom_tests {
     use super::*;
-    use crate::completion::loom_tests::Bell;
+    use crate::completion::loom_tests::NotifyWaker;
     use crate::counted::{Handle, Observed};
     use crate::engine::pressure::{Pressure, QueueLimits};
     use crate::sync::AtomicBool;
@@ -339,15 +339,15 @@ mod loom_tests {
                 assert!(unsafe { poll.0.take_back(address) }.is_some());
                 poll.1.wake_if_below();
             });
-            let bell = std::sync::Arc::new(Bell(Notify::new(), AtomicBool::new(false)));
-            let (waker, mut id) = (Waker::from(bell.clone()), None);
+            let notify = std::sync::Arc::new(NotifyWaker(Notify::new(), AtomicBool::new(false)));
+            let (waker, mut id) = (Waker::from(notify.clone()), None);
             let mut is_ready = || shared.1.ready(&mut id, &waker);
             if !is_ready() && {
                 shared.0.meet();
                 !is_ready()
             } {
-                while !bell.1.load(Ordering::SeqCst) {
-                    bell.0.wait();
+                while !notify.1.load(Ordering::SeqCst) {
+                    notify.0.wait();
                 }
                 assert!(is_ready());
             }

@@ -9,8 +9,8 @@ pub(crate) struct Limits {
     /// Steps and bytes of results that may be submitted and not finished, on all streams.
     pub ops_max: usize,
     pub bytes_max: usize,
-    /// Longest hold-back of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
-    pub hold_max_ns: u64,
+    /// Longest delay of a step that may fuse with what follows, in nanoseconds. 0 turns it off.
+    pub fusion_delay_max_ns: u64,
     /// A step may be submitted before what it reads is there: its stream is in order, and waits for
     /// others by itself. Where this is false each submitted step can run at once, on whatever
     /// thread is free.

@@ -4,26 +4,26 @@
 //! owns no threads, reads no clock and never waits, so the same machine runs under the CPU's
 //! workers and under a simulation that replays a seed. The runner calls it under one lock.
 //!
-//! A node enters the books when somebody observes it (a handle, a detach) and brings the ancestors
-//! that it needs; what nobody observes is never entered, or leaves again when its last observer
-//! goes. An entry is `Waiting` until each of its inputs is complete or submitted, may be `Held` for
-//! a moment in the hope of fusing with what comes, is `Ready` in a queue, and ends as part of a
-//! submitted step.
+//! A node enters the task table when somebody observes it (a handle, a detach) and brings the
+//! ancestors that it needs; what nobody observes is never entered, or leaves again when its last
+//! observer goes. An entry is `Waiting` until each of its inputs is complete or submitted, may be
+//! `Held` for a moment in the hope of fusing with what comes, is `Ready` in a queue, and ends as
+//! part of a submitted step.
 //!
-//! Here stand the types and the events. `books` has what waits for what, `queue` what can run,
+//! Here stand the types and the events. `task_table` has what waits for what, `queue` what can run,
 //! `take_up` what a step is made of.
 
 #![allow(unsafe_code)]
 
-mod books;
 mod queue;
 mod take_up;
+mod task_table;
 
 use super::limits::Limits;
-use super::port::{InBooks, Port};
+use super::port::{Port, TableSize};
 use super::pressure::Pressure;
 use super::step::{At, Step};
-use crate::completion::{AWAITED, DETACHED, ENTERED, LOOKED_AT, Phase, QUEUED, State};
+use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED, State, VISITED};
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{Node, NodeLink, Op, free};
 use crate::sync::{Mutex, Ordering::Relaxed, lock};
@@ -37,8 +37,8 @@ use std::task::{Wake, Waker};
 enum Stage {
     /// Some input is neither complete nor submitted.
     Waiting,
-    /// Could be submitted, and is held back until the deadline.
-    Held,
+    /// Could be submitted, and is delayed until the deadline.
+    Delayed,
     /// In a queue, to be submitted when the limits allow it.
     Ready,
     Submitted(At),
@@ -51,7 +51,7 @@ struct Entry {
     stage: Stage,
     /// Inputs (edges) that are neither complete nor, where steps are submitted ahead, submitted.
     blocked: u32,
-    /// When it came into the books, in nanoseconds.
+    /// When it came into the task table, in nanoseconds.
     since: u64,
     /// The stream that its last input was computed on.
     chain: Option<u16>,
@@ -60,7 +60,7 @@ struct Entry {
     /// The other ends of this entry's own edges: an input's entry, and the place in that one's
     /// consumers. So an edge is taken away at once, however many there are.
     edges: SmallVec<[(u32, u32); 2]>,
-    /// How many of the consumers are in the books; they want this one.
+    /// How many of the consumers are in the task table; they want this one.
     wants: u32,
     /// Somebody observes it.
     root: bool,
@@ -73,9 +73,9 @@ struct Entry {
     deferred: bool,
     /// The waker on the node's own list, while somebody else computes it. It holds a link to the
     /// node, so it comes off with the entry, or the node would keep itself.
-    bell: Option<u32>,
+    registration: Option<u32>,
     /// The one waker that a source is polled with.
-    source: Option<Arc<SourceBell>>,
+    source: Option<Arc<SourceWaker>>,
 }
 
 #[derive(Default)]
@@ -120,9 +120,9 @@ pub(crate) struct Machine {
     /// Ready entries that no stream's chain leads to, and those that come before all others.
     queue: VecDeque<(u32, u32)>,
     urgent: VecDeque<(u32, u32)>,
-    /// Held entries, and the earliest of their deadlines.
-    held: Vec<(u32, u32)>,
-    held_until: u64,
+    /// Delayed entries, and the earliest of their deadlines.
+    delayed: Vec<(u32, u32)>,
+    delayed_until: u64,
     /// Address of the node whose turn it is. Somebody may ask for another look at it meanwhile.
     turn: usize,
     epochs: VecDeque<Epoch>,
@@ -130,7 +130,7 @@ pub(crate) struct Machine {
     in_flight: usize,
     /// Wraps around, where the limit allows so many.
     in_flight_bytes: usize,
-    /// Entries that became unblocked and are to be held or queued.
+    /// Entries that became unblocked and are to be delayed or queued.
     unblocked: Vec<u32>,
     next_stream: usize,
     /// The time of the last event.
@@ -138,31 +138,31 @@ pub(crate) struct Machine {
     ended: bool,
 }
 
-/// What the desk has to do about a node that it asked the machine to look at.
-pub(crate) enum Look {
+/// What the scheduler has to do about a node that it asked the machine to look at.
+pub(crate) enum Visit {
     Settled,
     /// New and wanted: run it if it is small, else enter it.
     New(NodeLink),
 }
 
 /// Asks for another look at a node when what it waits for ends.
-struct LookAgain(NodeLink, &'static Port);
+struct ScheduleWaker(NodeLink, &'static Port);
 
-impl Wake for LookAgain {
+impl Wake for ScheduleWaker {
     fn wake(self: Arc<Self>) {
-        self.1.look(self.0.clone());
+        self.1.schedule(self.0.clone());
     }
 }
 
 /// The same for a source. Whoever brings the value may keep the waker for ever: it lets the node go
 /// with the entry.
-struct SourceBell(Mutex<Option<NodeLink>>, &'static Port);
+struct SourceWaker(Mutex<Option<NodeLink>>, &'static Port);
 
-impl Wake for SourceBell {
+impl Wake for SourceWaker {
     fn wake(self: Arc<Self>) {
         let node = lock(&self.0).clone();
         if let Some(node) = node {
-            self.1.look(node);
+            self.1.schedule(node);
         }
     }
 }
@@ -171,7 +171,7 @@ impl Entry {
     /// What its node is made from.
     fn inputs(&self) -> &[NodeLink] {
         debug_assert!(!matches!(self.stage, Stage::Outside | Stage::Submitted(_)));
-        // SAFETY: it is pending in our books, and `ENTERED` keeps polls from claiming it.
+        // SAFETY: it is pending in our task table, and `ENTERED` keeps polls from claiming it.
         unsafe { self.node.inputs() }
     }
 }
@@ -184,11 +184,11 @@ pub(super) fn is_wanted(node: &NodeLink) -> bool {
 }
 
 /// While a node is looked at that a step may be reading; ends also where the engine panics.
-struct LookedAt<'a>(&'a Node);
+struct Visiting<'a>(&'a Node);
 
-impl Drop for LookedAt<'_> {
+impl Drop for Visiting<'_> {
     fn drop(&mut self) {
-        self.0.completion.clear(LOOKED_AT);
+        self.0.completion.clear(VISITED);
     }
 }
 
@@ -203,8 +203,8 @@ impl Machine {
             streams: (0..limits.all_streams()).map(|_| Stream::default()).collect(),
             queue: VecDeque::new(),
             urgent: VecDeque::new(),
-            held: Vec::new(),
-            held_until: u64::MAX,
+            delayed: Vec::new(),
+            delayed_until: u64::MAX,
             turn: 0,
             epochs: VecDeque::from([Epoch::default()]),
             first_epoch: 0,
@@ -219,27 +219,27 @@ impl Machine {
 
     /// A waker that asks for a look at this node.
     fn waker(&self, node: &NodeLink) -> Waker {
-        Waker::from(Arc::new(LookAgain(node.clone(), self.port)))
+        Waker::from(Arc::new(ScheduleWaker(node.clone(), self.port)))
     }
 
-    /// Has a source in the books asked for its value.
+    /// Has a source in the task table asked for its value.
     fn ask_source(&mut self, e: u32) {
         let port = self.port;
         let x = self.entry(e);
-        let bell = x
+        let waker = x
             .source
-            .get_or_insert_with(|| Arc::new(SourceBell(Mutex::new(Some(x.node.clone())), port)));
-        port.ask_source(x.node.clone(), Waker::from(bell.clone()));
+            .get_or_insert_with(|| Arc::new(SourceWaker(Mutex::new(Some(x.node.clone())), port)));
+        port.ask_source(x.node.clone(), Waker::from(waker.clone()));
     }
 
-    /// Nothing is in the books.
+    /// Nothing is in the task table.
     pub fn is_idle(&self) -> bool {
         self.entries.len() == self.vacant.len()
     }
 
-    /// What is in the books.
-    pub fn in_books(&self) -> InBooks {
-        InBooks {
+    /// What is in the task table.
+    pub fn table_size(&self) -> TableSize {
+        TableSize {
             entries: self.entries.len() - self.vacant.len(),
             markers: self.epochs.iter().map(|epoch| epoch.markers.len()).sum(),
         }
@@ -250,16 +250,16 @@ impl Machine {
         self.ended
     }
 
-    /// The earliest deadline of a held entry.
+    /// The earliest deadline of a delayed entry.
     pub fn deadline(&self) -> Option<u64> {
-        (!self.held.is_empty()).then_some(self.held_until)
+        (!self.delayed.is_empty()).then_some(self.delayed_until)
     }
 
     fn entry(&mut self, e: u32) -> &mut Entry {
         self.entries[e as usize].as_mut().expect("a number is given up with its entry")
     }
 
-    fn look_up(&self, e: u32) -> &Entry {
+    fn entry_of(&self, e: u32) -> &Entry {
         self.entries[e as usize].as_ref().expect("a number is given up with its entry")
     }
 
@@ -268,25 +268,25 @@ impl Machine {
     }
 
     /// A node came out of the intake.
-    pub fn look(&mut self, node: NodeLink, now: u64) -> Look {
+    pub fn visit(&mut self, node: NodeLink, now: u64) -> Visit {
         self.now = now;
         self.turn = node.address();
         let entry = node.entry();
         let is_new = if entry.is_none() && node.completion.state().phase() == Phase::Pending {
             let state = node.completion.clear(QUEUED);
-            self.look_at(&node, entry, state)
+            self.visit_in(&node, entry, state)
         } else {
             // A step may be reading it: this link is no reader, and is not to keep it from being
             // written over.
-            let state = node.completion.exchange(QUEUED, LOOKED_AT);
-            let _looked_at = LookedAt(&node);
-            self.look_at(&node, entry, state)
+            let state = node.completion.exchange(QUEUED, VISITED);
+            let _visiting = Visiting(&node);
+            self.visit_in(&node, entry, state)
         };
-        if is_new { Look::New(node) } else { Look::Settled }
+        if is_new { Visit::New(node) } else { Visit::Settled }
     }
 
     /// True where it is new and wanted.
-    fn look_at(&mut self, node: &NodeLink, entry: Option<u32>, state: State) -> bool {
+    fn visit_in(&mut self, node: &NodeLink, entry: Option<u32>, state: State) -> bool {
         let now = self.now;
         if let Op::Marker = node.op {
             self.mark(node.clone());
@@ -335,14 +335,14 @@ impl Machine {
                     // A poll gave it back: it is ours now, unless another poll was faster.
                     if node.completion.set(ENTERED).phase() == Phase::Pending {
                         self.entry(e).stage = Stage::Waiting;
-                        if let Some(bell) = self.entry(e).bell.take() {
-                            node.completion.deregister(bell);
+                        if let Some(registration) = self.entry(e).registration.take() {
+                            node.completion.deregister(registration);
                         }
                         self.resolve(vec![e], &mut |_| false);
                     }
                 }
                 if state.has(AWAITED) {
-                    self.release_held();
+                    self.release_delayed();
                 }
                 self.settle_unblocked(now, state.has(AWAITED));
                 if is_source {
@@ -354,15 +354,15 @@ impl Machine {
     }
 
     /// A node that somebody awaits has not had its turn in the intake, where it stays until then.
-    pub fn look_early(&mut self, node: NodeLink) -> Look {
+    pub fn visit_early(&mut self, node: NodeLink) -> Visit {
         self.turn = 0;
         let state = node.completion.state();
         let is_new = state.has(QUEUED) && state.phase() == Phase::Pending && node.entry().is_none();
-        if is_new && is_wanted(&node) { Look::New(node) } else { Look::Settled }
+        if is_new && is_wanted(&node) { Visit::New(node) } else { Visit::Settled }
     }
 
-    /// Puts a wanted node into the books, with all that it needs. `small` runs a node on the spot
-    /// if that is worth while, and says whether it did.
+    /// Puts a wanted node into the task table, with all that it needs. `small` runs a node on the
+    /// spot if that is worth while, and says whether it did.
     pub fn enter(&mut self, root: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
         self.now = now;
         // Whoever drops the last handle while the node is claimed asks for no look. The node was
@@ -379,7 +379,7 @@ impl Machine {
             None => self.wait_outside(root),
         }
         if awaited {
-            self.release_held();
+            self.release_delayed();
         }
         self.settle_unblocked(now, awaited);
     }
@@ -418,7 +418,7 @@ impl Machine {
                             if let Op::Source(_) = input.op {
                                 // Nobody held it when it came in: it is to be polled now.
                                 self.entry(i).stage = Stage::Outside;
-                                self.port.look(input.clone());
+                                self.port.schedule(input.clone());
                             } else {
                                 stack.push(i);
                             }
@@ -447,7 +447,8 @@ impl Machine {
         }
     }
 
-    /// A source's node is in the books, and its future asked, until a look finds the value there.
+    /// A source's node is in the task table, and its future asked, until a look finds the value
+    /// there.
     pub fn enter_source(&mut self, node: NodeLink) {
         if let Some(e) = self.add(node) {
             self.entry(e).root = true;
@@ -502,15 +503,16 @@ impl Machine {
         free(step.into_links());
     }
 
-    /// Time has passed: what was held long enough is let go.
+    /// Time has passed: what was delayed long enough is let go.
     pub fn tick(&mut self, now: u64) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.release_held();
+            self.release_delayed();
         }
     }
 
-    /// The device has ended: everything in the books fails, what runs just now included. A thread
-    /// that is stuck in a step is not waited for; should it come back, its result is thrown away.
+    /// The device has ended: everything in the task table fails, what runs just now included. A
+    /// thread that is stuck in a step is not waited for; should it come back, its result is thrown
+    /// away.
     pub fn end(&mut self) {
         self.ended = true;
         let (mut ops, mut weight) = (0, 0usize);
@@ -542,7 +544,7 @@ impl Machine {
             self.remove(e);
         }
         self.unblocked.clear();
-        self.held.clear();
+        self.delayed.clear();
         self.queue.clear();
         self.urgent.clear();
         self.vacant = (0..self.entries.len() as u32).collect();

@@ -41,7 +41,7 @@ const LIMITS: Limits = Limits {
     depth_max: 2,
     ops_max: 16,
     bytes_max: usize::MAX,
-    hold_max_ns: 0,
+    fusion_delay_max_ns: 0,
     ahead: true,
     epilogues: true,
 };
@@ -95,11 +95,11 @@ fn nothing_waits_behind_a_step_that_it_does_not_read_while_a_thread_is_free() {
         let port = port();
         let mut machine = host_machine(port);
         let first = [large(port, &[], 1), large(port, &[], 1)];
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         let mut steps = [(); 2].map(|()| machine.next(0));
         assert!(steps.iter().all(Option::is_some));
         let next = large(port, &[], 1);
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         assert!(machine.next(0).is_none(), "no thread is free: nothing is promised to one");
         let through = steps[free_again].take().expect("it was submitted");
         publish(&through);
@@ -123,15 +123,15 @@ fn what_the_engine_looks_at_has_no_reader_in_it() {
     let port = port();
     let handle = large(port, &[], 1000);
     let own = handle.link();
-    let looked_at = port.intake.take().next().expect("it was pushed");
-    looked_at.completion.exchange(QUEUED, LOOKED_AT);
+    let visited = port.intake.take().next().expect("it was pushed");
+    visited.completion.exchange(QUEUED, VISITED);
     // Its last handle goes meanwhile: it is in the intake once more.
     drop(handle);
     assert!(own.completion.state().has(QUEUED));
     assert!(is_read_by(&own, 1), "two links ask for a look, one reads");
-    looked_at.completion.clear(LOOKED_AT);
+    visited.completion.clear(VISITED);
     assert!(!is_read_by(&own, 1), "a link without a flag may be a reader's");
-    drop(looked_at);
+    drop(visited);
     assert!(is_read_by(&own, 1));
     drop(port.intake.take());
 }
@@ -143,11 +143,11 @@ fn what_is_asked_for_again_as_it_is_looked_at_is_in_the_waitall_after_it() {
     let handle = large(port, &[], 1000);
     let came = port.intake.take().next().expect("it was pushed");
     let waitall = port.enqueue_marker(Location::caller());
-    let Look::New(node) = machine.look(came, 0) else { panic!("it is new and wanted") };
+    let Visit::New(node) = machine.visit(came, 0) else { panic!("it is new and wanted") };
     // Somebody awaits it just now: it is in the intake once more, behind the `waitall`.
-    port.look(handle.link());
+    port.schedule(handle.link());
     machine.enter(node, 0, &mut |_| false);
-    look_at(&mut machine, port, 0);
+    visit_queued(&mut machine, port, 0);
     assert!(!waitall.completion.state().is_complete(), "it has not run");
     let step = machine.next(0).expect("it is to run");
     run(&mut machine, step, 0);
@@ -160,7 +160,7 @@ fn a_free_thread_takes_over_the_chain_of_a_busy_one() {
     let mut machine = host_machine(port);
     let root = large(port, &[], 1);
     let readers = [2, 3, 4].map(|n| large(port, &[&root], n));
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     let step = machine.next(0).expect("the root");
     assert!(is_of(&step, &root) && machine.next(0).is_none());
     publish(&step);
@@ -185,13 +185,13 @@ fn what_reads_a_value_whose_step_is_not_through_runs_when_it_is() {
     let port = port();
     let mut machine = host_machine(port);
     let x = large(port, &[], 1);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     let step = machine.next(0).expect("x");
     publish(&step);
     let y = large(port, &[&x], 2);
     let link = x.link();
     drop(x);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     assert!(machine.next(0).is_none(), "the step holds what y is to write over");
     machine.finished(step, 0);
     let step = machine.next(0).expect("now it is y's");
@@ -214,13 +214,13 @@ pub(in crate::engine) fn node(
 }
 
 /// Looks at all that came in, and enters what is new.
-pub(in crate::engine) fn look_at_all(machine: &mut Machine, port: &'static Port) {
-    look_at(machine, port, 0);
+pub(in crate::engine) fn visit_all(machine: &mut Machine, port: &'static Port) {
+    visit_queued(machine, port, 0);
 }
 
-fn look_at(machine: &mut Machine, port: &'static Port, now: u64) {
+fn visit_queued(machine: &mut Machine, port: &'static Port, now: u64) {
     for node in port.intake.take() {
-        if let Look::New(node) = machine.look(node, now) {
+        if let Visit::New(node) = machine.visit(node, now) {
             machine.enter(node, now, &mut |_| false);
         }
     }
@@ -245,15 +245,15 @@ fn a_value_whose_word_is_still_on_its_way_is_not_taken_for_granted() {
         "a poll claims it before the machine has seen it"
     );
     let both = node(port, Op::Binary(BinaryOp::Add), &[&source, &theirs], n);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
 
-    computed(&theirs); // its bell rings, and asks for a look that nobody has given yet
+    computed(&theirs); // its waker is called, and asks for a look that nobody has given yet
     let first = machine.next(0).expect("the source can run");
     assert!(
         first.nodes().all(|n| n.address() != both.link().address()),
         "an input of it counts as missing"
     );
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     let second = machine.next(0).expect("now all of it is there");
     assert!(second.nodes().any(|n| n.address() == both.link().address()));
     assert!(machine.next(0).is_none(), "each is taken up once");
@@ -268,7 +268,7 @@ fn a_value_whose_word_is_still_on_its_way_is_not_taken_for_granted() {
 /// One that holds back, as devices do.
 fn patient(port: &'static Port, ahead: bool) -> Machine {
     let base = if ahead { machine(port) } else { host_machine(port) };
-    Machine::new(port, Limits { hold_max_ns: 50_000, ..base.limits })
+    Machine::new(port, Limits { fusion_delay_max_ns: 50_000, ..base.limits })
 }
 
 fn random(port: &'static Port, n: usize) -> NodeHandle {
@@ -284,11 +284,11 @@ fn run(machine: &mut Machine, step: Step, now: u64) {
 /// Somebody awaits it, and the engine is asked to look.
 fn await_it(port: &'static Port, handle: &NodeHandle) {
     handle.completion.set(AWAITED);
-    port.look(handle.link());
+    port.schedule(handle.link());
 }
 
 #[test]
-fn a_step_is_held_back_for_two_percent_of_its_time_and_never_more_than_fifty_microseconds() {
+fn a_step_is_delayed_for_two_percent_of_its_time_and_never_more_than_fifty_microseconds() {
     const CAME: u64 = 7_000;
     // Estimated at 0.44 ns an element: 44 us, 0.46 ms, and 3.7 ms, of which 2 % would be more than
     // 50 us.
@@ -297,38 +297,38 @@ fn a_step_is_held_back_for_two_percent_of_its_time_and_never_more_than_fifty_mic
             let port = port();
             let mut machine = patient(port, ahead);
             let x = random(port, n);
-            look_at(&mut machine, port, CAME);
-            let hold = (x.cost_ns as u64 / 50).min(50_000);
-            assert_eq!(hold, ((20 + n as u64 * 440 / 1000) / 50).min(50_000));
-            assert_eq!(machine.deadline(), Some(CAME + hold));
-            for early in [CAME, CAME + 1, CAME + hold - 1] {
+            visit_queued(&mut machine, port, CAME);
+            let delay = (x.cost_ns as u64 / 50).min(50_000);
+            assert_eq!(delay, ((20 + n as u64 * 440 / 1000) / 50).min(50_000));
+            assert_eq!(machine.deadline(), Some(CAME + delay));
+            for early in [CAME, CAME + 1, CAME + delay - 1] {
                 machine.tick(early);
-                assert!(machine.next(early).is_none(), "{early}: it is held back");
+                assert!(machine.next(early).is_none(), "{early}: it is delayed");
             }
-            machine.tick(CAME + hold);
-            let step = machine.next(CAME + hold).expect("its time is up");
+            machine.tick(CAME + delay);
+            let step = machine.next(CAME + delay).expect("its time is up");
             assert!(is_of(&step, &x) && machine.deadline().is_none());
-            run(&mut machine, step, CAME + hold);
+            run(&mut machine, step, CAME + delay);
             assert!(machine.is_idle());
         }
     }
 }
 
 #[test]
-fn what_is_short_and_what_fuses_with_nothing_is_not_held_back() {
+fn what_is_short_and_what_fuses_with_nothing_is_not_delayed() {
     let port = port();
     let mut machine = patient(port, false);
     // 2 % of 9 us is less than it takes to come back to it.
     let short = random(port, 20_000);
-    look_at(&mut machine, port, 0);
-    let step = machine.next(0).expect("it is not held");
+    visit_queued(&mut machine, port, 0);
+    let step = machine.next(0).expect("it is not delayed");
     assert!(is_of(&step, &short));
     let op = Op::View(crate::graph::node::ViewOp::Reshape);
     let links: Inputs = [short.link()].into_iter().collect();
     let turned = Node::new(op, links, [90, 50].into(), DType::F32, port, Location::caller());
     let turned = port.enqueue(turned);
     run(&mut machine, step, 0);
-    look_at(&mut machine, port, 0);
+    visit_queued(&mut machine, port, 0);
     let step = machine.next(0).expect("no instruction, so nothing comes into its step");
     assert!(is_of(&step, &turned));
     run(&mut machine, step, 0);
@@ -336,7 +336,7 @@ fn what_is_short_and_what_fuses_with_nothing_is_not_held_back() {
 }
 
 #[test]
-fn nothing_is_held_back_once_somebody_awaits_it_or_what_is_made_from_it() {
+fn nothing_is_delayed_once_somebody_awaits_it_or_what_is_made_from_it() {
     for when in 0..4 {
         let port = port();
         let mut machine = patient(port, false);
@@ -345,7 +345,7 @@ fn nothing_is_held_back_once_somebody_awaits_it_or_what_is_made_from_it() {
             // Before the machine has seen it.
             x.completion.set(AWAITED);
         }
-        look_at(&mut machine, port, 0);
+        visit_queued(&mut machine, port, 0);
         assert_eq!(machine.deadline().is_none(), when == 0);
         let mut last = None;
         match when {
@@ -357,7 +357,7 @@ fn nothing_is_held_back_once_somebody_awaits_it_or_what_is_made_from_it() {
                 last = Some(y);
             }
             3 => {
-                // A reduction of it: not held itself, and awaited when it is in the books.
+                // A reduction of it: not delayed itself, and awaited when it is in the task table.
                 let reduction = crate::graph::node::Reduction {
                     op: crate::op::ReduceOp::Sum,
                     dims: SmallVec::from_slice(&[true]),
@@ -366,14 +366,14 @@ fn nothing_is_held_back_once_somebody_awaits_it_or_what_is_made_from_it() {
                 let op = Op::Reduce(Box::new(reduction));
                 let sum = Node::new(op, links, [].into(), DType::F32, port, Location::caller());
                 let sum = port.enqueue(sum);
-                look_at(&mut machine, port, 5);
+                visit_queued(&mut machine, port, 5);
                 assert!(machine.next(5).is_none(), "nobody awaits yet");
                 await_it(port, &sum);
                 last = Some(sum);
             }
             _ => {}
         }
-        look_at(&mut machine, port, 10);
+        visit_queued(&mut machine, port, 10);
         assert_eq!(machine.deadline(), None);
         let step = machine.next(10).expect("at once");
         assert!(is_of(&step, &x) && last.as_ref().is_none_or(|y| is_of(&step, y)), "{when}");
@@ -383,18 +383,18 @@ fn nothing_is_held_back_once_somebody_awaits_it_or_what_is_made_from_it() {
 }
 
 #[test]
-fn what_comes_while_a_step_is_held_back_is_in_it_and_does_not_prolong_it() {
+fn what_comes_while_a_step_is_delayed_is_in_it_and_does_not_prolong_it() {
     let port = port();
     let mut machine = patient(port, false);
     let mut x = random(port, 1 << 20);
-    look_at(&mut machine, port, 0);
-    let deadline = machine.deadline().expect("it is held");
+    visit_queued(&mut machine, port, 0);
+    let deadline = machine.deadline().expect("it is delayed");
     let mut came = 0;
     for now in (1_000..deadline).step_by(4_000) {
         // The old handle goes: nobody can observe the value any more.
         x = node(port, Op::Unary(UnaryOp::Neg), &[&x], 1 << 20);
         came += 1;
-        look_at(&mut machine, port, now);
+        visit_queued(&mut machine, port, now);
         machine.tick(now);
         assert_eq!(machine.deadline(), Some(deadline));
         assert!(machine.next(now).is_none());
@@ -413,32 +413,32 @@ fn what_comes_while_a_step_is_held_back_is_in_it_and_does_not_prolong_it() {
 }
 
 #[test]
-fn the_time_that_a_step_has_waited_for_its_inputs_counts_as_held_back() {
+fn the_time_that_a_step_has_waited_for_its_inputs_counts_as_delay() {
     let port = port();
     let mut machine = patient(port, false);
-    let source = random(port, 4_000); // short: not held, and of another size
-    look_at(&mut machine, port, 0);
+    let source = random(port, 4_000); // short: not delayed, and of another size
+    visit_queued(&mut machine, port, 0);
     let first = machine.next(0).expect("the source");
     let x = node(port, Op::Unary(UnaryOp::Exp), &[&source], 1 << 20);
-    look_at(&mut machine, port, 100);
-    assert_eq!(machine.deadline(), None, "it waits for its input, and is not held");
-    let hold = x.cost_ns as u64 / 50;
+    visit_queued(&mut machine, port, 100);
+    assert_eq!(machine.deadline(), None, "it waits for its input, and is not delayed");
+    let delay = x.cost_ns as u64 / 50;
     publish(&first);
-    machine.finished(first, 100 + hold / 2);
-    assert_eq!(machine.deadline(), Some(100 + hold), "half of the time is over");
-    machine.tick(100 + hold);
-    let step = machine.next(100 + hold).expect("and now all of it");
+    machine.finished(first, 100 + delay / 2);
+    assert_eq!(machine.deadline(), Some(100 + delay), "half of the time is over");
+    machine.tick(100 + delay);
+    let step = machine.next(100 + delay).expect("and now all of it");
     // Who has waited longer than that goes at once.
     let y = node(port, Op::Unary(UnaryOp::Exp), &[&x], 3);
     let z = node(port, Op::Unary(UnaryOp::Exp), &[&y], 1 << 20);
-    look_at(&mut machine, port, 100 + hold);
-    run(&mut machine, step, 100 + hold);
-    let step = machine.next(100 + hold).expect("y is short");
-    run(&mut machine, step, 100 + 9 * hold);
+    visit_queued(&mut machine, port, 100 + delay);
+    run(&mut machine, step, 100 + delay);
+    let step = machine.next(100 + delay).expect("y is short");
+    run(&mut machine, step, 100 + 9 * delay);
     assert_eq!(machine.deadline(), None);
-    let step = machine.next(100 + 9 * hold).expect("z has waited long enough");
+    let step = machine.next(100 + 9 * delay).expect("z has waited long enough");
     assert!(is_of(&step, &z));
-    run(&mut machine, step, 100 + 9 * hold);
+    run(&mut machine, step, 100 + 9 * delay);
     assert!(machine.is_idle());
 }
 
@@ -452,9 +452,9 @@ fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_
     let mut machine = patient(port, false);
     let mut now = 0;
     let mut weights = random(port, N);
-    look_at(&mut machine, port, now);
+    visit_queued(&mut machine, port, now);
     await_it(port, &weights);
-    look_at(&mut machine, port, now);
+    visit_queued(&mut machine, port, now);
     let mut running = machine.next(now);
     running.iter().for_each(publish);
     let mut rounds: Vec<Vec<Vec<String>>> = Vec::new();
@@ -478,12 +478,9 @@ fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_
             let made = Node::new(op, links, shape.into(), DType::F32, port, Location::caller());
             let made = port.enqueue(made);
             *now += 2_000;
-            look_at(machine, port, *now);
+            visit_queued(machine, port, *now);
             machine.tick(*now);
-            assert!(
-                machine.next(*now).is_none(),
-                "round {round}: what came is held back, or waits"
-            );
+            assert!(machine.next(*now).is_none(), "round {round}: what came is delayed, or waits");
             made
         };
         let unary = |op| Op::Unary(op);
@@ -503,7 +500,7 @@ fn the_groups_of_a_loop_that_runs_while_the_device_works_are_the_same_each_time_
             machine.finished(step, now);
         }
         await_it(port, &loss);
-        look_at(&mut machine, port, now);
+        visit_queued(&mut machine, port, now);
         while let Some(step) = machine.next(now) {
             let mut names: Vec<String> = step.nodes().map(|n| n.op.name().to_string()).collect();
             names.sort_unstable();
@@ -541,15 +538,15 @@ fn what_is_urgent_is_taken_up_before_all_that_waits() {
         let mut machine = if ahead { machine(port) } else { host_machine(port) };
         let call = |inputs: &[&NodeHandle]| node(port, Op::Call(Arc::new(Urgent)), inputs, 1 << 20);
         let busy: Vec<NodeHandle> = (0..8).map(|_| large(port, &[], 1)).collect();
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         let mut steps: VecDeque<Step> = std::iter::from_fn(|| machine.next(0)).collect();
         assert_eq!(steps.len(), if ahead { 4 } else { 2 }, "no stream takes more");
         // One of them nobody wants any more; one goes on with what is just running.
         let (gone, last) = (call(&[]), call(&[]));
         let next = call(&[&busy[0]]);
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         drop(gone);
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         let mut order = Vec::new();
         loop {
             while let Some(step) = machine.next(0) {
@@ -568,7 +565,7 @@ fn what_is_urgent_is_taken_up_before_all_that_waits() {
             let Some(step) = steps.pop_front() else { break };
             publish(&step);
             machine.finished(step, 0);
-            look_at_all(&mut machine, port);
+            visit_all(&mut machine, port);
         }
         order.truncate(2);
         order.sort_unstable();

@@ -1,7 +1,6 @@
-//! When and where: the port and the way in, the desk and the machine, small ops, limits, sources,
-//! recordings; and how a step is run on any device.
+//! When and where: the port and the way in, the scheduler and the machine, small ops, limits,
+//! sources, recordings; and how a step is run on any device.
 
-pub(crate) mod desk;
 pub(crate) mod events;
 #[cfg(all(feature = "ranks", unix))]
 pub(crate) mod exchange;
@@ -13,6 +12,7 @@ pub(crate) mod port;
 pub(crate) mod pressure;
 pub(crate) mod record;
 pub(crate) mod run;
+pub(crate) mod scheduler;
 pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;

@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 
 mod fork;
-mod news;
 pub(crate) mod publish;
+mod schedule;
 
 #[cfg(all(feature = "ranks", unix))]
 use super::exchange::Engine;
@@ -71,9 +71,9 @@ pub(crate) trait Runner: Send + Sync {
     fn is_warm(&self, _plan: &Plan) -> bool {
         true
     }
-    /// What its books have in hand just now; nothing, where it has not begun.
-    fn in_books(&self) -> InBooks {
-        InBooks::default()
+    /// What its task table holds just now; nothing, where it has not begun.
+    fn table_size(&self) -> TableSize {
+        TableSize::default()
     }
     /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
     fn has_kernel(&self, _op: &dyn Operation) -> bool {
@@ -101,10 +101,10 @@ pub(crate) trait Runner: Send + Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What a device's books have in hand at one moment.
+/// What a device's task table holds at one moment.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct InBooks {
-    /// Nodes that wait, are held back or run.
+pub(crate) struct TableSize {
+    /// Nodes that wait, are delayed or run.
     pub entries: usize,
     /// `waitall`s that have not ended.
     pub markers: usize,
@@ -257,7 +257,7 @@ impl Port {
         crate::sync::schedule::at_end(move || {
             assert_eq!(port.pressure.queued(), (0, 0), "stays queued");
             assert!(port.pressure.is_at_rest(), "somebody waits for room, or has a permit");
-            assert!(!port.has_news() && lock(&port.awaited).is_empty(), "stays to be looked at");
+            assert!(!port.has_queued() && lock(&port.awaited).is_empty(), "stays to be looked at");
             assert_eq!(port.counters.in_flight.load(Relaxed), 0, "stays in flight");
             assert_eq!(
                 port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed),
@@ -432,7 +432,7 @@ impl Port {
             self.pressure.finished(1, node.bytes());
             self.counters.closing.fetch_sub(1, Relaxed);
         }
-        self.look(node);
+        self.schedule(node);
     }
 }
 
@@ -452,14 +452,14 @@ impl Home for Port {
     fn unobserved(&'static self, node: NodeLink) {
         match node.completion.state_in_order().phase() {
             // Its queued work may now be cancelled.
-            Phase::Pending => self.look(node),
+            Phase::Pending => self.schedule(node),
             Phase::Done
                 // A view's, whose elements others have, goes here: on its way to the engine it
                 // would keep them from being written over.
                 if node.value().is_some_and(|v| v.bytes_freed() >= FREED_BY_CALLER)
                     && node.is_only_owner() =>
             {
-                self.look(node);
+                self.schedule(node);
             }
             // Running work is never torn down: who runs it lets it go.
             _ => {}

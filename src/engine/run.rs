@@ -2,7 +2,7 @@
 //! when that returns, whole steps.
 //!
 //! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels.
-//! Says who reads what last; knows neither books nor threads.
+//! Says who reads what last; knows neither the task table nor threads.
 
 use super::fused::{group, spare_buffer};
 use super::port::Port;
@@ -74,9 +74,9 @@ fn node<'v, B: Backend>(
     }
 }
 
-/// The value of an op for which no kernel runs, on whatever device: a constant, a gate, another
-/// look at the same elements. (A reshape that mixes dimensions needs a copy, and is an op like
-/// others.)
+/// The value of an op for which no kernel runs, on whatever device: a constant, a predicated value,
+/// another look at the same elements. (A reshape that mixes dimensions needs a copy, and is an op
+/// like others.)
 pub(crate) fn without_kernel<'v>(
     node: &Node,
     inputs: &[NodeLink],
@@ -84,7 +84,7 @@ pub(crate) fn without_kernel<'v>(
 ) -> Option<Value> {
     match &node.op {
         Op::Fill(number) => Some(node.constant(*number)),
-        Op::Gate(_) => Some(value(0).clone()),
+        Op::Predicated(_) => Some(value(0).clone()),
         Op::View(op) => {
             let layout = op.apply(&value(0).layout(&inputs[0].shape), &node.shape)?;
             Some(Value::placed(value(0).storage.clone(), &layout))
@@ -152,7 +152,7 @@ where
     let spare = |k: usize| {
         let slot = step.reads[k];
         let once = || step.reads.iter().filter(|&&other| other == slot).count() == 1;
-        let last = step.company == 0 && step.ends.contains(&slot) && once();
+        let last = step.wavefront == 0 && step.ends.contains(&slot) && once();
         let inside =
             |made: &'v B::Kept| owners_inside(B::kept(made).ok()?, call, step, &given, &spare);
         last.then(|| progress.value(slot, call).map_or_else(&spare, inside)).flatten()
@@ -241,7 +241,7 @@ fn run_call(
     let mut progress: Progress<Result<Value, Error>> = Progress::new(call);
     let spare = |k: usize| is_read_by(&inputs[k], 1).then_some(1);
     loop {
-        let steps = progress.company(call);
+        let steps = progress.wavefront(call);
         let run = |step: &PlanStep, backend: &mut _| {
             let Ok(results) =
                 step_of_call(call, step, &progress, |k| operand_of(&inputs[k]), spare, backend);
@@ -270,7 +270,7 @@ fn run_call(
         .result
 }
 
-/// Runs a step and completes its nodes. The engine's books hear of it separately.
+/// Runs a step and completes its nodes. The engine's task table hears of it separately.
 pub(crate) fn run(step: &mut Step, port: &Port, backend: impl Immediate) {
     let (results, began) = compute_step(step, port, backend);
     publish(step, results, port, began);

@@ -1,17 +1,17 @@
 //! Small steps, run where they stand: by the engine as it takes them up, or by an awaiting poll.
 //!
 //! A small node whose operands are there, or are small themselves, is claimed, computed and
-//! completed in one go, together with the temporaries that only it can reach. No books, no stream,
+//! completed in one go, together with the temporaries that only it can reach. No entry, no stream,
 //! no hand-over to another thread. Everything here is bounded: depth, number of nodes, and each
 //! node's estimated time.
 
 #![allow(unsafe_code)]
 
-use super::desk::OnTheSpot;
 use super::port::Port;
 use super::port::publish::By;
 use super::pressure::Pressure;
 use super::run::{run_group, run_node};
+use super::scheduler::OnTheSpot;
 use crate::backend::Immediate;
 use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
 use crate::counted::Lent;
@@ -33,13 +33,13 @@ const DEPTH_OF_A_GROUP: u32 = 8;
 const ANCESTORS: u32 = 256;
 
 /// What runs small steps: the device, where to compute, and what has been done.
-pub(crate) struct Bench<B> {
+pub(crate) struct SmallOps<B> {
     port: &'static Port,
     backend: B,
     /// Longest step that counts as small, in estimated nanoseconds.
     limit_ns: u32,
     /// The engine may have looked at a node while it was claimed here: ask it to look again.
-    look_again: bool,
+    by_poll: bool,
     /// Links that have been let go, released together at the end: ops in a row share operands, and
     /// each release touches a count that the caller is just counting up. Few lie in here: a poll
     /// lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
@@ -94,7 +94,7 @@ enum Not {
     Failed(Error),
 }
 
-impl<B: Immediate> OnTheSpot for Bench<B> {
+impl<B: Immediate> OnTheSpot for SmallOps<B> {
     fn run(&mut self, node: &NodeLink) -> bool {
         self.run_held(Held::Link(node))
     }
@@ -103,16 +103,16 @@ impl<B: Immediate> OnTheSpot for Bench<B> {
     }
 }
 
-impl<B: Immediate> Bench<B> {
+impl<B: Immediate> SmallOps<B> {
     /// For the engine.
-    pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
+    pub fn new(port: &'static Port, backend: B, limit_ns: u32) -> SmallOps<B> {
         let freed = SmallVec::new();
-        Bench { port, backend, limit_ns, look_again: false, freed, left: 0, in_order: true }
+        SmallOps { port, backend, limit_ns, by_poll: false, freed, left: 0, in_order: true }
     }
 
     /// For a poll.
-    pub fn of_poll(port: &'static Port, backend: B, limit_ns: u32) -> Bench<B> {
-        Bench { look_again: true, ..Bench::new(port, backend, limit_ns) }
+    pub fn of_poll(port: &'static Port, backend: B, limit_ns: u32) -> SmallOps<B> {
+        SmallOps { by_poll: true, ..SmallOps::new(port, backend, limit_ns) }
     }
 
     /// Runs what a poll awaits, if it is small and can be run now; true where it is complete
@@ -139,7 +139,7 @@ impl<B: Immediate> Bench<B> {
     fn by<'a>(&self, held: Held<'a>) -> By<'a> {
         match held {
             Held::Lent(lent) => By::Poll(Some(lent)),
-            Held::Link(_) if self.look_again => By::Poll(None),
+            Held::Link(_) if self.by_poll => By::Poll(None),
             Held::Link(_) => By::Engine,
         }
     }
@@ -171,9 +171,9 @@ impl<B: Immediate> Bench<B> {
             let began = self.port.recordings.now();
             if self.backend.run_tiny(&mut claim) {
                 if self.port.recordings.is_on() {
-                    self.port.recordings.lone(&claim, self.look_again, began);
+                    self.port.recordings.lone(&claim, self.by_poll, began);
                 }
-                super::events::small(&self.port.name, node, 0, self.look_again);
+                super::events::small(&self.port.name, node, 0, self.by_poll);
                 claim.let_go_each(|link| self.freed.push(link));
                 self.in_order = self.port.publish_small(1, 0, self.by(held), |alone| match alone {
                     // SAFETY: nobody has waited, since nobody else can reach it.
@@ -303,12 +303,12 @@ impl<B: Immediate> Bench<B> {
         }
         // Before others can have the node: a link that is made later could be told from a reader's
         // no more.
-        let link = self.look_again.then(|| held.link());
+        let link = self.by_poll.then(|| held.link());
         let before = claim.unclaim();
         match link {
             // Whoever began to await it meanwhile found it claimed, and asked for no look.
-            Some(link) if before.has(AWAITED) => self.port.look_soon(link),
-            Some(link) if !before.has(QUEUED) => self.port.look(link),
+            Some(link) if before.has(AWAITED) => self.port.schedule_awaited(link),
+            Some(link) if !before.has(QUEUED) => self.port.schedule(link),
             _ => {}
         }
     }
@@ -327,13 +327,13 @@ impl<B: Immediate> Bench<B> {
             let temporaries =
                 group.members.iter().map(|(m, _)| *m).filter(|m| !std::ptr::eq(*m, node));
             // SAFETY: all are claimed by us.
-            unsafe { self.port.recordings.small(temporaries, node, self.look_again, began) };
+            unsafe { self.port.recordings.small(temporaries, node, self.by_poll, began) };
         }
         super::events::small(
             &self.port.name,
             node,
             group.members.len().saturating_sub(1),
-            self.look_again,
+            self.by_poll,
         );
         let mut freed = Inputs::new();
         let mut ended = 1;

@@ -23,7 +23,7 @@ pub(crate) struct Step {
     pub waits: SmallVec<[At; 2]>,
     /// What was claimed, and stays.
     work: Work,
-    /// The step's nodes in the engine's books.
+    /// The step's nodes in the engine's task table.
     pub entries: SmallVec<[u32; 2]>,
     /// Bytes of the results.
     pub bytes: usize,
@@ -96,7 +96,7 @@ impl Step {
     /// One op that touches no element: another look at a value, or the value itself.
     pub fn is_without_kernel(&self) -> bool {
         let Work::Node(node) = &self.work else { return false };
-        matches!(node.op, Op::Gate(_) | Op::View(_))
+        matches!(node.op, Op::Predicated(_) | Op::View(_))
             && !matches!(node.op, Op::View(ViewOp::Reshape))
     }
 }

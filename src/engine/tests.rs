@@ -1,12 +1,10 @@
 //! Moments inside the engine that no device shows at will: what is seen between two of its steps.
 
-use super::desk::OnTheSpot;
-use super::machine::tests::{
-    host_machine, is_of, large, look_at_all, machine, node, port, publish,
-};
-use super::machine::{Look, Machine};
+use super::machine::tests::{host_machine, is_of, large, machine, node, port, publish, visit_all};
+use super::machine::{Machine, Visit};
 use super::port::Port;
-use super::small::Bench;
+use super::scheduler::OnTheSpot;
+use super::small::SmallOps;
 use crate::completion::{DETACHED, QUEUED};
 use crate::counted::Counts;
 use crate::dtype::DType;
@@ -61,15 +59,15 @@ fn run(port: &'static Port, node: &mut NodeHandle, by_poll: bool) -> bool {
         return run_awaited(port, node);
     }
     let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    let mut bench = Bench::new(port, backend, 6_000);
-    let done = bench.run(&node.link());
-    bench.settle();
+    let mut small = SmallOps::new(port, backend, 6_000);
+    let done = small.run(&node.link());
+    small.settle();
     done
 }
 
 fn run_awaited(port: &'static Port, node: &mut NodeHandle) -> bool {
     let backend = Host { memory: &port.memory, parallel: &Serial, inline_values: true };
-    Bench::of_poll(port, backend, 6_000).run_awaited(node)
+    SmallOps::of_poll(port, backend, 6_000).run_awaited(node)
 }
 
 /// What a waker of this value sees as it is woken: how much is queued, and how many errors are in
@@ -255,7 +253,7 @@ fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
     let port = port();
     let hurries = |what: &str| {
         assert!(port.is_in_hurry(), "{what}");
-        drop(port.take_news());
+        drop(port.take_queued());
         assert!(!port.is_in_hurry(), "after {what}");
     };
     let small = || node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
@@ -266,7 +264,7 @@ fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
     let _marker = port.enqueue_marker(Location::caller());
     hurries("a marker");
     let awaited = small();
-    port.look_soon(awaited.link());
+    port.schedule_awaited(awaited.link());
     hurries("what is awaited and no poll could run");
 }
 
@@ -279,7 +277,7 @@ fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile(
     let right = large(port, &[], 1);
     let own = engine.clone();
     let left = small(port, move || {
-        look_at_all(&mut own.lock().unwrap(), port);
+        visit_all(&mut own.lock().unwrap(), port);
         Ok(())
     });
     // `right` has other elements than `left` only in their number: of these, one.
@@ -293,10 +291,10 @@ fn what_a_poll_gives_back_is_looked_at_again_where_the_engine_came_by_meanwhile(
     // The engine comes to all but the two that the poll has claimed.
     assert!(!run(port, &mut sum, true), "an operand is not there");
     let mut engine = engine.lock().unwrap();
-    look_at_all(&mut engine, port);
+    visit_all(&mut engine, port);
     drive(&mut engine);
     assert!(sum.completion.state().is_complete(), "nobody looked at what was given back");
-    look_at_all(&mut engine, port);
+    visit_all(&mut engine, port);
     assert!(engine.is_idle());
 }
 
@@ -316,22 +314,22 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     let marker = port.enqueue_marker(Location::caller());
     let root = large(port, &[], 1);
     let awaited = large(port, &[&root], 2);
-    port.look_soon(awaited.link());
-    assert!(port.has_news());
+    port.schedule_awaited(awaited.link());
+    assert!(port.has_queued());
     for node in port.take_awaited() {
-        match machine.look_early(node) {
-            Look::New(node) => machine.enter(node, 0, &mut |_| false),
-            Look::Settled => panic!("it is new"),
+        match machine.visit_early(node) {
+            Visit::New(node) => machine.enter(node, 0, &mut |_| false),
+            Visit::Settled => panic!("it is new"),
         }
     }
     // With what it is made from, and before a thousand others.
     let first = machine.next(0).expect("what it is made from");
-    assert!(is_of(&first, &root) && matches!(machine.look_early(awaited.link()), Look::Settled));
+    assert!(is_of(&first, &root) && matches!(machine.visit_early(awaited.link()), Visit::Settled));
     let second = machine.next(0).expect("what is awaited");
     assert!(is_of(&second, &awaited));
     // All that came before the `waitall` is done, and these are not.
     let mut held = vec![second, first];
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     while !before.iter().all(|x| x.completion.state().is_complete()) {
         let step = machine.next(0).expect("one of those before");
         publish(&step);
@@ -340,7 +338,7 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     assert!(marker.completion.state().is_complete() && !awaited.completion.state().is_complete());
     // One that comes after waits for them.
     let later = port.enqueue_marker(Location::caller());
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     while let Some(step) = held.pop() {
         assert!(!later.completion.state().is_complete());
         publish(&step);
@@ -360,19 +358,19 @@ fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
         chain.push(large(port, &[&chain[i]], 1 + i % 2));
     }
     let last = chain.last().expect("the last one");
-    port.look_soon(last.link());
+    port.schedule_awaited(last.link());
     for node in port.take_awaited() {
-        if let Look::New(node) = machine.look_early(node) {
+        if let Visit::New(node) = machine.visit_early(node) {
             machine.enter(node, 0, &mut |_| false);
         }
     }
     let brought = chain.iter().filter(|x| x.entry().is_some()).count();
     assert!((200..300).contains(&brought), "{brought}");
     assert!(machine.next(0).is_none());
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     drive(&mut machine);
     assert!(chain.iter().all(|x| x.completion.state().is_complete()));
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     assert!(machine.is_idle());
 }
 
@@ -393,14 +391,14 @@ fn a_long_intake_is_turned_round_in_pieces_and_read_oldest_first() {
     assert!(rest.iter().all(|n| n.counts().links == 0));
 }
 
-/// Readers of one value, some of them twice, give up in any order: the books are as if they had
+/// Readers of one value, some of them twice, give up in any order: the task table is as if they had
 /// never been.
 #[test]
 fn edges_are_cut_in_any_order() {
     let port = port();
     let mut machine = machine(port);
     let x = large(port, &[], 1);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     let first = machine.next(0).expect("x");
     let y = large(port, &[&x], 1);
     let mut readers: Vec<(usize, NodeHandle)> = (0..60)
@@ -410,23 +408,23 @@ fn edges_are_cut_in_any_order() {
             _ => (i, large(port, &[&y], 2)),
         })
         .collect();
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     let skipped = AtomicUsize::new(0);
     let mut at = 7;
     while readers.len() > 2 {
         at = (at * 5 + 3) % readers.len();
         drop(readers.swap_remove(at));
-        look_at_all(&mut machine, port);
+        visit_all(&mut machine, port);
         skipped.fetch_add(1, SeqCst);
         assert_eq!(port.counters.skipped.load(SeqCst) as usize, skipped.load(SeqCst));
     }
-    // What is left runs; then nothing is in the books.
+    // What is left runs; then nothing is in the task table.
     publish(&first);
     machine.finished(first, 0);
     drive(&mut machine);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     assert!(readers.iter().all(|(_, r)| r.completion.state().is_complete()));
     drop(readers);
-    look_at_all(&mut machine, port);
+    visit_all(&mut machine, port);
     assert!(machine.is_idle());
 }

@@ -53,15 +53,15 @@ impl<K> Progress<K> {
     }
 
     /// The next steps that are needed, which may run side by side.
-    pub fn company<'a>(&mut self, call: &'a Call) -> SmallVec<[&'a PlanStep; 8]> {
+    pub fn wavefront<'a>(&mut self, call: &'a Call) -> SmallVec<[&'a PlanStep; 8]> {
         let mut steps: SmallVec<[&PlanStep; 8]> = self.step(call).into_iter().collect();
         if steps.is_empty() {
             return steps;
         }
         let mut at = self.next;
         while let Some(next) = self.needed(call, at + 1).map(|k| (k, &call.plan.steps[k]))
-            && next.1.company != 0
-            && next.1.company == steps[0].company
+            && next.1.wavefront != 0
+            && next.1.wavefront == steps[0].wavefront
         {
             at = next.0;
             steps.push(next.1);

@@ -9,14 +9,14 @@ use super::value::{Storage, Value};
 use crate::completion::{ENTERED, Phase, State};
 use crate::error::{Error, ErrorKind};
 
-/// The right to write a node that was pending and in nobody's books: nobody else writes its value,
+/// The right to write a node that was pending and in no task table: nobody else writes its value,
 /// or reads or lets go of what it is made from. To be used up; a node whose claim is only dropped
 /// never ends.
 #[must_use]
 pub(crate) struct Claim<'n>(&'n Node);
 
 impl Node {
-    /// Claims it, where it is pending and not in the engine's books.
+    /// Claims it, where it is pending and not in the engine's task table.
     pub fn claim(&self) -> Option<Claim<'_>> {
         self.completion.claim(Phase::Writing, ENTERED).then_some(Claim(self))
     }

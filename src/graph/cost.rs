@@ -1,6 +1,6 @@
 //! What an elementwise op costs, roughly: the one table.
 //!
-//! A node asks when it is made (what is small, what a poll may run, how long a step is held back),
+//! A node asks when it is made (what is small, what a poll may run, how long a step is delayed),
 //! a program when it is cut up among threads. Measured on one machine (Xeon, AVX-512, 2 GHz,
 //! arrays of 2048 elements); elsewhere only the proportions hold.
 

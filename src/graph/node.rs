@@ -12,7 +12,7 @@ use super::operation::Meta;
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
 use crate::alive::{Alive, NODES};
-use crate::completion::{Completion, LOOKED_AT, Phase, QUEUED};
+use crate::completion::{Completion, Phase, QUEUED, VISITED};
 use crate::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
@@ -34,7 +34,7 @@ pub(crate) trait Home: Sync {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// Rough time on one thread of a CPU: enough to tell what is worth a thread, a hold-back or a
+/// Rough time on one thread of a CPU: enough to tell what is worth a thread, a fusion delay or a
 /// hand-over. Of an elementwise op by the table, as if all lay in the caches: what is moved is
 /// known once it is known what it fuses with.
 ///
@@ -99,7 +99,7 @@ fn floor_ns(inputs: &[Link<Node>], shape: &Shape) -> u64 {
 /// Few inputs lie in the node.
 pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 
-/// No entry in the engine's books.
+/// No entry in the engine's task table.
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
 
 /// In this order in memory: the counts of the owner and what only the engine and the caller look at
@@ -112,8 +112,8 @@ pub(crate) struct Node {
     pub next: AtomicPtr<Inner<Node>>,
     pub home: &'static dyn Home,
     pub at: &'static Location<'static>,
-    /// The engine's note: where it stands in its books. Only who holds the device's desk reads or
-    /// writes it.
+    /// The engine's note: where it stands in its task table. Only who holds the device's scheduler
+    /// reads or writes it.
     pub entry: AtomicU32,
     /// Estimated time on one thread of a CPU, in nanoseconds.
     pub cost_ns: u32,
@@ -128,8 +128,8 @@ pub(crate) struct Node {
 }
 
 // SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
-// claimer, or the engine in its books while nobody has claimed it) and emptied once, by the holder
-// of the right to write; see `inputs` and `let_go`.
+// claimer, or the engine in its task table while nobody has claimed it) and emptied once, by the
+// holder of the right to write; see `inputs` and `let_go`.
 unsafe impl Sync for Node {}
 // SAFETY: as above; links may be dropped on any thread.
 unsafe impl Send for Node {}
@@ -206,8 +206,8 @@ impl Node {
     ///
     /// # Safety
     /// The caller may take the node up: it holds the claim, or it is the engine and the node is
-    /// pending in its books, or the node is a pending temporary that only a node claimed by the
-    /// caller can reach. In each case nobody else lets the inputs go meanwhile.
+    /// pending in its task table, or the node is a pending temporary that only a node claimed by
+    /// the caller can reach. In each case nobody else lets the inputs go meanwhile.
     pub unsafe fn inputs(&self) -> &[Link<Node>] {
         // SAFETY: the caller's promise.
         self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
@@ -271,8 +271,8 @@ impl Node {
         input: impl Fn(usize) -> Result<&'v Value, &'v Error>,
     ) -> Option<Value> {
         match self.op {
-            Op::Gate(Otherwise::Number(number)) => Some(self.constant(number)),
-            Op::Gate(Otherwise::Second) if (2..inputs).any(|i| input(i).is_err()) => {
+            Op::Predicated(Otherwise::Number(number)) => Some(self.constant(number)),
+            Op::Predicated(Otherwise::Second) if (2..inputs).any(|i| input(i).is_err()) => {
                 input(1).ok().cloned()
             }
             _ => None,
@@ -331,7 +331,7 @@ pub(crate) fn readers(link: &NodeLink) -> Counts {
     // First the counts: each flag goes before its link does.
     let counts = link.counts();
     let state = link.completion.state();
-    let looks = state.has(QUEUED) as u32 + state.has(LOOKED_AT) as u32;
+    let looks = state.has(QUEUED) as u32 + state.has(VISITED) as u32;
     Counts { links: counts.links.saturating_sub(looks), ..counts }
 }
 
@@ -384,5 +384,5 @@ fn release(link: NodeLink) {
 
 /// Handle on a node, as users hold it.
 pub(crate) type NodeHandle = Handle<Node>;
-/// Link to a node, as queue, books and edges hold it.
+/// Link to a node, as the intake, the task table and edges hold it.
 pub(crate) type NodeLink = Link<Node>;

@@ -2,11 +2,11 @@
 //! last.
 //!
 //! The nodes are a trace: they say what is asked and are never computed themselves. What follows is
-//! known, so nothing is held back and nothing depends on timing: groups grow over all of it,
+//! known, so nothing is delayed and nothing depends on timing: groups grow over all of it,
 //! and the last reader of each value is the last reader there is. A plan knows neither values nor
 //! devices, and can be run any number of times.
 
-mod beside;
+mod wavefront;
 
 use super::claim::Traced;
 use super::fuse::Group;
@@ -41,7 +41,7 @@ pub(crate) struct PlanStep {
     pub draws: SmallVec<[(u8, u32); 1]>,
     /// Neighbours of one number, if it is not 0, may run side by side. They write over nothing
     /// that they read.
-    pub company: u32,
+    pub wavefront: u32,
     /// Its place in the plan.
     pub number: usize,
 }
@@ -199,7 +199,7 @@ pub(crate) fn plan(
             ends,
             serves: 0,
             draws,
-            company: 0,
+            wavefront: 0,
             number: 0,
         });
     }

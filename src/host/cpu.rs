@@ -1,6 +1,6 @@
 //! The CPU as a device: its options, and how it is opened.
 
-use super::runner::{CpuRunner, Manner};
+use super::runner::{CpuRunner, RunnerOptions};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
 use crate::engine::pressure::QueueLimits;
@@ -23,7 +23,7 @@ pub struct CpuOptions {
     nice: i32,
     spread: bool,
     linger: Duration,
-    hold_back: Duration,
+    fusion_delay: Duration,
     watchdog: Option<Duration>,
     bytes_max: usize,
     in_flight_ops: usize,
@@ -44,7 +44,7 @@ impl Default for CpuOptions {
             nice: 8,
             spread: true,
             linger: Duration::from_micros(100),
-            hold_back: Duration::from_micros(50),
+            fusion_delay: Duration::from_micros(50),
             watchdog: None,
             bytes_max: usize::MAX,
             in_flight_ops: 64,
@@ -73,9 +73,9 @@ options! { CpuOptions;
     /// How long an idle thread stays awake; 100 us by default. Ten times as long while a call of a
     /// region runs.
     linger: Duration;
-    /// Longest time that a step is held back in the hope of fusing with what follows; 50 us by
+    /// Longest time that a step is delayed in the hope of fusing with what follows; 50 us by
     /// default, and never more than 2 % of its own estimated time. Zero switches it off.
-    hold_back: Duration;
+    fusion_delay: Duration;
     /// A step that runs longer than this ends the device with an error; off by default.
     watchdog: Option<Duration>;
     /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
@@ -112,7 +112,7 @@ impl CpuOptions {
 /// Opens one. Its threads start with the first op.
 pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
     let memory = Memory::new(options.bytes_max);
-    let manner = Manner {
+    let runner_options = RunnerOptions {
         threads: options.threads,
         nice: options.nice,
         spread: options.spread,
@@ -129,7 +129,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
             depth_max: 1,
             ops_max: options.in_flight_ops.max(1),
             bytes_max: options.in_flight_bytes,
-            hold_max_ns: nanos(options.hold_back),
+            fusion_delay_max_ns: nanos(options.fusion_delay),
             ahead: false,
             epilogues: true,
         },
@@ -138,7 +138,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
             bytes_max: options.queue_bytes,
             permits_max: options.permits.max(1),
         },
-        runner: Box::new(CpuRunner::new(manner, memory.clone())),
+        runner: Box::new(CpuRunner::new(runner_options, memory.clone())),
         memory,
         seed: options.seed,
     })

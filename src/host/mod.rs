@@ -1,14 +1,14 @@
 //! The host: a device whose values lie in this machine's memory.
 //!
-//! Its workers, which are the engine there, their crew, one step, and its kernels. The simulated
-//! device is the host under a seed.
+//! Its workers, which are the engine there, their thread pool, one step, and its kernels. The
+//! simulated device is the host under a seed.
 
 pub(crate) mod cpu;
-pub(crate) mod crew;
-mod errands;
 pub(crate) mod kernels;
 pub(crate) mod runner;
 pub(crate) mod simulated;
 pub(crate) mod simulation;
 pub(crate) mod step;
+pub(crate) mod thread_pool;
 pub(crate) mod threads;
+mod wake_queue;

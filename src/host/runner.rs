@@ -8,37 +8,37 @@
 //! with the first op and run at a lower priority than the executor's, so that a heartbeat beside
 //! them is not late.
 
-mod away;
 mod idle;
-mod stand_in;
+mod replacement;
+mod user_code;
 
-use crate::engine::desk::{Desk, LOOKS_AT_ONCE};
-use crate::engine::port::{InBooks, Port, Runner};
+use crate::engine::port::{Port, Runner, TableSize};
 use crate::engine::run;
-use crate::engine::small::Bench;
+use crate::engine::scheduler::{Scheduler, VISITS_AT_ONCE};
+use crate::engine::small::SmallOps;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
 use crate::guard::{self, Later, Woken, caught};
-use crate::host::crew::Crew;
-use crate::host::errands::Errands;
 use crate::host::step::Host;
+use crate::host::thread_pool::ThreadPool;
 use crate::host::threads::{self, Place, Threads, lower_priority};
+use crate::host::wake_queue::WakeQueues;
 use crate::memory::Memory;
 use crate::options::nanos;
 use crate::sync::clock::{self, Instant};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::{Mutex, lock, threads as door};
 use crate::view::Serial;
-use away::{Away, is_replaced};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use user_code::{UserCode, is_replaced};
 
 /// How the workers behave.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct RunnerOptions {
     pub threads: usize,
     /// Added to the nice value of compute threads; 0 leaves their priority alone.
     pub nice: i32,
@@ -53,51 +53,51 @@ pub(crate) struct Manner {
 }
 
 /// What the lock guards.
-struct Books {
-    desk: Desk,
+struct Queues {
+    scheduler: Scheduler,
     /// What is submitted and has not begun. Each can run at once, on any thread.
     steps: VecDeque<Step>,
 }
 
 struct Shared {
     port: &'static Port,
-    manner: Manner,
-    books: Mutex<Books>,
-    crew: Crew,
+    options: RunnerOptions,
+    queues: Mutex<Queues>,
+    thread_pool: ThreadPool,
     memory: Arc<Memory>,
     /// Steps that wait for a thread.
     runnable: AtomicUsize,
-    /// Deadline of what is held back; u64::MAX for none.
+    /// Deadline of what is delayed; u64::MAX for none.
     deadline: AtomicU64,
     /// When each worker's step began, in nanoseconds since `epoch`, plus one; 0 while it has none.
     began: Vec<AtomicU64>,
     epoch: Instant,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
-    errands: Arc<Errands>,
-    away: Arc<Away>,
+    wake_queues: Arc<WakeQueues>,
+    user_code: Arc<UserCode>,
     own: Weak<Shared>,
 }
 
 /// Owner of a CPU device's threads.
 pub(crate) struct CpuRunner {
-    manner: Manner,
+    options: RunnerOptions,
     memory: Arc<Memory>,
     threads: Arc<Threads>,
-    errands: Arc<Errands>,
-    away: Arc<Away>,
+    wake_queues: Arc<WakeQueues>,
+    user_code: Arc<UserCode>,
     abandoned: Arc<AtomicBool>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
 impl CpuRunner {
-    pub fn new(manner: Manner, memory: Arc<Memory>) -> CpuRunner {
+    pub fn new(options: RunnerOptions, memory: Arc<Memory>) -> CpuRunner {
         CpuRunner {
-            manner,
+            options,
             memory,
             threads: Arc::new(Threads::default()),
-            errands: Arc::new(Errands::new(manner.threads)),
-            away: Arc::new(Away::new(manner.threads)),
+            wake_queues: Arc::new(WakeQueues::new(options.threads)),
+            user_code: Arc::new(UserCode::new(options.threads)),
             abandoned: Arc::new(AtomicBool::new(false)),
             shared: Mutex::new(None),
         }
@@ -111,12 +111,12 @@ impl Runner for CpuRunner {
 
     fn start(&self, port: &'static Port) {
         if self.threads.running.load(SeqCst) > 0 {
-            // All are at work, and look at the intake when they are through: where one is away,
-            // another stands in.
-            if self.away.is_any()
+            // All are at work, and look at the intake when they are through: where one is inside
+            // user code, another replaces it.
+            if self.user_code.is_any()
                 && let Some(shared) = &*lock(&self.shared)
             {
-                shared.look_after();
+                shared.watch_user_code();
             }
             return;
         }
@@ -130,9 +130,12 @@ impl Runner for CpuRunner {
                 let weak = own.clone();
                 Shared {
                     port,
-                    manner: self.manner,
-                    books: Mutex::new(Books { desk: Desk::new(port), steps: VecDeque::new() }),
-                    crew: Crew::new(self.manner.threads, move || {
+                    options: self.options,
+                    queues: Mutex::new(Queues {
+                        scheduler: Scheduler::new(port),
+                        steps: VecDeque::new(),
+                    }),
+                    thread_pool: ThreadPool::new(self.options.threads, move || {
                         if let Some(shared) = weak.upgrade() {
                             shared.call_help();
                         }
@@ -140,12 +143,12 @@ impl Runner for CpuRunner {
                     memory: self.memory.clone(),
                     runnable: AtomicUsize::new(0),
                     deadline: AtomicU64::new(u64::MAX),
-                    began: (0..self.manner.threads).map(|_| AtomicU64::new(0)).collect(),
+                    began: (0..self.options.threads).map(|_| AtomicU64::new(0)).collect(),
                     epoch: Instant::now(),
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
-                    errands: self.errands.clone(),
-                    away: self.away.clone(),
+                    wake_queues: self.wake_queues.clone(),
+                    user_code: self.user_code.clone(),
                     own: own.clone(),
                 }
             })
@@ -153,8 +156,8 @@ impl Runner for CpuRunner {
         let shared = shared.clone();
         let mut list = lock(&self.threads.list);
         list.clear();
-        self.threads.running.store(self.manner.threads, SeqCst);
-        for worker in 0..self.manner.threads {
+        self.threads.running.store(self.options.threads, SeqCst);
+        for worker in 0..self.options.threads {
             let shared = shared.clone();
             let name = format!("futensor-{}-{worker}", port.name);
             match door::start(name, move || shared.live(worker)) {
@@ -170,7 +173,7 @@ impl Runner for CpuRunner {
             port.end(ErrorKind::DeviceLost, "no compute thread could be started");
             shared.refuse_all();
         }
-        if let (Some(limit), 1..) = (self.manner.watchdog, self.threads.running.load(SeqCst)) {
+        if let (Some(limit), 1..) = (self.options.watchdog, self.threads.running.load(SeqCst)) {
             let shared = shared.clone();
             let name = format!("futensor-{}-watchdog", port.name);
             // Without the thread there is no watchdog, and nothing else changes.
@@ -185,16 +188,18 @@ impl Runner for CpuRunner {
 
     fn run_inline(&self, port: &'static Port, node: &mut NodeHandle, limit_ns: u32) -> bool {
         let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        Bench::of_poll(port, backend, limit_ns).run_awaited(node)
+        SmallOps::of_poll(port, backend, limit_ns).run_awaited(node)
     }
 
     fn awaits(&self) {
-        self.errands.awaits_on(threads::core());
+        self.wake_queues.awaits_on(threads::core());
     }
 
-    fn in_books(&self) -> InBooks {
+    fn table_size(&self) -> TableSize {
         let shared = lock(&self.shared).clone();
-        shared.map_or_else(InBooks::default, |shared| lock(&shared.books).desk.machine.in_books())
+        shared.map_or_else(TableSize::default, |shared| {
+            lock(&shared.queues).scheduler.machine.table_size()
+        })
     }
 
     fn trim(&self) -> usize {
@@ -220,25 +225,25 @@ impl Shared {
     }
 
     /// A worker's thread. Kernels' panics end with their value; one in the engine itself would
-    /// leave its books in doubt, so it ends the device, and every await with it.
+    /// leave its task table broken, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
-        lower_priority(self.manner.nice);
-        let place = self.manner.spread.then(Place::here).flatten().map(Arc::new);
+        lower_priority(self.options.nice);
+        let place = self.options.spread.then(Place::here).flatten().map(Arc::new);
         self.threads.have_place(me, place.clone());
         while let Err(words) = caught(|| self.work(me, place.as_deref())) {
             self.port.end(
                 ErrorKind::DeviceLost,
                 format!("the device is lost: its engine panicked: {words}"),
             );
-            self.end(&mut guard::lock(&self.books));
+            self.end(&mut guard::lock(&self.queues));
         }
         self.threads.lose_place(me, place);
     }
 
-    /// Ends everything in the books.
-    fn end(&self, books: &mut Books) {
-        books.desk.end();
-        books.steps.clear();
+    /// Ends everything in the task table.
+    fn end(&self, queues: &mut Queues) {
+        queues.scheduler.end();
+        queues.steps.clear();
         self.runnable.store(0, SeqCst);
     }
 
@@ -250,7 +255,7 @@ impl Shared {
         let mut by_polls = 0;
         let later = Later::begin();
         while !is_replaced() {
-            let (did, step) = self.at_desk(me, came, ran.take());
+            let (did, step) = self.visit_scheduler(me, came, ran.take());
             came = step.is_some();
             if let Some(step) = step {
                 ran = self.run(me, step);
@@ -264,8 +269,8 @@ impl Shared {
                 if let Some(step) = ran.take() {
                     self.tell_end(step);
                 }
-                self.errands.busy(me);
-                self.call_away(me, || later.let_go());
+                self.wake_queues.busy(me);
+                self.call_user_code(me, || later.let_go());
             }
             if came || is_replaced() {
                 last = Instant::now();
@@ -274,18 +279,18 @@ impl Shared {
             // Who has looked at something goes on to `idle` all the same: taking each node as it
             // comes would have this core and the caller's fight for it, and for the head of the
             // intake.
-            if self.crew.help(me) {
+            if self.thread_pool.help(me) {
                 last = Instant::now();
                 continue;
             }
             if did {
                 last = Instant::now();
             }
-            let idle = self.errands.idle(me, threads::core());
+            let idle = self.wake_queues.idle(me, threads::core());
             let found = self.idle(me, &idle, &mut last, &mut by_polls);
             if let Some(wakers) = idle.end() {
                 // As in `wake`. What they drop goes on the next round.
-                self.call_away(me, || drop(wakers));
+                self.call_user_code(me, || drop(wakers));
                 continue;
             }
             if !found && !self.sleep(me) {
@@ -294,7 +299,7 @@ impl Shared {
             if let Some(place) = place {
                 place.go_anywhere();
             }
-            if last.elapsed() > self.manner.linger {
+            if last.elapsed() > self.options.linger {
                 // It slept: it is awake for a reason.
                 last = Instant::now();
             }
@@ -305,12 +310,12 @@ impl Shared {
     /// end has been told.
     fn run(&self, me: usize, mut step: Step) -> Option<Step> {
         self.hand_over(me);
-        self.errands.busy(me);
+        self.wake_queues.busy(me);
         self.began[me].store(self.now() + 1, Relaxed);
-        let crew = self.crew.member(me);
-        let host = Host { memory: &self.memory, parallel: &crew, inline_values: true };
+        let member = self.thread_pool.member(me);
+        let host = Host { memory: &self.memory, parallel: &member, inline_values: true };
         let (results, began) = match step.is_call() {
-            true => self.crew.in_a_row(|| run::compute_step(&step, self.port, host)),
+            true => self.thread_pool.in_a_row(|| run::compute_step(&step, self.port, host)),
             false => run::compute_step(&step, self.port, host),
         };
         let woken = Woken::begin();
@@ -328,14 +333,14 @@ impl Shared {
         step
     }
 
-    /// Tells the books of a step's end, apart from a visit for more, and puts on offer what it lets
-    /// go on.
+    /// Tells the task table of a step's end, apart from a visit for more, and puts on offer what it
+    /// lets go on.
     fn tell_end(&self, step: Step) {
-        let mut books = guard::lock(&self.books);
+        let mut queues = guard::lock(&self.queues);
         let now = self.now();
-        books.desk.machine.finished(step, now);
-        self.offer(&mut books, now);
-        self.put_off(&books);
+        queues.scheduler.machine.finished(step, now);
+        self.offer(&mut queues, now);
+        self.put_off(&queues);
     }
 
     /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to
@@ -343,7 +348,7 @@ impl Shared {
     fn wake(&self, me: usize, woken: Woken) {
         let wakers = woken.end();
         if !wakers.is_empty() {
-            self.call_away(me, || self.errands.wake(me, threads::core, wakers));
+            self.call_user_code(me, || self.wake_queues.wake(me, threads::core, wakers));
         }
     }
 
@@ -352,11 +357,11 @@ impl Shared {
         let attendance = &self.port.attendance;
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
-            || left && (self.port.has_news() || self.deadline.load(Relaxed) != u64::MAX);
+            || left && (self.port.has_queued() || self.deadline.load(Relaxed) != u64::MAX);
         if more {
             match attendance.unpark_any() {
                 Some(other) => self.threads.wake_apart(other),
-                None if self.away.is_any() => self.look_after(),
+                None if self.user_code.is_any() => self.watch_user_code(),
                 None => {}
             }
         }
@@ -366,60 +371,61 @@ impl Shared {
     /// has to come by, attending or not: its end may let others begin. Who `ran` one tells of its
     /// end and takes another in one visit: between two, another worker would take what follows, and
     /// fetch from this one's cache what it reads.
-    fn at_desk(&self, me: usize, has_run: bool, ran: Option<Step>) -> (bool, Option<Step>) {
+    fn visit_scheduler(&self, me: usize, has_run: bool, ran: Option<Step>) -> (bool, Option<Step>) {
         let attends = self.port.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
         if !has_run && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
         let woken = Woken::begin();
-        let mut books = guard::lock(&self.books);
+        let mut queues = guard::lock(&self.queues);
         let mut did = ran.is_some();
         if let Some(step) = ran {
-            books.desk.machine.finished(step, self.now());
+            queues.scheduler.machine.finished(step, self.now());
         }
         if attends {
-            did |= self.conduct(&mut books);
+            did |= self.visit_queued(&mut queues);
         }
         let now = self.now();
-        books.desk.machine.tick(now);
-        self.offer(&mut books, now);
+        queues.scheduler.machine.tick(now);
+        self.offer(&mut queues, now);
         // A waker may wait for the very step that this one would take: then others can have it.
-        let step = if woken.has_some() { None } else { self.take(&mut books) };
-        self.put_off(&books);
-        drop(books);
+        let step = if woken.has_some() { None } else { self.take(&mut queues) };
+        self.put_off(&queues);
+        drop(queues);
         self.wake(me, woken);
         (did, step)
     }
 
     /// Looks at a bounded number of nodes; runs the small ones.
-    fn conduct(&self, books: &mut Books) -> bool {
+    fn visit_queued(&self, queues: &mut Queues) -> bool {
         let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
-        let mut bench = Bench::new(self.port, backend, self.manner.small_ns);
-        let did = books.desk.conduct(self.port, LOOKS_AT_ONCE, || self.now(), &mut bench);
-        if books.desk.machine.is_ended() {
-            self.end(books);
+        let mut small = SmallOps::new(self.port, backend, self.options.small_ns);
+        let did =
+            queues.scheduler.visit_queued(self.port, VISITS_AT_ONCE, || self.now(), &mut small);
+        if queues.scheduler.machine.is_ended() {
+            self.end(queues);
         }
         did
     }
 
-    /// When what is held back is due; what is left of a batch at once, whoever comes to attend.
-    fn put_off(&self, books: &Books) {
-        let left_over = (!books.desk.is_clear()).then_some(0);
+    /// When what is delayed is due; what is left of a batch at once, whoever comes to attend.
+    fn put_off(&self, queues: &Queues) {
+        let left_over = (!queues.scheduler.is_clear()).then_some(0);
         self.deadline
-            .store(left_over.or(books.desk.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
+            .store(left_over.or(queues.scheduler.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
     }
 
     /// A step, and word to the others of how many there are besides.
-    fn take(&self, books: &mut Books) -> Option<Step> {
-        let step = books.steps.pop_front();
-        self.runnable.store(books.steps.len(), SeqCst);
+    fn take(&self, queues: &mut Queues) -> Option<Step> {
+        let step = queues.steps.pop_front();
+        self.runnable.store(queues.steps.len(), SeqCst);
         step
     }
 
     /// Makes steps of all that is ready, for whoever is free.
-    fn offer(&self, books: &mut Books, now: u64) {
-        while let Some(mut step) = books.desk.machine.next(now) {
+    fn offer(&self, queues: &mut Queues, now: u64) {
+        while let Some(mut step) = queues.scheduler.machine.next(now) {
             if step.is_without_kernel() {
                 // It takes less than to hand it to another thread, which would have to wake.
                 run::run(
@@ -427,18 +433,18 @@ impl Shared {
                     self.port,
                     Host { memory: &self.memory, parallel: &Serial, inline_values: true },
                 );
-                books.desk.machine.finished(step, now);
+                queues.scheduler.machine.finished(step, now);
             } else {
-                books.steps.push_back(step);
+                queues.steps.push_back(step);
             }
         }
-        self.runnable.store(books.steps.len(), SeqCst);
+        self.runnable.store(queues.steps.len(), SeqCst);
     }
 
     /// After the end: fails whatever is in the intake.
     fn refuse_all(&self) {
-        let mut books = guard::lock(&self.books);
-        while self.conduct(&mut books) {}
+        let mut queues = guard::lock(&self.queues);
+        while self.visit_queued(&mut queues) {}
     }
 
     /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited
@@ -458,11 +464,11 @@ impl Shared {
                     format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
                 self.port.end(ErrorKind::DeviceLost, text);
                 let later = Later::begin();
-                self.end(&mut guard::lock(&self.books));
+                self.end(&mut guard::lock(&self.queues));
                 self.refuse_all();
                 // Every worker may be stuck: from now on this thread refuses what comes in.
                 loop {
-                    if self.port.has_news() {
+                    if self.port.has_queued() {
                         self.refuse_all();
                     }
                     later.let_go();

@@ -100,7 +100,7 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
             depth_max: 4,
             ops_max: options.in_flight_ops.max(1),
             bytes_max: usize::MAX,
-            hold_max_ns: 50_000,
+            fusion_delay_max_ns: 50_000,
             ahead: true,
             epilogues: true,
         },

@@ -6,10 +6,10 @@
 //! for random numbers. Tests drive it by hand, or leave it to a thread of its own.
 
 use crate::backend::Results;
-use crate::engine::desk::Desk;
-use crate::engine::port::{InBooks, Port, Runner};
+use crate::engine::port::{Port, Runner, TableSize};
 use crate::engine::run;
-use crate::engine::small::Bench;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::small::SmallOps;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::guard::{self, caught};
@@ -45,7 +45,7 @@ pub(crate) struct Script {
 }
 
 struct World {
-    desk: Desk,
+    scheduler: Scheduler,
     port: &'static Port,
     streams: Vec<VecDeque<Step>>,
     reached: Vec<u64>,
@@ -66,7 +66,7 @@ pub(crate) struct SimRunner {
 
 /// What can happen next.
 enum Event {
-    Look,
+    Visit,
     Run(usize),
     Tick(u64),
     Expire(u64),
@@ -100,7 +100,7 @@ impl SimRunner {
     fn go_on(&self, port: &'static Port) -> bool {
         let mut slot = guard::lock(&self.world);
         let world = slot.get_or_insert_with(|| World {
-            desk: Desk::new(port),
+            scheduler: Scheduler::new(port),
             port,
             streams: (0..port.limits.all_streams()).map(|_| VecDeque::new()).collect(),
             reached: vec![0; port.limits.all_streams() as usize],
@@ -110,8 +110,8 @@ impl SimRunner {
             begun: 0,
         });
         let mut events = Vec::new();
-        if !world.desk.is_clear() || port.has_news() {
-            events.push(Event::Look);
+        if !world.scheduler.is_clear() || port.has_queued() {
+            events.push(Event::Visit);
         }
         let runs = |&s: &usize| {
             let ready = |step: &Step| {
@@ -123,7 +123,7 @@ impl SimRunner {
         let urgent = (port.limits.streams as usize..world.streams.len()).find(runs);
         let all = urgent.unwrap_or(0)..world.streams.len();
         events.extend(all.filter(runs).map(Event::Run));
-        if let Some(deadline) = world.desk.machine.deadline() {
+        if let Some(deadline) = world.scheduler.machine.deadline() {
             events.push(Event::Tick(deadline));
         }
         if events.is_empty() {
@@ -140,11 +140,11 @@ impl SimRunner {
         }
         let chosen = (world.next_random() % events.len() as u64) as usize;
         match events.swap_remove(chosen) {
-            Event::Look => self.look(world),
+            Event::Visit => self.visit(world),
             Event::Run(stream) => self.run(world, stream),
             Event::Tick(to) => {
                 world.clock = world.clock.max(to);
-                world.desk.machine.tick(world.clock);
+                world.scheduler.machine.tick(world.clock);
             }
             Event::Expire(to) => {
                 world.clock = world.clock.max(to);
@@ -156,7 +156,7 @@ impl SimRunner {
             }
         }
         let now = world.clock;
-        while let Some(step) = world.desk.machine.next(now) {
+        while let Some(step) = world.scheduler.machine.next(now) {
             world.streams[step.at.stream as usize].push_back(step);
         }
         true
@@ -166,12 +166,12 @@ impl SimRunner {
         Host { memory: &self.memory, parallel: &Serial, inline_values: false }
     }
 
-    fn look(&self, world: &mut World) {
+    fn visit(&self, world: &mut World) {
         let count = 1 + world.next_random() % 4;
         let limit_ns = if self.script.small { 2_000 } else { 0 };
-        let mut bench = Bench::new(world.port, self.host(), limit_ns);
-        world.desk.conduct(world.port, count as usize, || world.clock, &mut bench);
-        if world.desk.machine.is_ended() {
+        let mut small = SmallOps::new(world.port, self.host(), limit_ns);
+        world.scheduler.visit_queued(world.port, count as usize, || world.clock, &mut small);
+        if world.scheduler.machine.is_ended() {
             world.end();
         }
     }
@@ -207,11 +207,11 @@ impl SimRunner {
         world.reached[stream] = step.at.point;
         world.clock += step.cost_ns;
         let now = world.clock;
-        world.desk.machine.finished(step, now);
+        world.scheduler.machine.finished(step, now);
     }
 
-    /// A step for the thread of its own. A panic of the engine's leaves its books in doubt: it ends
-    /// the device, and every await with it.
+    /// A step for the thread of its own. A panic of the engine's leaves its task table in doubt: it
+    /// ends the device, and every await with it.
     fn step_or_lose(&self, port: &'static Port) -> bool {
         caught(|| self.step(port)).unwrap_or_else(|words| {
             port.end(
@@ -253,7 +253,7 @@ impl World {
     }
 
     fn end(&mut self) {
-        self.desk.end();
+        self.scheduler.end();
         self.streams.iter_mut().for_each(VecDeque::clear);
         // A real device's stuck thread would keep its step; here it goes.
         self.stuck.iter_mut().for_each(|s| *s = None);
@@ -292,9 +292,9 @@ impl Runner for SimRunner {
         true
     }
 
-    fn in_books(&self) -> InBooks {
+    fn table_size(&self) -> TableSize {
         let world = lock(&self.world);
-        world.as_ref().map_or_else(InBooks::default, |world| world.desk.machine.in_books())
+        world.as_ref().map_or_else(TableSize::default, |world| world.scheduler.machine.table_size())
     }
 
     fn trim(&self) -> usize {

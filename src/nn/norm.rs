@@ -237,9 +237,9 @@ impl Module for BatchNorm {
             let at = Location::caller();
             let (batch_mean, batch_var) = (batch_mean.stop_gradient(), batch_var.stop_gradient());
             let there = build::all_there(&[batch_mean.clone(), batch_var.clone()], &x.device(), at);
-            let whole = build::gate_or(false, &there, &[], at);
+            let whole = build::predicated_or(false, &there, &[], at);
             let blend = |running: &Parameter, new: TensorFuture| {
-                let new = build::gate_or(0, &new, &[&whole], at).to_dtype(DType::F32);
+                let new = build::predicated_or(0, &new, &[&whole], at).to_dtype(DType::F32);
                 running.update(|old| {
                     let old = old.to_dtype(DType::F32);
                     build::choose(

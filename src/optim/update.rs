@@ -4,12 +4,12 @@
 //! the decision is a value like any other: true once all gradients are there, false where one has
 //! failed. Each new value is chosen by it.
 //!
-//! The decision is a *gate* (`Op::Gate`), the one op that takes failed operands. Parameters,
-//! moments and counts are chosen by it in the pass that computes them, so that the old one's memory
-//! is written over as before. A device that runs ahead of its kernels puts a gate off while an
-//! operand may yet fail; inside a region it does not, and an index out of range fails what is made
-//! from it. Memory that the choice itself cannot have fails that one value: to keep the old one
-//! would take a second of each.
+//! The decision is a *predicate*, and each new value is *predicated* on it (`Op::Predicated`, the
+//! one op that takes failed operands). Parameters, moments and counts are chosen by it in the pass
+//! that computes them, so that the old one's memory is written over as before. A device that runs
+//! ahead of its kernels puts a predicated value off while an operand may yet fail; inside a region
+//! it does not, and an index out of range fails what is made from it. Memory that the choice itself
+//! cannot have fails that one value: to keep the old one would take a second of each.
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
@@ -94,8 +94,8 @@ impl Step {
     }
 
     /// This value, which fails where the step does.
-    pub(crate) fn gate(&self, x: &TensorFuture, at: At) -> TensorFuture {
-        build::gate(x, &[self.0.to_device(&x.device())], at)
+    pub(crate) fn predicated(&self, x: &TensorFuture, at: At) -> TensorFuture {
+        build::predicated(x, &[self.0.to_device(&x.device())], at)
     }
 }
 
@@ -186,7 +186,7 @@ impl Update {
         let at = build::seen(Location::caller());
         check(name, parameters, gradients, at).map_err(|error| refused(parameters, error, at))?;
         let (step, devices) = Step::of(gradients.iter().flatten(), at);
-        let whole = build::gate_or(false, &step.0, &[], at);
+        let whole = build::predicated_or(false, &step.0, &[], at);
         let whole = devices.iter().map(|device| whole.to_device(device)).collect();
         Ok(Update { whole, step, at })
     }
@@ -211,13 +211,13 @@ impl Update {
     /// One of the step's gradients, off the tape; zeros where it has failed.
     pub fn gradient(&self, gradient: &TensorFuture) -> TensorFuture {
         // After the decision: what follows finds it there, and fuses with the choice.
-        build::gate_or(0, &gradient.stop_gradient(), &[&self.whole(gradient)], self.at)
+        build::predicated_or(0, &gradient.stop_gradient(), &[&self.whole(gradient)], self.at)
     }
 
     /// A parameter's value off the tape, or another one that is to be replaced, once the decision
     /// is there: what is made from it alone would else be computed early, in a pass of its own.
     pub fn old(&self, value: TensorFuture) -> TensorFuture {
-        build::gate(&value.stop_gradient(), &[self.whole(&value)], self.at)
+        build::predicated(&value.stop_gradient(), &[self.whole(&value)], self.at)
     }
 
     /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was
@@ -267,7 +267,7 @@ pub(super) fn replaced(
         let mut stepped: Vec<(&Parameter, TensorFuture, TensorFuture)> = stepped.collect();
         let (step, _) = Step::of(stepped.iter().map(|(.., new)| new), at);
         for (_, old, new) in &mut stepped {
-            *new = build::gate_else(new, old, &step.0.to_device(&old.device()), at);
+            *new = build::predicated_else(new, old, &step.0.to_device(&old.device()), at);
         }
         if Parameter::exchange(&stepped) {
             return step;
@@ -287,7 +287,8 @@ pub(super) fn taken(
     let (step, _) = Step::of(new.iter().flatten().chain([&after.0]), at);
     for (parameter, new) in parameters.iter().zip(new) {
         let Some(new) = new else { continue };
-        parameter.update(|old| build::gate_else(new, &old, &step.0.to_device(&old.device()), at));
+        parameter
+            .update(|old| build::predicated_else(new, &old, &step.0.to_device(&old.device()), at));
     }
     step
 }

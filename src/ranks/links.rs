@@ -16,23 +16,23 @@ const UNREAD_MAX: usize = 16 << 20;
 pub(crate) struct Links {
     ends: Mutex<Vec<Option<(TcpStream, VecDeque<u8>)>>>,
     wanted: Mutex<Vec<(usize, String)>>,
-    bell: UnixStream,
+    wake_pipe: UnixStream,
 }
 
 impl Links {
-    /// For so many members, with what the thread hears the bell by.
+    /// For so many members, with the end of the pipe that wakes the thread.
     pub fn new(size: usize) -> io::Result<(Links, UnixStream)> {
-        let (bell, heard) = UnixStream::pair()?;
-        bell.set_nonblocking(true)?;
+        let (wake_pipe, heard) = UnixStream::pair()?;
+        wake_pipe.set_nonblocking(true)?;
         heard.set_nonblocking(true)?;
         let ends = Mutex::new((0..size).map(|_| None).collect());
-        Ok((Links { ends, wanted: Mutex::default(), bell }, heard))
+        Ok((Links { ends, wanted: Mutex::default(), wake_pipe }, heard))
     }
 
     /// Has the thread look.
     pub fn ring(&self) {
         // Where it is full, it rings already.
-        let _ = (&self.bell).write(&[1]);
+        let _ = (&self.wake_pipe).write(&[1]);
     }
 
     pub fn ask_for(&self, rank: usize, address: String) {

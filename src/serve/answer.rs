@@ -25,7 +25,7 @@ pub(super) enum End {
 }
 
 /// The batcher, as an answer knows it.
-pub(super) trait Desk: Send + Sync {
+pub(super) trait AnswerQueue: Send + Sync {
     /// Takes a request out of the queue and counts it as gone; false where its batch is on its way
     /// already.
     fn leave(&self, id: u64) -> bool;
@@ -58,7 +58,7 @@ enum Stage {
 #[must_use = "a request whose answer is dropped is withdrawn"]
 pub struct Answer {
     stage: Stage,
-    desk: Arc<dyn Desk>,
+    queue: Arc<dyn AnswerQueue>,
     came: Duration,
     at: &'static Location<'static>,
 }
@@ -67,21 +67,21 @@ impl Answer {
     pub(super) fn waiting(
         id: u64,
         seat: Arc<dyn Seat>,
-        desk: Arc<dyn Desk>,
+        queue: Arc<dyn AnswerQueue>,
         came: Duration,
         at: &'static Location<'static>,
     ) -> Answer {
-        Answer { stage: Stage::Waiting(Taken { id, seat, seen: 0 }), desk, came, at }
+        Answer { stage: Stage::Waiting(Taken { id, seat, seen: 0 }), queue, came, at }
     }
 
     pub(super) fn refused(
         reason: &str,
-        desk: Arc<dyn Desk>,
+        queue: Arc<dyn AnswerQueue>,
         came: Duration,
         at: &'static Location<'static>,
     ) -> Answer {
         let error = Error::new(ErrorKind::Refused, "batcher", reason, at);
-        Answer { stage: Stage::Refused(error), desk, came, at }
+        Answer { stage: Stage::Refused(error), queue, came, at }
     }
 
     /// The end of a request that was taken in.
@@ -91,7 +91,7 @@ impl Answer {
         {
             taken.seat.leave(result.is_ok());
         }
-        self.desk.ended(if result.is_ok() { End::Answered } else { End::Failed }, self.came);
+        self.queue.ended(if result.is_ok() { End::Answered } else { End::Failed }, self.came);
         Poll::Ready(result)
     }
 }
@@ -144,8 +144,8 @@ impl Drop for Answer {
         let stage = std::mem::replace(&mut self.stage, Stage::Over);
         if let Stage::Waiting(taken) | Stage::Row(taken, _) = &stage {
             taken.seat.leave(false);
-            if !self.desk.leave(taken.id) {
-                self.desk.ended(End::LeftRunning, self.came);
+            if !self.queue.leave(taken.id) {
+                self.queue.ended(End::LeftRunning, self.came);
             }
         }
     }

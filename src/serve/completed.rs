@@ -15,9 +15,9 @@ struct Board {
     rung: Mutex<(VecDeque<usize>, Option<Waker>)>,
 }
 
-struct Bell(usize, Arc<Board>);
+struct BoardWaker(usize, Arc<Board>);
 
-impl Wake for Bell {
+impl Wake for BoardWaker {
     fn wake(self: Arc<Self>) {
         let waker = {
             let (rung, waker) = &mut *lock(&self.1.rung);
@@ -65,7 +65,7 @@ pub fn completed(values: impl IntoIterator<Item = impl Into<TensorFuture>>) -> C
     let values: Vec<_> = values
         .into_iter()
         .enumerate()
-        .map(|(i, value)| Some((value.into(), Waker::from(Arc::new(Bell(i, board.clone()))))))
+        .map(|(i, value)| Some((value.into(), Waker::from(Arc::new(BoardWaker(i, board.clone()))))))
         .collect();
     let left = values.len();
     lock(&board.rung).0.extend(0..left);
@@ -89,8 +89,8 @@ impl Stream for Completed {
         drop(before);
         for _ in 0..count {
             let Some(i) = lock(&this.board.rung).0.pop_front() else { break };
-            let Some((value, bell)) = &mut this.values[i] else { continue };
-            if let Poll::Ready(result) = Pin::new(value).poll(&mut Context::from_waker(bell)) {
+            let Some((value, waker)) = &mut this.values[i] else { continue };
+            if let Poll::Ready(result) = Pin::new(value).poll(&mut Context::from_waker(waker)) {
                 this.values[i] = None;
                 this.left -= 1;
                 return Poll::Ready(Some((i, result)));

@@ -14,7 +14,7 @@
 //! Where every group fails, the function is at fault: it is left at that.
 
 use super::again::{self, Group, Trial};
-use super::answer::{Answer, Desk, End};
+use super::answer::{Answer, AnswerQueue, End};
 use super::options::{BatchOptions, BatchStats};
 use super::slot::{Granted, Slot};
 use super::timer::{Clock, ManualTimer, ThreadTimer};
@@ -150,7 +150,7 @@ impl<R: Send + 'static> Queue<R> {
 
     /// Has the queue looked at then.
     fn ring_at(&self, at: Duration) {
-        if self.clock.wake_at(at, Waker::from(Arc::new(Bell(self.own.clone())))) {
+        if self.clock.wake_at(at, Waker::from(Arc::new(TimerWaker(self.own.clone())))) {
             self.ring_anew(self.clock.now().0);
         }
     }
@@ -349,9 +349,9 @@ impl<R: Send + 'static> Queue<R> {
 
 /// The timer's alarm, or the end of a batch. It keeps nothing: a timer that is never moved on would
 /// keep the queue, which keeps the timer.
-struct Bell<R>(Weak<Queue<R>>);
+struct TimerWaker<R>(Weak<Queue<R>>);
 
-impl<R: Send + 'static> Wake for Bell<R> {
+impl<R: Send + 'static> Wake for TimerWaker<R> {
     fn wake(self: Arc<Self>) {
         let Some(queue) = self.0.upgrade() else { return };
         // A drop of a request may panic; the timer's thread is everybody's.
@@ -359,7 +359,7 @@ impl<R: Send + 'static> Wake for Bell<R> {
     }
 }
 
-impl<R: Send + 'static> Desk for Queue<R> {
+impl<R: Send + 'static> AnswerQueue for Queue<R> {
     fn leave(&self, id: u64) -> bool {
         let item = {
             let mut state = lock(&self.state);

@@ -3,7 +3,7 @@
 //! A batch that is not full goes out when its oldest request has waited long enough, whoever is
 //! awake then. Under tokio a reactor could say so, elsewhere there may be none; so the default is
 //! one thread of the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The
-//! thread also takes up what a finished batch lets through: the engine only rings its bell.
+//! thread also takes up what a finished batch lets through: the engine only wakes it.
 
 use crate::guard::{caught, wake_all};
 use crate::sync::lock_plain as lock;

@@ -210,7 +210,7 @@ impl Future for Shutdown {
         let port = self.0.port;
         port.end(ErrorKind::Shutdown, "the device was shut down");
         port.pressure.open_gate();
-        // What came in beside this may wait in the books for what never comes: somebody has to
+        // What came in beside this may wait in the task table for what never comes: somebody has to
         // look, to end it.
         drop(port.enqueue_marker(std::panic::Location::caller()));
         port.runner.abandon();

@@ -331,13 +331,13 @@ pub(crate) fn ask_with_scalar(
 
 /// `x`, once all of `after` is there: it fails with the first of them that does. All are on one
 /// device.
-pub(crate) fn gate(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
+pub(crate) fn predicated(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
-    apply(Op::Gate(Otherwise::Fails), &operands, || Ok(x.node.meta.clone()), at)
+    apply(Op::Predicated(Otherwise::Fails), &operands, || Ok(x.node.meta.clone()), at)
 }
 
-/// [`gate`], but that it never fails: where an operand does, it is `number` in every element.
-pub(crate) fn gate_or(
+/// [`predicated`], but that it never fails: where an operand does, it is `number` in every element.
+pub(crate) fn predicated_or(
     number: impl Into<Scalar>,
     x: &TensorFuture,
     after: &[&TensorFuture],
@@ -345,25 +345,25 @@ pub(crate) fn gate_or(
 ) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 4]> =
         std::iter::once(x).chain(after.iter().copied()).collect();
-    gate_otherwise(Otherwise::Number(number.into()), &operands, at)
+    predicated_otherwise(Otherwise::Number(number.into()), &operands, at)
 }
 
 /// `new`, but `old`, of the same shape and type, where `after` has failed. No element is touched.
-pub(crate) fn gate_else(
+pub(crate) fn predicated_else(
     new: &TensorFuture,
     old: &TensorFuture,
     after: &TensorFuture,
     at: At,
 ) -> TensorFuture {
-    gate_otherwise(Otherwise::Second, &[new, old, after], at)
+    predicated_otherwise(Otherwise::Second, &[new, old, after], at)
 }
 
-fn gate_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> TensorFuture {
+fn predicated_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> TensorFuture {
     let (at, port) = (seen(at), operands[0].port());
     let Meta { shape, dtype } = operands[0].node.meta.clone();
     // Not by `apply`: an operand that has failed by now is what this op is for.
     let inputs = operands.iter().map(|x| x.node.link()).collect();
-    let node = Node::new(Op::Gate(otherwise), inputs, shape, dtype, port, at);
+    let node = Node::new(Op::Predicated(otherwise), inputs, shape, dtype, port, at);
     TensorFuture::new(enqueue(port, node))
 }
 
@@ -371,7 +371,7 @@ fn gate_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> T
 /// does.
 pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> TensorFuture {
     let yes = create(device.port, Op::Fill(Scalar::Bool(true)), ().into(), DType::Bool, at);
-    gate(&yes, values, at)
+    predicated(&yes, values, at)
 }
 
 /// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape

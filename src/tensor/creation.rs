@@ -514,7 +514,7 @@ pub(crate) fn sourced(
 /// barrier.
 pub(crate) struct Arrival {
     from: TensorFuture,
-    bell: Option<u32>,
+    registration: Option<u32>,
     to: &'static Port,
     at: At,
     /// Its elements are to lie in row-major order.
@@ -530,12 +530,12 @@ impl Arrival {
     pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
         let reading = (!x.port().in_memory && to.in_memory).then(|| read::to_memory(x, to, at));
         let packs = plain && !to.in_memory && std::ptr::eq(x.port(), to);
-        Arrival { from: x.stop_gradient(), bell: None, to, at, plain, packs, reading }
+        Arrival { from: x.stop_gradient(), registration: None, to, at, plain, packs, reading }
     }
 
     fn hang_up(&mut self) {
-        if let Some(bell) = self.bell.take() {
-            self.from.node.completion.deregister(bell);
+        if let Some(registration) = self.registration.take() {
+            self.from.node.completion.deregister(registration);
         }
     }
 }
@@ -543,7 +543,7 @@ impl Arrival {
 impl Future for Arrival {
     type Output = Result<Value, Error>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let Arrival { from, bell, to, at, plain, packs, reading } = &mut *self;
+        let Arrival { from, registration, to, at, plain, packs, reading } = &mut *self;
         let (shape, dtype) = (from.shape(), from.dtype());
         let received = |value| to.runner.receive(value, shape, dtype);
         if let Some(reading) = reading {
@@ -556,10 +556,10 @@ impl Future for Arrival {
             if before.has(TRACED) {
                 refuse_traced(node);
             }
-            if !node.completion.register(bell, cx.waker()) {
+            if !node.completion.register(registration, cx.waker()) {
                 if !before.has(AWAITED) && before.phase() == Phase::Pending {
-                    // It may be held back: not any more.
-                    from.port().look(node.link());
+                    // It may be delayed: not any more.
+                    from.port().schedule(node.link());
                 }
                 return Poll::Pending;
             }

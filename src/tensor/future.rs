@@ -245,8 +245,8 @@ impl TensorFuture {
         }
         port_of(node).runner.awaits();
         if !before.has(AWAITED) && before.phase() == Phase::Pending {
-            // It may be held back: not any more.
-            port_of(node).look_soon(node.link());
+            // It may be delayed: not any more.
+            port_of(node).schedule_awaited(node.link());
         }
         // Not before: a value that came at the last moment is one more of a loop that has not given
         // way.

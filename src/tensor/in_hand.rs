@@ -18,7 +18,7 @@ pub struct InHand {
 
 impl InHand {
     fn of(port: &'static Port) -> InHand {
-        let ((queued, queued_bytes), books) = (port.pressure.queued(), port.runner.in_books());
+        let ((queued, queued_bytes), table) = (port.pressure.queued(), port.runner.table_size());
         let (waiting, permits) = port.pressure.waiting();
         InHand {
             port,
@@ -28,9 +28,9 @@ impl InHand {
                 ("steps in flight", port.counters.in_flight.load(Relaxed)),
                 ("live bytes", port.memory.bytes().live),
                 // Of the machine's table.
-                ("entries", books.entries),
+                ("entries", table.entries),
                 // `waitall`s that have not ended, and those who wait for the queue or for a permit.
-                ("waiters", books.markers + waiting),
+                ("waiters", table.markers + waiting),
                 ("permits", permits),
                 // Futures of users' that are to bring values and have not been dropped.
                 ("sources", port.sources.held()),

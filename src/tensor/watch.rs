@@ -258,9 +258,9 @@ struct Ended<'a> {
 
 impl Ended<'_> {
     fn tell(&self) {
-        // Who waits is woken before the engine has closed its books on the step: what is in between
-        // counts as done. In this order: a step is taken off the queue first, and then off what is
-        // closing.
+        // Who waits is woken before the engine has taken the step out of its task table: what is in
+        // between counts as done. In this order: a step is taken off the queue first, and then off
+        // what is closing.
         let counters = &self.port.counters;
         let closing = counters.closing.load(Relaxed) + counters.closing_small.load(Relaxed);
         let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;

@@ -138,7 +138,7 @@ fn what_no_rule_needs_is_not_kept() {
     let loss = (x.matmul(&w) + 1.0).sum_all();
     block_on(&loss).unwrap();
     block_on(device.waitall()).unwrap();
-    // The books are closed a moment before the step lets go of what it read.
+    // The task table lets go a moment before the step lets go of what it read.
     until(|| device.stats().bytes_live <= before + 4096);
     drop(loss);
 }

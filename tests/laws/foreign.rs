@@ -514,7 +514,7 @@ fn what_a_source_captured_may_panic_as_it_goes(kind: Kind) {
         Err(error) => assert!(error.is_source(), "{error}"),
     }
     drop(there);
-    // Given up before it came, in the books or not yet.
+    // Given up before it came, in the task table or not yet.
     let pending = device.from_future([3], Brings(sore(), false));
     let after = &pending + 1.0;
     block_on(device.ones([2]) + 1.0).unwrap();
@@ -661,12 +661,12 @@ fn what_was_captured_may_wait_for_the_device_as_it_goes(kind: Kind) {
         })
     };
     for _ in 0..20 {
-        // Skipped as it comes in; taken out of the books; after it ran.
+        // Skipped as it comes in; taken out of the task table; after it ran.
         let busy = kind.occupy(&device);
         drop(op(&x, waits()) + 1.0);
         busy.release();
         assert_eq!(told.recv().unwrap(), 5000.0);
-        // A gate keeps a GPU's thread itself, so nothing is in its books meanwhile.
+        // A gate keeps a GPU's thread itself, so nothing is in its task table meanwhile.
         if kind != Kind::Cuda {
             let gate = Gate::new();
             let held = gate.op(&x);

@@ -150,7 +150,7 @@ fn what_follows_an_op_that_fails_fails_with_it_alone(kind: Kind) {
         let bad = fails + &other;
         (other, bad)
     });
-    // (Where nothing is held back the factor, which is seen first, has gone its own way.)
+    // (Where nothing is delayed the factor, which is seen first, has gone its own way.)
     assert!(kind == Kind::CpuImpatient || steps == [["(fails)", "mul", "add"]], "{steps:?}");
     let error = block_on(&bad).unwrap_err();
     assert!(error.is_kernel(), "{error}");

@@ -20,7 +20,7 @@ pub fn add(laws: &mut Laws) {
         a_million_queued_nodes_drop_without_blocking_or_overflow
         whatever_is_dropped_the_rest_is_computed_once);
     promises!(laws, 4, PARALLEL;
-        what_waits_in_the_books_is_skipped_when_its_last_handle_goes);
+        what_waits_in_the_task_table_is_skipped_when_its_last_handle_goes);
     promises!(laws, 5, ALL;
         slice_assign_leaves_other_handles_their_value
         slice_assign_of_the_last_handle_copies_nothing
@@ -54,9 +54,9 @@ fn dropping_the_last_handle_of_queued_work_skips_it(kind: Kind) {
     assert_eq!(stats.started + stats.fused + stats.skipped, stats.enqueued, "{stats:?}");
 }
 
-/// The intake is one way to be queued, the engine's books the other: these are in there, behind
-/// what runs.
-fn what_waits_in_the_books_is_skipped_when_its_last_handle_goes(kind: Kind) {
+/// The intake is one way to be queued, the engine's task table the other: these are in there,
+/// behind what runs.
+fn what_waits_in_the_task_table_is_skipped_when_its_last_handle_goes(kind: Kind) {
     let device = kind.device();
     let (gate, counter) = (Gate::new(), Counter::new());
     let x = gate.op(&device.ones([16]));
@@ -64,7 +64,7 @@ fn what_waits_in_the_books_is_skipped_when_its_last_handle_goes(kind: Kind) {
     let shared = counter.op(&x);
     let chains: Vec<TensorFuture> = (0..100).map(|_| counter.op(&counter.op(&shared))).collect();
     let kept = counter.op(&counter.op(&x));
-    // The intake is in order: when this has run, all of that is in the books.
+    // The intake is in order: when this has run, all of that is in the task table.
     let last = device.rand([5000]) + 1.0;
     crate::support::until(|| last.is_ready());
     drop((shared, chains));
@@ -312,7 +312,7 @@ fn what_is_put_at_places_on_the_device_copies_nothing_of_its_last_reader(kind: K
         };
         if i % ahead == 0 {
             block_on(&cache).unwrap();
-            // The engine's books may have a value a moment longer than it is awaited.
+            // The engine's task table may have a value a moment longer than it is awaited.
             crate::support::until(|| device.stats().queued == 0);
         }
     }

@@ -277,7 +277,7 @@ fn an_output_that_is_dropped_is_not_computed(kind: Kind) {
     let x = device.ones([16]);
     let mut ran = [0, 0];
     for round in 1..6 {
-        // What is published may still be in the books, and its stream taken for busy.
+        // What is published may still be in the task table, and its stream taken for busy.
         block_on(device.waitall()).unwrap();
         let busy = kind.occupy(&device);
         let mut outputs = region.call(x.clone()).map(Some);

@@ -489,7 +489,7 @@ fn giving_up_many_ops_of_one_value_costs_each_its_own(kind: Kind) {
     let x = gate.op(&device.ones([2]));
     gate.wait_entered(1);
     let ops: Vec<TensorFuture> = (0..MANY).map(|_| counter.op(&x)).collect();
-    // The intake is in order: when this has run, all of them are in the books.
+    // The intake is in order: when this has run, all of them are in the task table.
     let last = device.rand([5000]) + 1.0;
     until(|| last.is_ready());
     drop(ops);

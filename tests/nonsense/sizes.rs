@@ -266,8 +266,11 @@ pub fn attention_of_no_width_finds_the_mean_of_the_values(device: &Device) {
 pub fn options_without_end_are_no_limits(_: &Device) {
     let (most, longest) = (usize::MAX, Duration::MAX);
     for limit in [longest, Duration::from_nanos(u64::MAX) + Duration::from_nanos(1)] {
-        let options =
-            CpuOptions::default().threads(2).linger(longest).hold_back(limit).watchdog(Some(limit));
+        let options = CpuOptions::default()
+            .threads(2)
+            .linger(longest)
+            .fusion_delay(limit)
+            .watchdog(Some(limit));
         let options =
             options.bytes_max(most).in_flight_ops(most).in_flight_bytes(most).nice(i32::MAX);
         let device = Device::cpu_with(options.queue_ops(most).queue_bytes(most).permits(most));

@@ -316,7 +316,7 @@ fn same_bits(want: &[Vec<u32>], got: &[Vec<u32>], whose: &str) -> Result<(), Tes
 fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
     let name = "a_region_gives_what_its_ops_give_one_by_one_to_the_bit";
     let alone =
-        Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
+        Kind::CpuOneThread.device_with(|o| o.inline(false).fusion_delay(std::time::Duration::ZERO));
     let others =
         [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 20).run(&programs(20), |program| {
@@ -348,7 +348,7 @@ fn a_region_gives_what_its_ops_give_one_by_one_to_the_bit() {
 fn fused_or_one_by_one_floats_are_the_same_to_the_bit() {
     let name = "fused_or_one_by_one_floats_are_the_same_to_the_bit";
     let alone =
-        Kind::CpuOneThread.device_with(|o| o.inline(false).hold_back(std::time::Duration::ZERO));
+        Kind::CpuOneThread.device_with(|o| o.inline(false).fusion_delay(std::time::Duration::ZERO));
     let others =
         [Kind::Cpu, Kind::CpuOneThread, Kind::CpuImpatient].map(|kind| (kind, kind.device()));
     let ran = runner(name, 40).run(&programs(16), |program| {

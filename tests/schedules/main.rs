@@ -5,8 +5,8 @@
 //!     FUTENSOR_SCHEDULES=1000000 .ci/schedules
 //!     FUTENSOR_SCHEDULE=91... .ci/schedules drops_beside_take_up     # one order again, as a failure prints it
 //!
-//! What runs is what ships: port, intake, desk, machine, small steps, workers; `src/sync` is where
-//! the scheduler comes in. It takes every access for SeqCst: weaker orders of memory are what
+//! What runs is what ships: port, intake, scheduler, machine, small steps, workers; `src/sync` is
+//! where the scheduler comes in. It takes every access for SeqCst: weaker orders of memory are what
 //! loom's models are for. After each order nothing may stay behind, and every thread of the engine
 //! has to end by itself.
 #![cfg(futensor_shuttle)]

@@ -145,7 +145,7 @@ pub fn inline_polls_beside_workers() {
     nothing_stays(device);
 }
 
-/// Steps of the books, with what follows them, beside drops.
+/// Steps of the task table, with what follows them, beside drops.
 pub fn steps_beside_drops() {
     let device = device(|o| o.inline(false));
     let x = large(&device.arange(0.0f32, 2.0, 1.0));

@@ -62,7 +62,8 @@ pub fn device(change: impl FnOnce(CpuOptions) -> CpuOptions) -> Device {
 }
 
 /// Every handle has been dropped: soon nothing is queued, runs or lives. (What waits, and what is
-/// in the books, is looked for at the end of the order, when every thread of the engine has ended.)
+/// in the task table, is looked for at the end of the order, when every thread of the engine has
+/// ended.)
 pub fn nothing_stays(device: Device) {
     block_on(device.waitall()).unwrap();
     soon(&device);

@@ -222,7 +222,8 @@ fn a_device_that_spins_and_lingers_gives_the_same_values(_: &Simulator, _: u64) 
 
 fn limits_without_end_are_no_limits(_: &Simulator, _: u64) {
     let (most, longest) = (usize::MAX, std::time::Duration::MAX);
-    let options = CudaOptions::default().linger(longest).hold_back(longest).watchdog(Some(longest));
+    let options =
+        CudaOptions::default().linger(longest).fusion_delay(longest).watchdog(Some(longest));
     let options =
         options.bytes_max(most).kept_bytes(most).in_flight_ops(most).in_flight_bytes(most);
     let options = options.depth(u64::MAX).queue_ops(most).queue_bytes(most).permits(most);

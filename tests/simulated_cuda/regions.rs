@@ -243,8 +243,8 @@ fn an_input_that_nobody_else_holds_is_written_over_by_a_graph(simulator: &Simula
     let mut cache = device.zeros([64, 64]) + 0.5;
     // The call begins when `x` is there: then the caller has long let go of the cache.
     let mut once = || {
-        // The engine's books have the call before as a reader until they close it, a moment after
-        // its values are known.
+        // The engine's task table has the call before as a reader until it lets go of it, a moment
+        // after its values are known.
         until(|| device.stats().queued == 0);
         let (sender, late) = later(&device, 64);
         let (next, sum) = step.call((std::mem::replace(&mut cache, device.zeros([1])), late));

@@ -26,7 +26,7 @@ pub enum Kind {
     CpuWithoutInline,
     /// One thread, so that one step blocks all others.
     CpuOneThread,
-    /// Nothing is held back, and idle threads sleep at once.
+    /// Nothing is delayed, and idle threads sleep at once.
     CpuImpatient,
     /// One stream of a simulated GPU: only in a process that has the simulated driver.
     Cuda,
@@ -63,7 +63,7 @@ impl Kind {
             Kind::Cpu | Kind::CpuOneThread => options,
             Kind::Cuda => std::panic::resume_unwind(Box::new(NotHere("options of a CPU device"))),
             Kind::CpuWithoutInline => options.inline(false),
-            Kind::CpuImpatient => options.hold_back(Duration::ZERO).linger(Duration::ZERO),
+            Kind::CpuImpatient => options.fusion_delay(Duration::ZERO).linger(Duration::ZERO),
         }
     }
 

@@ -139,7 +139,7 @@ impl Drop for Helpers {
     }
 }
 
-fn help((state, bell): &(Mutex<State>, Condvar)) {
+fn help((state, more): &(Mutex<State>, Condvar)) {
     let mut own = lock(state);
     loop {
         while let Some(job) = own.jobs.pop_front() {
@@ -157,7 +157,7 @@ fn help((state, bell): &(Mutex<State>, Condvar)) {
         }
         own.idle += 1;
         let (woken, waited) =
-            bell.wait_timeout(own, LINGER).unwrap_or_else(PoisonError::into_inner);
+            more.wait_timeout(own, LINGER).unwrap_or_else(PoisonError::into_inner);
         own = woken;
         own.idle -= 1;
         if waited.timed_out() && own.jobs.is_empty() {

@@ -37,10 +37,11 @@
 //! # How it is built
 //!
 //! From below, each knowing those before it: `helpers`, the threads for what may take long;
-//! `tokenizer`, `template`, `constraint` and `sampling`; `pages` and `scheduler`, which are
+//! `tokenizer`, `template`, `constraint` and `sampling`; `pages` and `batch_planner`, which are
 //! bookkeeping alone; `model`, which turns steps into calls of one region; `engine`, the thread
 //! that drives them.
 
+mod batch_planner;
 mod constraint;
 mod engine;
 mod error;
@@ -50,7 +51,6 @@ mod model;
 mod pages;
 mod request;
 mod sampling;
-mod scheduler;
 mod template;
 mod tokenizer;
 

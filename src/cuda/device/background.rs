@@ -1,6 +1,6 @@
 //! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
 //! handles, page-lock memory, call wakers, drop what users' ops have captured. The device's thread
-//! asks for it, puts off what needs it, and looks again when the bell has rung.
+//! asks for it, puts off what needs it, and looks again when it is called back.
 //!
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
 //! [`Background::end`], before the context closes.
@@ -68,22 +68,22 @@ struct Queue {
 }
 
 /// Threads that do the same kind of work.
-struct Crew {
+struct ThreadPool {
     queue: Mutex<Queue>,
     more: Condvar,
     context: Opened,
     /// Tells the device's thread that something was made.
-    bell: Arc<dyn Fn() + Send + Sync>,
+    on_done: Arc<dyn Fn() + Send + Sync>,
     most: usize,
     lowered: bool,
 }
 
-impl Crew {
+impl ThreadPool {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn live(self: Arc<Crew>) {
+    fn live(self: Arc<ThreadPool>) {
         self.context.make_current();
         if self.lowered {
             lower_priority(10);
@@ -96,7 +96,7 @@ impl Crew {
                     // In this order they go: what is dropped may wait for who is woken.
                     let (later, woken) = (Later::begin(), Woken::begin());
                     job();
-                    (self.bell)();
+                    (self.on_done)();
                     queue = self.queue();
                     if later.has_some() || woken.has_some() {
                         queue.away += 1;
@@ -118,7 +118,7 @@ impl Crew {
         }
     }
 
-    fn put(self: &Arc<Crew>, job: Job) {
+    fn put(self: &Arc<ThreadPool>, job: Job) {
         let mut queue = self.queue();
         if queue.over {
             drop(queue);
@@ -137,11 +137,11 @@ impl Crew {
     }
 
     /// One more thread, where those at hand are too few for the jobs.
-    fn hire(self: &Arc<Crew>, queue: &mut Queue) -> std::io::Result<()> {
+    fn hire(self: &Arc<ThreadPool>, queue: &mut Queue) -> std::io::Result<()> {
         if queue.idle < queue.jobs.len() && queue.threads.len() < self.most + queue.away {
-            let crew = self.clone();
+            let pool = self.clone();
             let name = thread::Builder::new().name("futensor-background".into());
-            queue.threads.push(name.spawn(move || crew.live())?);
+            queue.threads.push(name.spawn(move || pool.live())?);
         }
         Ok(())
     }
@@ -172,21 +172,21 @@ pub(crate) enum Wanted {
 /// Such threads of one device.
 #[derive(Clone)]
 pub(crate) struct Background {
-    crews: [Arc<Crew>; 3],
+    pools: [Arc<ThreadPool>; 3],
     /// How many things have been made.
     made: Arc<AtomicU64>,
 }
 
 impl Background {
-    pub fn new(context: Opened, bell: Arc<dyn Fn() + Send + Sync>) -> Background {
+    pub fn new(context: Opened, on_done: Arc<dyn Fn() + Send + Sync>) -> Background {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
-        let crew = |most: usize, lowered: bool| {
-            let (queue, more, bell) = (Mutex::default(), Condvar::new(), bell.clone());
-            Arc::new(Crew { queue, more, context, bell, most, lowered })
+        let pool = |most: usize, lowered: bool| {
+            let (queue, more, on_done) = (Mutex::default(), Condvar::new(), on_done.clone());
+            Arc::new(ThreadPool { queue, more, context, on_done, most, lowered })
         };
         let some = (cores / 2).clamp(1, 4);
         Background {
-            crews: [crew(some, false), crew(1, true), crew(some, false)],
+            pools: [pool(some, false), pool(1, true), pool(some, false)],
             made: Arc::default(),
         }
     }
@@ -199,7 +199,7 @@ impl Background {
     ) -> Pending<T> {
         let pending = Pending(Arc::new(OnceLock::new()));
         let (to, count) = (pending.clone(), self.made.clone());
-        self.crews[wanted as usize].put(Box::new(move || {
+        self.pools[wanted as usize].put(Box::new(move || {
             let made = caught(what).unwrap_or_else(|words| Err(Refusal::kernel(words).into()));
             let _ = to.0.set(made);
             count.fetch_add(1, Release);
@@ -210,7 +210,7 @@ impl Background {
     /// Has them woken, and what is left over dropped, by a thread that nobody else needs meanwhile.
     pub fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
         let of_users = OfUsers(wakers, leftovers);
-        self.crews[Wanted::Copy as usize].put(Box::new(move || drop(of_users)));
+        self.pools[Wanted::Copy as usize].put(Box::new(move || drop(of_users)));
     }
 
     /// How many things have been made: what was not there may be, once there are more.
@@ -220,15 +220,15 @@ impl Background {
 
     /// Nothing is being made.
     pub fn is_idle(&self) -> bool {
-        let idle = |crew: &Arc<Crew>| {
-            let queue = crew.queue();
+        let idle = |pool: &Arc<ThreadPool>| {
+            let queue = pool.queue();
             queue.jobs.is_empty() && queue.idle + queue.away == queue.threads.len()
         };
-        self.crews.iter().all(idle)
+        self.pools.iter().all(idle)
     }
 
     /// Waits for what is being made; what has not been begun is let go.
     pub fn end(&self) {
-        self.crews.iter().for_each(|crew| crew.end());
+        self.pools.iter().for_each(|pool| pool.end());
     }
 }

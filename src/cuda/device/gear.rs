@@ -194,12 +194,12 @@ impl Gear {
         events: Arc<Events>,
         reached: Arc<[AtomicU64]>,
         timing: Timing,
-        bell: Arc<dyn Fn() + Send + Sync>,
+        on_done: Arc<dyn Fn() + Send + Sync>,
         kept_max: usize,
     ) -> Result<Gear, String> {
         let context = Context::open(heap.ordinal, reached.len())?;
         let lanes = Lanes::new(&context.streams, reached, events);
-        let background = Background::new(context.gpu.context, bell);
+        let background = Background::new(context.gpu.context, on_done);
         // Nothing runs yet.
         let _ = pinned.reserve();
         let pool = Pool::new(context.pool, kept_max, heap.account.clone());

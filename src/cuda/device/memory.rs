@@ -67,7 +67,7 @@ pub(crate) struct Heap {
     /// Which GPUs can copy from here.
     pub peers: Peers,
     /// Says that something was returned.
-    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    on_return: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl fmt::Debug for Heap {
@@ -86,7 +86,7 @@ impl Heap {
             live: AtomicUsize::new(0),
             opened: Mutex::new(None),
             peers: Peers::default(),
-            bell: OnceLock::new(),
+            on_return: OnceLock::new(),
         })
     }
 
@@ -119,8 +119,8 @@ impl Heap {
     }
 
     /// Who is told when memory was returned.
-    pub fn on_return(&self, bell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.bell.set(Box::new(bell));
+    pub fn on_return(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_return.set(Box::new(callback));
     }
 
     /// A buffer that the lane's next flight writes.
@@ -307,8 +307,8 @@ impl Drop for DeviceBuffer {
         self.heap.account.uncount(self.bytes);
         let uses = std::mem::take(&mut *lock(&self.uses));
         lock(&self.heap.returned).push(Returned { memory: self.memory.take(), uses });
-        if let Some(bell) = self.heap.bell.get() {
-            bell();
+        if let Some(on_return) = self.heap.on_return.get() {
+            on_return();
         }
     }
 }

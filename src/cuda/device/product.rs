@@ -6,8 +6,8 @@
 //! **What follows a product is a step of its own**, where on the CPU it belongs to the product's.
 //! In one step it would still be two launches and as many passes: the epilogue is the product's
 //! last reader and writes over its memory already, the event is recorded behind some 20 us of work
-//! whatever the number of steps, and in a graph there are no books to save. cuBLASLt's epilogues
-//! would save that pass, and a value would depend on what was fused:
+//! whatever the number of steps, and in a graph there is no task table to save. cuBLASLt's
+//! epilogues would save that pass, and a value would depend on what was fused:
 //!
 //! - a half is rounded once, after the bias, where the ops apart round the product, too;
 //! - GELU is by a `tanh` of its own, and what ReLU makes of NaN is not documented (here it is NaN);

@@ -57,7 +57,7 @@ pub(super) struct Lane {
     pub sky: std::sync::Mutex<Sky>,
     /// What the GPU's times on this lane are counted from.
     pub anchor: Mutex<Option<Anchor>>,
-    bell: Condvar,
+    changed: Condvar,
 }
 
 impl Lane {
@@ -68,7 +68,7 @@ impl Lane {
     pub fn ring(&self) {
         // Under the lock, so that a reaper that has just looked is asleep by now.
         let _sky = self.sky();
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
     /// Takes the post, with the next event; waits for both to be had, or for the end. Who has the
@@ -87,7 +87,7 @@ impl Lane {
                 return Some(next);
             }
             sky.idle += 1;
-            sky = self.bell.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
+            sky = self.changed.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
             sky.idle -= 1;
         }
     }
@@ -111,7 +111,7 @@ impl Lane {
             return Ok(());
         }
         if sky.idle > 0 {
-            self.bell.notify_one();
+            self.changed.notify_one();
             return Ok(());
         }
         match another() {

@@ -8,10 +8,10 @@
 //! life of the process, and with it every wait.
 
 mod flight;
-mod look;
 mod reaper;
 mod region;
 mod thread;
+mod visit;
 
 use crate::cuda::device::context;
 use crate::cuda::device::doubt::Known;
@@ -26,10 +26,10 @@ use crate::cuda::device::told::{Untaken, told};
 use crate::cuda::exchange::Exchange;
 use crate::cuda::ops;
 use crate::dtype::DType;
-use crate::engine::desk::Desk;
 #[cfg(all(feature = "ranks", unix))]
 use crate::engine::exchange::Engine;
-use crate::engine::port::{InBooks, Port, Runner};
+use crate::engine::port::{Port, Runner, TableSize};
+use crate::engine::scheduler::Scheduler;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
@@ -82,8 +82,9 @@ struct Shared {
     port: &'static Port,
     manner: Manner,
     /// Never held while CUDA is called.
-    desk: Mutex<Desk>,
-    /// Steps have results before they have run: what each entry of the machine's books was given.
+    scheduler: Mutex<Scheduler>,
+    /// Steps have results before they have run: what each entry of the machine's task table was
+    /// given.
     table: Mutex<Vec<Option<Known>>>,
     lanes: Vec<Lane>,
     /// How far the host has seen each lane come.
@@ -149,7 +150,7 @@ impl Shared {
         Arc::new(Shared {
             port,
             manner: driver.manner,
-            desk: Mutex::new(Desk::new(port)),
+            scheduler: Mutex::new(Scheduler::new(port)),
             table: Mutex::new(Vec::new()),
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             reached: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
@@ -182,7 +183,7 @@ impl Shared {
         self.port.end(ErrorKind::DeviceLost, text);
         let (later, woken) = (Later::begin(), Woken::begin());
         // Whatever panics here, the others are to hear of the end.
-        let _ = caught(|| guard::lock(&self.desk).end());
+        let _ = caught(|| guard::lock(&self.scheduler).end());
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
@@ -234,7 +235,7 @@ impl Shared {
         let mut is_more = true;
         while is_more {
             let (later, woken) = (Later::begin(), Woken::begin());
-            is_more = self.conduct(&mut guard::lock(&self.desk));
+            is_more = self.visit_queued(&mut guard::lock(&self.scheduler));
             self.see_to(woken.end(), later.end());
         }
     }
@@ -283,9 +284,10 @@ impl Runner for CudaRunner {
         self.wake(0);
     }
 
-    fn in_books(&self) -> InBooks {
+    fn table_size(&self) -> TableSize {
         let shared = lock(&self.shared).clone();
-        shared.map_or_else(InBooks::default, |shared| lock(&shared.desk).machine.in_books())
+        shared
+            .map_or_else(TableSize::default, |shared| lock(&shared.scheduler).machine.table_size())
     }
 
     fn trim(&self) -> usize {

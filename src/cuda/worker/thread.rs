@@ -15,7 +15,7 @@ use crate::cuda::device::gear::Gear;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::Timing;
 use crate::cuda::device::{Trouble, describe};
-use crate::engine::desk::Desk;
+use crate::engine::scheduler::Scheduler;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
 use crate::guard::{self, Later, Leftovers, Wakers, Woken, caught};
@@ -84,7 +84,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     let port = shared.port;
     let timing = Timing::new(shared.manner.timed, shared.timed.clone());
     let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
-    let bell = {
+    let on_done = {
         let shared = shared.clone();
         Arc::new(move || shared.look_again())
     };
@@ -94,7 +94,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         shared.events.clone(),
         shared.reached.clone(),
         timing,
-        bell,
+        on_done,
         shared.manner.kept_bytes,
     );
     let lanes = shared.lanes.len();
@@ -237,13 +237,13 @@ impl Worker {
         shared.port.attendance.attend(0);
         let woken = Woken::begin();
         let is_ended = {
-            let mut desk = guard::lock(&shared.desk);
-            did |= self.settle_done(&mut desk);
-            did |= shared.conduct(&mut desk);
-            did |= !desk.machine.is_ended() && self.take_steps(&mut desk);
+            let mut scheduler = guard::lock(&shared.scheduler);
+            did |= self.settle_done(&mut scheduler);
+            did |= shared.visit_queued(&mut scheduler);
+            did |= !scheduler.machine.is_ended() && self.take_steps(&mut scheduler);
             // One that was shut down goes on until its values are gone, and then gives back what it
             // has.
-            desk.machine.is_ended() && !shared.port.is_shut_down()
+            scheduler.machine.is_ended() && !shared.port.is_shut_down()
         };
         shared.see_to(woken.end(), Leftovers::new());
         if is_ended {
@@ -274,14 +274,14 @@ impl Worker {
     }
 
     /// Steps that may begin, to their lanes' queues; true where there was any.
-    fn take_steps(&mut self, desk: &mut Desk) -> bool {
+    fn take_steps(&mut self, scheduler: &mut Scheduler) -> bool {
         let now = self.shared.now();
-        desk.machine.tick(now);
+        scheduler.machine.tick(now);
         for lane in 0..self.gear.copy_lane() {
-            desk.machine.stuck(lane, self.queues[lane].put_off.is_some());
+            scheduler.machine.stuck(lane, self.queues[lane].put_off.is_some());
         }
         let mut any = false;
-        while let Some(step) = desk.machine.next(now) {
+        while let Some(step) = scheduler.machine.next(now) {
             self.queues[step.at.stream as usize].steps.push_back(step);
             any = true;
         }
@@ -302,7 +302,7 @@ impl Worker {
     }
 
     /// Tells the machine which steps are through.
-    fn settle_done(&mut self, desk: &mut Desk) -> bool {
+    fn settle_done(&mut self, scheduler: &mut Scheduler) -> bool {
         let done = std::mem::take(&mut *lock(&self.shared.done));
         let any = !done.is_empty();
         for step in done {
@@ -310,7 +310,7 @@ impl Worker {
                 put(&self.shared.table, entry, None);
             }
             let now = self.shared.now();
-            desk.machine.finished(step, now);
+            scheduler.machine.finished(step, now);
         }
         any
     }
@@ -377,8 +377,8 @@ impl Worker {
     fn has_all_memory(&self) -> bool {
         let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
         !freed
-            && !self.shared.port.has_news()
-            && lock(&self.shared.desk).is_clear()
+            && !self.shared.port.has_queued()
+            && lock(&self.shared.scheduler).is_clear()
             && self.is_alone()
     }
 
@@ -432,7 +432,7 @@ impl Worker {
         let shared = self.shared.clone();
         let attendance = &shared.port.attendance;
         let news = || {
-            shared.port.has_news()
+            shared.port.has_queued()
                 || shared.progress.load(SeqCst) != self.seen
                 || shared.heap.has_returned()
                 || shared.over.load(SeqCst)
@@ -441,7 +441,7 @@ impl Worker {
             if news() {
                 return true;
             }
-            let deadline = lock(&shared.desk).machine.deadline();
+            let deadline = lock(&shared.scheduler).machine.deadline();
             if deadline.is_some_and(|d| d <= shared.now()) {
                 return true;
             }
@@ -474,8 +474,8 @@ impl Worker {
     fn retire(&self) -> bool {
         let shared = &self.shared;
         let nothing = {
-            let desk = lock(&shared.desk);
-            desk.machine.is_idle() && desk.is_clear() && !shared.port.has_news()
+            let scheduler = lock(&shared.scheduler);
+            scheduler.machine.is_idle() && scheduler.is_clear() && !shared.port.has_queued()
         };
         if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
             return false;

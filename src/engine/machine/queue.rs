@@ -1,4 +1,4 @@
-//! What can run: held back for a moment, queued behind the chain that it continues, and picked for
+//! What can run: delayed for a moment, queued behind the chain that it continues, and picked for
 //! a stream. What a step is made of stands in `take_up`.
 
 use super::{Machine, Stage, Stream, is_wanted};
@@ -6,37 +6,40 @@ use crate::engine::step::Step;
 use crate::graph::node::Op;
 
 impl Machine {
-    /// Longest time that this node may be held back: 2 % of its own estimated time.
-    fn hold_ns(&self, e: u32) -> u64 {
+    /// Longest time that this node may be delayed: 2 % of its own estimated time.
+    fn fusion_delay_ns(&self, e: u32) -> u64 {
         let node =
             &self.entries[e as usize].as_ref().expect("a number is given up with its entry").node;
         if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
             return 0;
         }
-        (node.cost_ns as u64 / 50).min(self.limits.hold_max_ns)
+        (node.cost_ns as u64 / 50).min(self.limits.fusion_delay_max_ns)
     }
 
     pub(super) fn settle_unblocked(&mut self, now: u64, awaited: bool) {
         while let Some(e) = self.unblocked.pop() {
-            let hold = if awaited { 0 } else { self.hold_ns(e) };
+            let delay = if awaited { 0 } else { self.fusion_delay_ns(e) };
             let x = self.entry(e);
             let generation = x.generation;
             // The time that it has waited for its inputs counts.
-            let deadline = x.since + hold;
-            if hold >= 200 && deadline > now {
-                x.stage = Stage::Held;
-                self.held_until =
-                    if self.held.is_empty() { deadline } else { self.held_until.min(deadline) };
-                self.held.push((e, generation));
+            let deadline = x.since + delay;
+            if delay >= 200 && deadline > now {
+                x.stage = Stage::Delayed;
+                self.delayed_until = if self.delayed.is_empty() {
+                    deadline
+                } else {
+                    self.delayed_until.min(deadline)
+                };
+                self.delayed.push((e, generation));
             } else {
                 self.make_ready(e);
             }
         }
     }
 
-    pub(super) fn release_held(&mut self) {
-        for (e, generation) in std::mem::take(&mut self.held) {
-            if self.is_live(e, generation) && self.entry(e).stage == Stage::Held {
+    pub(super) fn release_delayed(&mut self) {
+        for (e, generation) in std::mem::take(&mut self.delayed) {
+            if self.is_live(e, generation) && self.entry(e).stage == Stage::Delayed {
                 self.make_ready(e);
             }
         }
@@ -45,11 +48,11 @@ impl Machine {
     /// Queues an entry behind the chain that it continues, or with those that begin one.
     fn make_ready(&mut self, e: u32) {
         self.entry(e).stage = Stage::Ready;
-        let x = self.look_up(e);
+        let x = self.entry_of(e);
         let (generation, mut chain, mut urgent) = (x.generation, x.chain, is_urgent(&x.node.op));
         for input in x.inputs() {
             if let Some(i) = input.entry()
-                && let Stage::Submitted(at) = self.look_up(i).stage
+                && let Stage::Submitted(at) = self.entry_of(i).stage
             {
                 if at.stream >= self.limits.streams {
                     // The stream for what is urgent is for what hands it out, and for nothing else
@@ -92,7 +95,7 @@ impl Machine {
                 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max
             {
                 // It stays first in line; a step larger than the limit runs alone.
-                match stream >= self.limits.streams || is_urgent(&self.look_up(e).node.op) {
+                match stream >= self.limits.streams || is_urgent(&self.entry_of(e).node.op) {
                     true => self.urgent.push_front((e, generation)),
                     false => self.streams[stream as usize].queue.push_front((e, generation)),
                 }

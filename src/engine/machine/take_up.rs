@@ -55,7 +55,7 @@ impl Machine {
         let mut waits: SmallVec<[At; 2]> = SmallVec::new();
         let mut wait_for = |machine: &Machine, input: &NodeLink| {
             let Some(i) = input.entry() else { return };
-            if let Stage::Submitted(on) = machine.look_up(i).stage
+            if let Stage::Submitted(on) = machine.entry_of(i).stage
                 && on.stream != stream
                 && machine.streams[on.stream as usize].completed < on.point
             {
@@ -69,7 +69,7 @@ impl Machine {
             wait_for(self, input);
         }
         if !fusible {
-            for input in self.look_up(e).inputs() {
+            for input in self.entry_of(e).inputs() {
                 wait_for(self, input);
             }
         }
@@ -111,7 +111,7 @@ impl Machine {
     }
 
     /// The members whose values anybody may look at. `borrowed` is a member that the caller holds a
-    /// link on beside the books and the group.
+    /// link on beside the task table and the group.
     fn written(
         &self,
         group: &Group<NodeLink>,
@@ -139,7 +139,7 @@ impl Machine {
     /// Adds an entry's node to the group.
     fn include(&mut self, e: u32, group: &mut Group<NodeLink>, entries: &mut SmallVec<[u32; 2]>) {
         let node = self.entry(e).node.clone();
-        let inputs: SmallVec<[NodeLink; 3]> = self.look_up(e).inputs().iter().cloned().collect();
+        let inputs: SmallVec<[NodeLink; 3]> = self.entry_of(e).inputs().iter().cloned().collect();
         group.add(&node, &inputs);
         entries.push(e);
     }
@@ -219,20 +219,20 @@ impl Machine {
         }
         let x = self.entry(e);
         let node = x.node.clone();
-        let free = matches!(x.stage, Stage::Waiting | Stage::Held | Stage::Ready);
+        let free = matches!(x.stage, Stage::Waiting | Stage::Delayed | Stage::Ready);
         let fits = node.op.is_elementwise()
             && !matches!(node.op, Op::Fill(_))
             && node.shape == first.shape;
         if !free || !fits || depth == 0 || !group.has_room() {
             return false;
         }
-        let inputs: SmallVec<[NodeLink; 3]> = self.look_up(e).inputs().iter().cloned().collect();
+        let inputs: SmallVec<[NodeLink; 3]> = self.entry_of(e).inputs().iter().cloned().collect();
         for input in &inputs {
             if group.member(input).is_some() {
                 continue;
             }
-            // The books, not the value, say what is there: one computed outside may be complete
-            // while the word of it, which unblocks this entry, is still on its way.
+            // The task table, not the value, says what is there: one computed outside may be
+            // complete while the word of it, which unblocks this entry, is still on its way.
             let there = match input.entry() {
                 None => input.completion.state().is_complete(),
                 Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => self.limits.ahead,
@@ -254,7 +254,7 @@ impl Machine {
         let address = group.members[k].0.address();
         let mut edges = 0;
         for (member, _) in group.members.iter().skip(k + 1) {
-            let inputs = member.entry().map_or(&[][..], |e| self.look_up(e).inputs());
+            let inputs = member.entry().map_or(&[][..], |e| self.entry_of(e).inputs());
             edges += inputs.iter().filter(|i| i.address() == address).count() as u32;
         }
         edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
@@ -265,7 +265,7 @@ impl Machine {
 fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
     let counts = readers(node);
     let state = node.completion.state();
-    // Ours: the link of the books and that of the group.
+    // Ours: the link of the task table and that of the group.
     let ours = 2;
     counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
 }

@@ -121,7 +121,7 @@ pub(crate) struct Reduction {
     pub dims: SmallVec<[bool; 8]>,
 }
 
-/// What a gate is where an input has failed.
+/// What a predicated value is where an input has failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Otherwise {
     /// It fails as well.
@@ -166,7 +166,7 @@ pub(crate) enum Op {
     Part(Arc<dyn Any + Send + Sync>),
     /// Its first input's elements, once all inputs are there: what a failure must not spoil is
     /// chosen by it.
-    Gate(Otherwise),
+    Predicated(Otherwise),
     /// A point in the queue that `waitall` waits for.
     Marker,
     /// The value was handed in.
@@ -191,7 +191,7 @@ impl Op {
             Op::Source(source) => source.name(),
             Op::Sink(sink) => sink.name(),
             Op::Call(_) | Op::Part(_) => "region",
-            Op::Gate(_) => "gate",
+            Op::Predicated(_) => "predicated",
             Op::Marker => "waitall",
             Op::Given => "given",
         }

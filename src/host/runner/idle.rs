@@ -4,8 +4,8 @@
 use super::Shared;
 use crate::engine::limits::INLINE_NS;
 use crate::engine::port::INLINE;
-use crate::host::errands::Idle;
 use crate::host::threads;
+use crate::host::wake_queue::Idle;
 use crate::sync::clock::Instant;
 use crate::sync::threads::{park, spin_loop, yield_now};
 use crate::sync::{Ordering::*, lock};
@@ -39,7 +39,7 @@ impl Shared {
     /// There is something for a worker to do, whether it attends or not.
     fn has_something(&self, attends: bool) -> bool {
         self.runnable.load(SeqCst) > 0
-            || self.crew.has_work()
+            || self.thread_pool.has_work()
             || attends && self.deadline.load(Relaxed) <= self.now()
     }
 
@@ -64,7 +64,7 @@ impl Shared {
             let looks = attends
                 && (self.port.is_in_hurry()
                     || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
-            if looks && self.port.has_news() {
+            if looks && self.port.has_queued() {
                 if self.leave_to_poll(idle, by_polls) {
                     return true;
                 }
@@ -73,13 +73,13 @@ impl Shared {
                 *last = Instant::now();
                 kept_up = Some(*last);
             }
-            let held = attends && self.deadline.load(Relaxed) != u64::MAX;
-            let times = if self.crew.is_awake() { IN_A_ROW } else { 1 };
-            let linger = self.manner.linger.saturating_mul(times);
+            let delays = attends && self.deadline.load(Relaxed) != u64::MAX;
+            let times = if self.thread_pool.is_awake() { IN_A_ROW } else { 1 };
+            let linger = self.options.linger.saturating_mul(times);
             // Once nobody can ask for more the thread is to end, however long it would stay.
             let linger =
                 if self.abandoned.load(Relaxed) { linger.min(LINGER_ALONE) } else { linger };
-            if !held && last.elapsed() > linger {
+            if !delays && last.elapsed() > linger {
                 return false;
             }
             for _ in 0..8 {
@@ -97,11 +97,11 @@ impl Shared {
     /// Sleeps until it is woken. False where the thread is to end.
     pub(super) fn sleep(&self, me: usize) -> bool {
         let attendance = &self.port.attendance;
-        self.errands.busy(me);
+        self.wake_queues.busy(me);
         attendance.park(me);
         attendance.leave(me);
         // Whatever was pushed or offered before the two lines above is seen by the next two.
-        if self.port.has_news() || self.has_something(false) {
+        if self.port.has_queued() || self.has_something(false) {
             attendance.unpark(me);
             return true;
         }
@@ -129,11 +129,12 @@ impl Shared {
             while from.elapsed() < LEAVE_TO_POLL {
                 spin_loop();
             }
-            if !self.port.has_news() {
+            if !self.port.has_queued() {
                 return false;
             }
             left = if now() == std::mem::replace(ran, now()) { left - 1 } else { LEAVE_TO_SAME };
-            let others = self.runnable.load(Relaxed) > 0 || self.crew.has_work() || idle.is_asked();
+            let others =
+                self.runnable.load(Relaxed) > 0 || self.thread_pool.has_work() || idle.is_asked();
             if left == 0 || others || self.port.is_in_hurry() {
                 break;
             }
@@ -143,7 +144,7 @@ impl Shared {
 
     /// Ends this thread where the device has been abandoned and has nothing left to do.
     fn retire(&self, me: usize) -> bool {
-        if !lock(&self.books).desk.machine.is_idle() || self.port.has_news() {
+        if !lock(&self.queues).scheduler.machine.is_idle() || self.port.has_queued() {
             return false;
         }
         if !self.port.attendance.unpark(me) {

@@ -104,10 +104,10 @@ impl Tell {
 }
 
 /// What the waker of an operand does.
-struct Bell(&'static Driver, Key);
+struct WakeCall(&'static Driver, Key);
 
-impl Wake for Bell {
-    fn wake(self: Arc<Bell>) {
+impl Wake for WakeCall {
+    fn wake(self: Arc<WakeCall>) {
         self.0.order(Order::Woken(self.1));
     }
 }
@@ -220,7 +220,7 @@ impl Work {
     fn take(&mut self, order: Order, tells: &mut Vec<Tell>) {
         match order {
             Order::Add(key, job) => {
-                let waker = Waker::from(Arc::new(Bell(self.driver, key)));
+                let waker = Waker::from(Arc::new(WakeCall(self.driver, key)));
                 self.jobs.insert(key, Held { job: *job, waker, from: None });
                 self.look(key, tells);
             }

@@ -252,7 +252,7 @@ macro_rules! without_rule {
             | Op::Sink(_)
             | Op::Call(_)
             | Op::Part(_)
-            | Op::Gate(_)
+            | Op::Predicated(_)
             | Op::Marker
             | Op::Given
     };

@@ -1,8 +1,9 @@
-//! What the thread does: takes commands, has the scheduler plan, queues steps ahead, hands out what
+//! What the thread does: takes commands, has the planner plan, queues steps ahead, hands out what
 //! they chose. A step that fails fails the requests that run, and no others.
 
 use super::stream::Channel;
 use super::{Command, Shared};
+use crate::batch_planner::{BatchPlanner, Event, Id, Job, Limits, Step};
 use crate::constraint::Guided;
 use crate::error::{Error, Result};
 use crate::helpers::{Helpers, STUCK};
@@ -10,7 +11,6 @@ use crate::lock::lock;
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Logprobs, Token};
 use crate::sampling::{PENALIZED, Sampling};
-use crate::scheduler::{Event, Id, Job, Limits, Scheduler, Step};
 use crate::tokenizer::{Text, Tokenizer};
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -38,7 +38,7 @@ pub struct Client {
 /// See the module.
 pub struct Driver<R: Runner> {
     shared: Arc<Shared>,
-    scheduler: Scheduler,
+    planner: BatchPlanner,
     runner: R,
     flights: VecDeque<(Step, R::Flight)>,
     clients: HashMap<Id, Client>,
@@ -50,7 +50,7 @@ impl<R: Runner> Driver<R> {
     pub fn new(shared: Arc<Shared>, limits: Limits, runner: R, buffer: usize) -> Driver<R> {
         Driver {
             shared,
-            scheduler: Scheduler::new(limits),
+            planner: BatchPlanner::new(limits),
             runner,
             flights: VecDeque::new(),
             clients: HashMap::new(),
@@ -73,7 +73,7 @@ impl<R: Runner> Driver<R> {
             for command in self.shared.take(false) {
                 self.obey(command);
             }
-            for event in self.scheduler.expire(now) {
+            for event in self.planner.expire(now) {
                 self.tell(event, &[]);
             }
             if self.flights.len() < AHEAD {
@@ -86,7 +86,7 @@ impl<R: Runner> Driver<R> {
             self.land(choices);
         }
         let soon = self.helpers.look(now).then(|| now + STUCK);
-        Some(self.scheduler.deadline().into_iter().chain(soon).min())
+        Some(self.planner.deadline().into_iter().chain(soon).min())
     }
 
     fn obey(&mut self, command: Command) {
@@ -95,17 +95,17 @@ impl<R: Runner> Driver<R> {
                 lock(&self.shared.stats).requests += 1;
                 let id = client.id;
                 self.clients.insert(id, *client);
-                self.scheduler.submit(id, Job { room: self.buffer, ..job });
+                self.planner.submit(id, Job { room: self.buffer, ..job });
             }
             Command::Compiled(id, Ok(grammar)) => {
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.guide = Some(Guided::new(grammar));
-                    self.scheduler.release(id);
+                    self.planner.release(id);
                 }
             }
             Command::Compiled(id, Err(error)) => self.fail(id, error),
             Command::HangUp(id) => {
-                self.scheduler.end(id);
+                self.planner.end(id);
                 if let Some(client) = self.part(id) {
                     lock(&self.shared.stats).left += 1;
                     client.free(&self.helpers);
@@ -117,14 +117,14 @@ impl<R: Runner> Driver<R> {
     /// Takes those in who come next, and gives grammars a moment, in which a step is under way: a
     /// request whose mask takes longer is left out of the next one.
     fn admit(&mut self) {
-        for id in self.scheduler.admit() {
+        for id in self.planner.admit() {
             if let Some(client) = self.clients.get(&id) {
                 client.ask(&self.helpers, &self.shared);
             }
         }
         let begin = Instant::now();
         let waits = |id: Id| self.clients.get(&id).is_some_and(Client::waits);
-        while begin.elapsed() < STUCK && self.scheduler.running().any(waits) {
+        while begin.elapsed() < STUCK && self.planner.running().any(waits) {
             std::thread::sleep(STUCK / 20);
         }
     }
@@ -132,13 +132,13 @@ impl<R: Runner> Driver<R> {
     /// Queues the next step, where there is one.
     fn queue(&mut self) -> bool {
         // Who waits has been given nothing yet.
-        let running: Vec<Id> = self.scheduler.running().collect();
+        let running: Vec<Id> = self.planner.running().collect();
         for id in running {
             let Some(client) = self.clients.get(&id) else { continue };
-            let room = client.channel.room(self.buffer, self.scheduler.pending(id));
-            self.scheduler.room(id, if client.waits() { 0 } else { room });
+            let room = client.channel.room(self.buffer, self.planner.pending(id));
+            self.planner.room(id, if client.waits() { 0 } else { room });
         }
-        let Some(step) = self.scheduler.plan() else { return false };
+        let Some(step) = self.planner.plan() else { return false };
         let mut wishes = Vec::new();
         let mut lost = Vec::new();
         for row in step.rows.iter().filter(|row| row.chooses) {
@@ -164,7 +164,7 @@ impl<R: Runner> Driver<R> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(Wish::default()) };
         let sampling = &client.sampling;
         // The last token before is the device's to add: the host may not know it yet.
-        let recent = match (sampling.repetition_penalty, self.scheduler.known(id)) {
+        let recent = match (sampling.repetition_penalty, self.planner.known(id)) {
             (1.0, _) | (_, None) => Vec::new(),
             (_, Some(known)) => {
                 let end = known.len().min(position - 1);
@@ -190,20 +190,20 @@ impl<R: Runner> Driver<R> {
                     stats.steps += 1;
                     stats.rows += step.rows.len() as u64;
                 }
-                for event in self.scheduler.conclude(&step, true) {
+                for event in self.planner.conclude(&step, true) {
                     self.tell(event, &choices);
                 }
-                self.scheduler.settle(&step);
+                self.planner.settle(&step);
             }
             Err(error) => {
                 // What follows was made from it, and so was everything that pages hold.
-                let mut events = self.scheduler.conclude(&step, false);
+                let mut events = self.planner.conclude(&step, false);
                 for (step, _) in std::mem::take(&mut self.flights) {
-                    events.extend(self.scheduler.conclude(&step, false));
-                    self.scheduler.settle(&step);
+                    events.extend(self.planner.conclude(&step, false));
+                    self.planner.settle(&step);
                 }
-                self.scheduler.settle(&step);
-                events.extend(self.scheduler.lose_all());
+                self.planner.settle(&step);
+                events.extend(self.planner.lose_all());
                 for event in events {
                     if let Event::Failed { id } = event {
                         self.fail(id, error.clone());
@@ -232,10 +232,10 @@ impl<R: Runner> Driver<R> {
                         }
                     }
                     Some(Err(error)) => {
-                        self.scheduler.end(id);
+                        self.planner.end(id);
                         self.fail(id, error);
                     }
-                    None => self.scheduler.end(id),
+                    None => self.planner.end(id),
                 }
             }
         }
@@ -244,9 +244,9 @@ impl<R: Runner> Driver<R> {
     fn deliver(&mut self, id: Id, token: Token) {
         let end = token.end.is_some();
         lock(&self.shared.stats).tokens += 1;
-        self.scheduler.learn(id, token.id);
+        self.planner.learn(id, token.id);
         if end {
-            self.scheduler.end(id);
+            self.planner.end(id);
             if let Some(client) = self.part(id) {
                 client.channel.send(Ok(token), true, &self.helpers);
                 client.free(&self.helpers);
@@ -257,7 +257,7 @@ impl<R: Runner> Driver<R> {
     }
 
     fn fail(&mut self, id: Id, error: Error) {
-        self.scheduler.end(id);
+        self.planner.end(id);
         if let Some(client) = self.part(id) {
             lock(&self.shared.stats).failed += 1;
             client.channel.send(Err(error), true, &self.helpers);
@@ -274,15 +274,15 @@ impl<R: Runner> Driver<R> {
 
     fn count(&self) {
         let stats = &mut *lock(&self.shared.stats);
-        stats.running = self.scheduler.running().len();
-        stats.waiting = self.scheduler.waiting();
-        stats.pages_used = self.scheduler.pages().used();
-        stats.shared_tokens = self.scheduler.shared_tokens();
+        stats.running = self.planner.running().len();
+        stats.waiting = self.planner.waiting();
+        stats.pages_used = self.planner.pages().used();
+        stats.shared_tokens = self.planner.shared_tokens();
     }
 
     #[cfg(test)]
-    pub fn scheduler(&self) -> &Scheduler {
-        &self.scheduler
+    pub fn planner(&self) -> &BatchPlanner {
+        &self.planner
     }
 
     #[cfg(test)]
@@ -315,7 +315,7 @@ impl Client {
             let (guide, shared) = (guide.ask(), shared.clone());
             helpers.push(move || {
                 guide.find();
-                shared.bell.ring();
+                shared.unparker.unpark();
             });
         }
     }

@@ -1,4 +1,4 @@
-//! Requests to streams of tokens: one thread that has the scheduler plan, queues steps on the
+//! Requests to streams of tokens: one thread that has the planner plan, queues steps on the
 //! device, reads what they chose, and hands it out.
 //!
 //! The thread sleeps while there is nothing to do. It waits for the device as any task does, by a
@@ -10,6 +10,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use crate::batch_planner::{Job, Limits, Refusal};
 use crate::constraint::{Constraint, Grammar, Grammars};
 use crate::error::{Error, Result};
 use crate::helpers::Work;
@@ -17,7 +18,6 @@ use crate::lock::lock;
 use crate::model::{Llama, Runner, Steps};
 use crate::request::Request;
 use crate::sampling::ALTERNATIVES;
-use crate::scheduler::{Job, Limits, Refusal};
 use crate::tokenizer::Text;
 use driver::{Client, Driver};
 use std::sync::Arc;
@@ -115,19 +115,19 @@ struct Shared {
     /// Requests that have not ended.
     open: AtomicUsize,
     stats: Mutex<Stats>,
-    bell: Bell,
+    unparker: Unparker,
 }
 
-/// Rings for the thread.
+/// Wakes the thread, which parks between two rounds.
 #[derive(Default)]
-struct Bell {
+struct Unparker {
     thread: OnceLock<Thread>,
-    rung: AtomicBool,
+    unparked: AtomicBool,
 }
 
-impl Bell {
-    fn ring(&self) {
-        if !self.rung.swap(true, AcqRel)
+impl Unparker {
+    fn unpark(&self) {
+        if !self.unparked.swap(true, AcqRel)
             && let Some(thread) = self.thread.get()
         {
             thread.unpark();
@@ -137,7 +137,7 @@ impl Bell {
 
 impl Wake for Shared {
     fn wake(self: Arc<Self>) {
-        self.bell.ring();
+        self.unparker.unpark();
     }
 }
 
@@ -150,7 +150,7 @@ impl Shared {
             commands.push(command);
         }
         drop(commands);
-        self.bell.ring();
+        self.unparker.unpark();
         open
     }
 
@@ -178,7 +178,7 @@ struct Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.closed.store(true, Release);
-        self.shared.bell.ring();
+        self.shared.unparker.unpark();
     }
 }
 
@@ -270,7 +270,7 @@ impl Engine {
     /// Ends every request with an error, and the thread.
     pub fn close(&self) {
         self.0.shared.closed.store(true, Release);
-        self.0.shared.bell.ring();
+        self.0.shared.unparker.unpark();
     }
 
     fn job(&self, request: &Request) -> Result<Job> {
@@ -358,14 +358,14 @@ impl Shared {
 /// The thread: polls the driver, and sleeps until somebody rings or a deadline comes.
 fn live<R: Runner>(mut driver: Driver<R>) {
     let shared = driver.shared().clone();
-    let _ = shared.bell.thread.set(std::thread::current());
+    let _ = shared.unparker.thread.set(std::thread::current());
     let waker = Waker::from(shared.clone());
     loop {
-        shared.bell.rung.store(false, Release);
+        shared.unparker.unparked.store(false, Release);
         let Some(deadline) = driver.poll(&mut Context::from_waker(&waker), shared.now()) else {
             return;
         };
-        while !shared.bell.rung.load(Acquire) {
+        while !shared.unparker.unparked.load(Acquire) {
             match deadline.map(|at| at.saturating_sub(shared.now())) {
                 None => std::thread::park(),
                 Some(Duration::ZERO) => break,

@@ -71,7 +71,7 @@ impl Tokens {
         let state = &mut *lock(&self.channel.0);
         let token = state.unread.pop_front();
         if token.is_some() && std::mem::take(&mut state.waits) {
-            self.shared.bell.ring();
+            self.shared.unparker.unpark();
         }
         (token.is_some() || state.ended).then_some(token)
     }

@@ -5,13 +5,13 @@
 use super::driver::{Client, Driver};
 use super::stream::{Channel, Tokens};
 use super::{Command, Shared, Stats};
+use crate::batch_planner::{Job, Limits, Step};
 use crate::constraint::{Constraint, Grammar, Grammars};
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Token};
 use crate::sampling::Sampling;
-use crate::scheduler::{Job, Limits, Step};
 use crate::tokenizer::testing::vocabulary;
 use crate::tokenizer::{Text, Tokenizer};
 use futures_core::Stream;
@@ -260,7 +260,7 @@ fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
         }
         now += Duration::from_millis(pick(3));
         run.driver.poll(cx, now).expect("it is open");
-        run.driver.scheduler().check();
+        run.driver.planner().check();
         askers.retain_mut(|asker| round % asker.every != 0 || !asker.read(faults, now, cx));
         if askers.is_empty() && to_come == 0 {
             break;
@@ -278,7 +278,7 @@ fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
         "{stats:?}"
     );
     assert_eq!(run.shared.open.load(Acquire), 0);
-    run.driver.scheduler().check();
+    run.driver.planner().check();
 }
 
 #[test]

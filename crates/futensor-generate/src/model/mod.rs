@@ -1,7 +1,7 @@
 //! The model: weights on a device, and one step of it over packed rows.
 //!
 //! `forward` is the network, `choose` what becomes of its last values, `steps` turns a step of the
-//! scheduler's into one call of a region.
+//! planner's into one call of a region.
 
 mod choose;
 mod config;
@@ -12,9 +12,9 @@ mod steps;
 mod tests;
 mod weights;
 
+use crate::batch_planner::{Limits, Step};
 use crate::error::{Error, Result};
 use crate::sampling::Sampling;
-use crate::scheduler::{Limits, Step};
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
 pub use config::{Config, Rope, Scaling};

@@ -1,4 +1,4 @@
-//! A step of the scheduler's as one call of a region: packed rows in, tokens out.
+//! A step of the planner's as one call of a region: packed rows in, tokens out.
 //!
 //! Rows are filled up to one of some sizes, so that few plans are made. A row that only fills up
 //! has token 0 at position 0, of page 0 and of a slot that is nobody's; nobody reads what comes of
@@ -7,9 +7,9 @@
 use super::choose::{self, Wishes};
 use super::forward::{Angles, Rows, State};
 use super::{Choice, Llama, Runner, Wish};
+use crate::batch_planner::{Limits, Step};
 use crate::error::Result;
 use crate::sampling::{CANDIDATES, PENALIZED};
-use crate::scheduler::{Limits, Step};
 use futensor::region::{Flat, Region, Tensors};
 use futensor::{DType, TensorFuture};
 use std::future::Future;

@@ -50,7 +50,7 @@ impl Worker {
                     .map(|(input, held)| self.operand(input, held, &mut doubts))
                     .collect();
                 // It tells what failed from what did not, so it waits until nothing is in doubt.
-                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Gate(Otherwise::Number(_) | Otherwise::Second)));
+                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Predicated(Otherwise::Number(_) | Otherwise::Second)));
                 match waits && !doubts.is_empty() {
                     true => Err(Trouble::Later(Until::Moved)),
                     false => self.gear.work(lane, work, inputs, &operands, last_try),
@@ -176,7 +176,7 @@ impl Worker {
             },
         };
         let counts = readers(input);
-        // While its step is in the books, they hold a link to it, and so does the step.
+        // While its step is in the task table, they hold a link to it, and so does the step.
         let ours = if in_table { 2 } else { 0 };
         let last = counts.handles == 0 && counts.links == held + ours;
         let owners = 1 + in_table as usize + is_complete as usize;
@@ -209,8 +209,8 @@ impl Worker {
         for (entry, link) in queued {
             let counts = readers(&link);
             let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
-            // The books', its step's, and ours: nobody can come to look at the value any more. An
-            // error stays, for the log of what is detached.
+            // The task table's, its step's, and ours: nobody can come to look at the value any
+            // more. An error stays, for the log of what is detached.
             let gone = counts.handles == 0 && counts.links == 3;
             if gone
                 && made.is_some_and(|m| {

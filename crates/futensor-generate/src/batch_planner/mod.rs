@@ -36,19 +36,19 @@ pub struct Limits {
     pub context: usize,
 }
 
-/// A request, as the scheduler sees it.
+/// A request, as the planner sees it.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub prompt: Vec<u32>,
     /// New tokens at most.
     pub tokens: usize,
-    /// When it is to end at the latest, on the clock that the scheduler is told.
+    /// When it is to end at the latest, on the clock that the planner is told.
     pub deadline: Option<Duration>,
     /// Tokens that its reader has room for.
     pub room: usize,
     /// Its next token cannot be chosen before the last one is known to the host.
     pub one_by_one: bool,
-    /// It is not to be admitted before its [release](Scheduler::release).
+    /// It is not to be admitted before its [release](BatchPlanner::release).
     pub held: bool,
 }
 
@@ -115,7 +115,7 @@ impl Limits {
 }
 
 /// See the module.
-pub struct Scheduler {
+pub struct BatchPlanner {
     limits: Limits,
     pages: Pages,
     /// By number, which is the order in which they came: any of them may go away at any time.
@@ -130,9 +130,9 @@ pub struct Scheduler {
     shared_tokens: u64,
 }
 
-impl Scheduler {
-    pub fn new(limits: Limits) -> Scheduler {
-        Scheduler {
+impl BatchPlanner {
+    pub fn new(limits: Limits) -> BatchPlanner {
+        BatchPlanner {
             pages: Pages::new(limits.pages, limits.page),
             slots: (0..limits.slots).rev().collect(),
             waiting: BTreeMap::new(),

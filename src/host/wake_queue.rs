@@ -4,7 +4,7 @@
 //! there. To interrupt that core from another takes both of them away from their work (in a virtual
 //! machine 20 us and 10, from its own core 4); to write a line that an idle worker looks at takes
 //! less than one. A product of [256, 256], awaited, took 90 us by turns of 77 and 100, and takes
-//! 77. Knows neither steps nor books.
+//! 77. Knows neither steps nor the task table.
 
 use crate::guard::{Wakers, wake_all};
 use crate::sync::clock::Instant;
@@ -21,7 +21,7 @@ const WAIT: Duration = Duration::from_micros(3);
 /// No core, or none that is known.
 const NONE: usize = usize::MAX;
 
-pub(super) struct Errands {
+pub(super) struct WakeQueues {
     /// The core of who last began to wait for a value. A hint: whoever wakes it, it is woken.
     awaited_on: AtomicUsize,
     workers: Box<[Worker]>,
@@ -45,15 +45,15 @@ struct Left {
     wakers: Wakers,
 }
 
-impl Errands {
-    pub fn new(workers: usize) -> Errands {
+impl WakeQueues {
+    pub fn new(workers: usize) -> WakeQueues {
         let worker = |_| Worker {
             core: AtomicUsize::new(NONE),
             left: Mutex::default(),
             is_some: AtomicBool::new(false),
         };
         let workers = (0..workers).map(worker).collect();
-        Errands { awaited_on: AtomicUsize::new(NONE), workers, wait: WAIT }
+        WakeQueues { awaited_on: AtomicUsize::new(NONE), workers, wait: WAIT }
     }
 
     /// Somebody on this core begins to wait.
@@ -206,30 +206,30 @@ mod tests {
     }
 
     /// Worker 0, on core 3, has woken somebody.
-    fn wake(errands: &Errands, sleeper: &Arc<Sleeper>) {
-        errands.wake(0, || Some(3), Wakers::from_iter([Waker::from(sleeper.clone())]));
+    fn wake(wake_queues: &WakeQueues, sleeper: &Arc<Sleeper>) {
+        wake_queues.wake(0, || Some(3), Wakers::from_iter([Waker::from(sleeper.clone())]));
     }
 
     #[test]
     fn an_idle_worker_on_the_core_of_who_waits_wakes_it_and_each_is_woken_once() {
         // Long enough for a thread to have its turn on a busy machine.
-        let errands = Errands { wait: Duration::from_secs(60), ..Errands::new(2) };
+        let wake_queues = WakeQueues { wait: Duration::from_secs(60), ..WakeQueues::new(2) };
         let sleeper = Arc::new(Sleeper::default());
-        errands.awaits_on(Some(7));
+        wake_queues.awaits_on(Some(7));
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
             let other = scope.spawn(|| {
                 while !is_over.load(Relaxed) {
-                    let idle = errands.idle(1, Some(7));
+                    let idle = wake_queues.idle(1, Some(7));
                     (0..100).any(|_| idle.is_asked());
                     drop(idle.end());
                 }
             });
-            while errands.workers[1].core.load(Relaxed) == NONE {
+            while wake_queues.workers[1].core.load(Relaxed) == NONE {
                 thread::yield_now();
             }
             let is_woken_by_other = |wakes| {
-                wake(&errands, &sleeper);
+                wake(&wake_queues, &sleeper);
                 // Who has taken it may still be about to.
                 while sleeper.times() < wakes {
                     thread::yield_now();
@@ -244,42 +244,42 @@ mod tests {
 
     #[test]
     fn who_goes_away_wakes_whom_was_left_to_it() {
-        let (errands, sleeper) = (Errands::new(2), Arc::new(Sleeper::default()));
-        let idle = errands.idle(1, Some(7));
+        let (wake_queues, sleeper) = (WakeQueues::new(2), Arc::new(Sleeper::default()));
+        let idle = wake_queues.idle(1, Some(7));
         let mut wakers = Wakers::from_iter([Waker::from(sleeper.clone())]);
-        assert!(errands.workers[1].take_on(&mut wakers));
+        assert!(wake_queues.workers[1].take_on(&mut wakers));
         assert!(wakers.is_empty());
         assert!(idle.is_asked());
         let left = idle.end().expect("somebody");
         assert_eq!(sleeper.times(), 0);
         drop(left);
         assert_eq!(sleeper.times(), 1);
-        assert!(errands.idle(1, Some(7)).end().is_none());
+        assert!(wake_queues.idle(1, Some(7)).end().is_none());
         wakers.push(Waker::from(sleeper.clone()));
-        assert!(!errands.workers[1].take_on(&mut wakers), "it has gone");
+        assert!(!wake_queues.workers[1].take_on(&mut wakers), "it has gone");
         assert_eq!(wakers.len(), 1);
     }
 
     #[test]
     fn where_no_worker_comes_for_it_who_has_woken_does_it() {
-        let (errands, sleeper) = (Errands::new(3), Arc::new(Sleeper::default()));
+        let (wake_queues, sleeper) = (WakeQueues::new(3), Arc::new(Sleeper::default()));
         let here = thread::current().id();
         let mut times = 0;
-        let mut wakes_here = |errands: &Errands| {
-            wake(errands, &sleeper);
+        let mut wakes_here = |wake_queues: &WakeQueues| {
+            wake(wake_queues, &sleeper);
             times += 1;
             assert_eq!((sleeper.times(), *lock(&sleeper.by)), (times, Some(here)));
         };
-        wakes_here(&errands);
+        wakes_here(&wake_queues);
         // The waiter's core is the waker's, then one where no worker is, then one where one is that
         // does not look.
-        let elsewhere = errands.idle(1, Some(5));
+        let elsewhere = wake_queues.idle(1, Some(5));
         for core in [3, 6, 5] {
-            errands.awaits_on(Some(core));
-            wakes_here(&errands);
+            wake_queues.awaits_on(Some(core));
+            wakes_here(&wake_queues);
         }
         assert!(elsewhere.end().is_none());
-        errands.busy(1);
-        wakes_here(&errands);
+        wake_queues.busy(1);
+        wakes_here(&wake_queues);
     }
 }

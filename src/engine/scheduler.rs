@@ -1,20 +1,20 @@
-//! The desk: what a device's lock guards, and how what came in is looked at, a bounded number of
-//! nodes at a time.
+//! The scheduler: what a device's lock guards, and how what came in is looked at, a bounded number
+//! of nodes at a time.
 //!
 //! Whoever attends to a device's intake calls it, and has the machine's steps run. Knows neither
 //! threads nor streams.
 
 use super::intake::Batch;
-use super::machine::{Look, Machine};
+use super::machine::{Machine, Visit};
 use super::port::Port;
 use crate::graph::node::{Node, NodeLink, Op};
 
 /// Nodes looked at before the lock is offered to others.
-pub(crate) const LOOKS_AT_ONCE: usize = 64;
+pub(crate) const VISITS_AT_ONCE: usize = 64;
 /// Nodes of a batch turned round before the lock is offered to others.
 const TURNED_AT_ONCE: usize = 4096;
 
-/// What a device does with a node on the spot, without books or stream.
+/// What a device does with a node on the spot, without an entry or a stream.
 pub(crate) trait OnTheSpot {
     /// Completes a node if that is worth while and can be done now; true where it is complete then.
     fn run(&mut self, node: &NodeLink) -> bool;
@@ -23,15 +23,15 @@ pub(crate) trait OnTheSpot {
     fn settle(&mut self) {}
 }
 
-pub(crate) struct Desk {
+pub(crate) struct Scheduler {
     pub machine: Machine,
     /// Taken from the intake and not looked at yet.
     batch: Batch<Node>,
 }
 
-impl Desk {
-    pub fn new(port: &'static Port) -> Desk {
-        Desk { machine: Machine::new(port, port.limits), batch: Batch::empty() }
+impl Scheduler {
+    pub fn new(port: &'static Port) -> Scheduler {
+        Scheduler { machine: Machine::new(port, port.limits), batch: Batch::empty() }
     }
 
     /// Nothing is left of what was taken from the intake.
@@ -39,17 +39,17 @@ impl Desk {
         self.batch.is_empty()
     }
 
-    /// Looks at what somebody awaits, and at up to `looks` nodes in their turn; false where there
+    /// Looks at what somebody awaits, and at up to `visits` nodes in their turn; false where there
     /// is nothing to look at.
-    pub fn conduct(
+    pub fn visit_queued(
         &mut self,
         port: &Port,
-        looks: usize,
+        visits: usize,
         now: impl FnOnce() -> u64,
         spot: &mut impl OnTheSpot,
     ) -> bool {
         if self.batch.is_empty() {
-            self.batch = port.take_news();
+            self.batch = port.take_queued();
         }
         let awaited = port.take_awaited();
         if self.batch.is_empty() && awaited.is_empty() {
@@ -60,26 +60,26 @@ impl Desk {
             self.end();
         }
         for node in awaited {
-            let look = self.machine.look_early(node);
-            self.follow(look, now, spot);
+            let visit = self.machine.visit_early(node);
+            self.follow(visit, now, spot);
         }
         // Of a long batch only a piece, so that what is awaited meanwhile is not late.
-        let looks = if self.batch.turn(TURNED_AT_ONCE) { looks } else { 0 };
-        for _ in 0..looks {
+        let visits = if self.batch.turn(TURNED_AT_ONCE) { visits } else { 0 };
+        for _ in 0..visits {
             let Some(node) = self.batch.next() else { break };
             if let Op::Marker = node.op {
                 // Whoever has waited for all finds all of it in the counters.
                 spot.settle();
             }
-            let look = self.machine.look(node, now);
-            self.follow(look, now, spot);
+            let visit = self.machine.visit(node, now);
+            self.follow(visit, now, spot);
         }
         spot.settle();
         true
     }
 
-    fn follow(&mut self, look: Look, now: u64, spot: &mut impl OnTheSpot) {
-        let Look::New(node) = look else { return };
+    fn follow(&mut self, visit: Visit, now: u64, spot: &mut impl OnTheSpot) {
+        let Visit::New(node) = visit else { return };
         if self.machine.is_ended() {
             self.machine.refuse(node);
         } else if let Op::Source(_) = node.op {
@@ -89,7 +89,7 @@ impl Desk {
         }
     }
 
-    /// The device has ended, and everything in the books with it.
+    /// The device has ended, and everything in the task table with it.
     pub fn end(&mut self) {
         if !self.machine.is_ended() {
             self.machine.end();

@@ -1,5 +1,5 @@
-//! The books: how a node enters them, what waits for what, how it leaves, and the epochs that end a
-//! `waitall`. Called by the machine's events; knows nothing of streams.
+//! The task table: how a node enters it, what waits for what, how it leaves, and the epochs that
+//! end a `waitall`. Called by the machine's events; knows nothing of streams.
 
 use super::{Entry, Epoch, Machine, Stage};
 use crate::completion::{ENTERED, Phase, QUEUED, TRACED};
@@ -44,7 +44,7 @@ impl Machine {
             epoch: None,
             generation: self.generation,
             deferred: false,
-            bell: None,
+            registration: None,
             source: None,
         });
         if had_its_turn {
@@ -69,12 +69,12 @@ impl Machine {
             // thread.
             refuse_traced(&node);
         }
-        let (waker, mut bell) = (self.waker(&node), None);
-        if node.completion.register(&mut bell, &waker) {
+        let (waker, mut registration) = (self.waker(&node), None);
+        if node.completion.register(&mut registration, &waker) {
             return None;
         }
         let e = self.insert(node, Stage::Outside);
-        self.entry(e).bell = bell;
+        self.entry(e).registration = registration;
         Some(e)
     }
 
@@ -94,8 +94,8 @@ impl Machine {
 
     /// Who reads from these entries and is none of them, an edge each.
     pub(super) fn consumers_outside(&self, entries: &[u32]) -> SmallVec<[u32; 4]> {
-        let books = entries.iter().filter_map(|&e| self.entries[e as usize].as_ref());
-        books.flat_map(|x| x.consumers.iter().copied()).filter(|c| !entries.contains(c)).collect()
+        let live = entries.iter().filter_map(|&e| self.entries[e as usize].as_ref());
+        live.flat_map(|x| x.consumers.iter().copied()).filter(|c| !entries.contains(c)).collect()
     }
 
     pub(super) fn unblock(&mut self, consumers: &[u32]) {
@@ -112,11 +112,11 @@ impl Machine {
     pub(super) fn remove(&mut self, e: u32) {
         let Some(x) = self.entries[e as usize].take() else { return };
         self.vacant.push(e);
-        if let Some(bell) = x.bell {
-            x.node.completion.deregister(bell);
+        if let Some(registration) = x.registration {
+            x.node.completion.deregister(registration);
         }
-        if let Some(bell) = x.source {
-            let node = lock(&bell.0).take();
+        if let Some(waker) = x.source {
+            let node = lock(&waker.0).take();
             free(node);
         }
         x.node.set_entry(None);
@@ -127,8 +127,8 @@ impl Machine {
         free([x.node]);
     }
 
-    /// Takes a node that nobody wants any more out of the books, and its ancestors where only it
-    /// wanted them.
+    /// Takes a node that nobody wants any more out of the task table, and its ancestors where only
+    /// it wanted them.
     pub(super) fn cancel(&mut self, e: u32) {
         let mut stack = vec![e];
         while let Some(e) = stack.pop() {
@@ -148,7 +148,7 @@ impl Machine {
     }
 
     /// Takes the edge at this place of an input's consumers away; true where nobody wants the input
-    /// any more. Inputs that have ended are out of the books, and their edges with them.
+    /// any more. Inputs that have ended are out of the task table, and their edges with them.
     fn cut(&mut self, e: u32, i: u32, place: u32) -> bool {
         let Some(y) = self.entries[i as usize].as_mut() else { return false };
         if y.consumers.get(place as usize) != Some(&e) {

@@ -1,25 +1,25 @@
-//! What came in, as this device's desk looks at it: what needs no GPU is settled on the spot.
+//! What came in, as this device's scheduler looks at it: what needs no GPU is settled on the spot.
 //!
 //! The device's thread calls it; after the end, so does the watchdog. It calls nothing of CUDA.
 
 use super::Shared;
-use crate::engine::desk::{Desk, LOOKS_AT_ONCE, OnTheSpot};
 use crate::engine::port::publish::By;
 use crate::engine::pressure::Pressure;
 use crate::engine::run::without_kernel;
+use crate::engine::scheduler::{OnTheSpot, Scheduler, VISITS_AT_ONCE};
 use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
 
 impl Shared {
     /// Looks at a bounded number of nodes; true where there was any.
-    pub(super) fn conduct(&self, desk: &mut Desk) -> bool {
-        desk.conduct(self.port, LOOKS_AT_ONCE, || self.now(), &mut &*self)
+    pub(super) fn visit_queued(&self, scheduler: &mut Scheduler) -> bool {
+        scheduler.visit_queued(self.port, VISITS_AT_ONCE, || self.now(), &mut &*self)
     }
 
-    /// Completes what needs no device: constants, views and gates of what is there. True where it
-    /// is complete then.
+    /// Completes what needs no device: constants, views and predicated values of what is there.
+    /// True where it is complete then.
     fn complete(&self, node: &NodeLink) -> bool {
-        if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Gate(_)) {
+        if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Predicated(_)) {
             return node.completion.state().is_complete();
         }
         let Some(mut claim) = node.claim() else { return node.completion.state().is_complete() };

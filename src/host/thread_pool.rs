@@ -24,18 +24,18 @@ struct Job {
     /// The kernel's closure, alive until `Member::run` returns, which waits for `helpers` to be
     /// gone.
     part: *const Part,
-    shares: Box<[Share]>,
+    partitions: Box<[Partition]>,
     helpers: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 /// The parts that a worker begins with.
-struct Share {
+struct Partition {
     next: AtomicUsize,
     end: usize,
 }
 
-impl Share {
+impl Partition {
     fn take(&self) -> Option<usize> {
         Some(self.next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < self.end)
     }
@@ -52,20 +52,20 @@ unsafe impl Sync for Job {}
 
 impl Job {
     fn has_some(&self) -> bool {
-        self.shares.iter().any(Share::has_some)
+        self.partitions.iter().any(Partition::has_some)
     }
 
     fn work(&self, me: usize) {
-        let (before, from_me) = self.shares.split_at(me);
-        for share in from_me.iter().chain(before) {
-            while let Some(i) = share.take() {
+        let (before, from_me) = self.partitions.split_at(me);
+        for partition in from_me.iter().chain(before) {
+            while let Some(i) = partition.take() {
                 // SAFETY: the owner is still inside `Member::run`: it leaves only once no helper is
                 // counted.
                 let part = unsafe { &*self.part };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
-                    self.shares
-                        .iter()
-                        .for_each(|share| share.next.store(share.end, Ordering::Relaxed));
+                    self.partitions.iter().for_each(|partition| {
+                        partition.next.store(partition.end, Ordering::Relaxed)
+                    });
                     let mut first = lock(&self.panic);
                     if first.is_none() {
                         *first = Some(panic);
@@ -81,7 +81,7 @@ impl Job {
 }
 
 /// The threads of one device.
-pub(crate) struct Crew {
+pub(crate) struct ThreadPool {
     threads: usize,
     jobs: Mutex<Vec<Arc<Job>>>,
     /// How many jobs are on offer, so that the idle need not take the lock to see that there is
@@ -93,9 +93,9 @@ pub(crate) struct Crew {
     call: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Crew {
-    pub fn new(threads: usize, call: impl Fn() + Send + Sync + 'static) -> Crew {
-        Crew {
+impl ThreadPool {
+    pub fn new(threads: usize, call: impl Fn() + Send + Sync + 'static) -> ThreadPool {
+        ThreadPool {
             threads,
             jobs: Mutex::new(Vec::new()),
             offered: AtomicUsize::new(0),
@@ -104,10 +104,10 @@ impl Crew {
         }
     }
 
-    /// The crew, as a kernel sees it that this worker runs.
+    /// The pool, as a kernel sees it that this worker runs.
     pub fn member(&self, me: usize) -> Member<'_> {
         debug_assert!(me < self.threads);
-        Member { crew: self, me }
+        Member { pool: self, me }
     }
 
     /// Has this worker take part in a job, if there is one; true where it did.
@@ -151,7 +151,7 @@ impl Crew {
 }
 
 /// While kernels come in a row; ends also where one panics.
-struct Row<'a>(&'a Crew);
+struct Row<'a>(&'a ThreadPool);
 
 impl Drop for Row<'_> {
     fn drop(&mut self) {
@@ -159,45 +159,45 @@ impl Drop for Row<'_> {
     }
 }
 
-/// One of the crew.
+/// One of the pool.
 pub(crate) struct Member<'a> {
-    crew: &'a Crew,
+    pool: &'a ThreadPool,
     me: usize,
 }
 
 impl Parallel for Member<'_> {
     fn threads(&self) -> usize {
-        self.crew.threads
+        self.pool.threads
     }
 
     fn is_awake(&self) -> bool {
-        self.crew.is_awake()
+        self.pool.is_awake()
     }
 
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
-        let Member { crew, me } = *self;
-        if parts <= 1 || crew.threads == 1 {
+        let Member { pool, me } = *self;
+        if parts <= 1 || pool.threads == 1 {
             return (0..parts).for_each(part);
         }
         // SAFETY: only the lifetime is changed; `Job::part` says why the closure outlives its uses.
         let part: *const Part = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(part)
         };
-        let first = |worker: usize| worker * parts / crew.threads;
-        let share =
-            |worker| Share { next: AtomicUsize::new(first(worker)), end: first(worker + 1) };
+        let first = |worker: usize| worker * parts / pool.threads;
+        let partition =
+            |worker| Partition { next: AtomicUsize::new(first(worker)), end: first(worker + 1) };
         let job = Arc::new(Job {
             part,
-            shares: (0..crew.threads).map(share).collect(),
+            partitions: (0..pool.threads).map(partition).collect(),
             helpers: AtomicUsize::new(0),
             panic: Mutex::new(None),
         });
-        lock(&crew.jobs).push(job.clone());
-        crew.offered.fetch_add(1, Ordering::SeqCst);
-        (crew.call)();
+        lock(&pool.jobs).push(job.clone());
+        pool.offered.fetch_add(1, Ordering::SeqCst);
+        (pool.call)();
         job.work(me);
-        lock(&crew.jobs).retain(|j| !Arc::ptr_eq(j, &job));
-        crew.offered.fetch_sub(1, Ordering::Relaxed);
+        lock(&pool.jobs).retain(|j| !Arc::ptr_eq(j, &job));
+        pool.offered.fetch_sub(1, Ordering::Relaxed);
         // No new helper can come; those counted finish the part they are in.
         let mut spins = 0u32;
         while job.helpers.load(Ordering::Acquire) != 0 {
@@ -216,38 +216,38 @@ mod tests {
 
     #[test]
     fn every_part_runs_once_with_helpers_and_a_panic_comes_back() {
-        let crew = Arc::new(Crew::new(2, || ()));
+        let pool = Arc::new(ThreadPool::new(2, || ()));
         let stop = Arc::new(AtomicUsize::new(0));
         let helper = std::thread::spawn({
-            let (crew, stop) = (crew.clone(), stop.clone());
+            let (pool, stop) = (pool.clone(), stop.clone());
             move || {
                 while stop.load(Ordering::Relaxed) == 0 {
-                    crew.help(1);
+                    pool.help(1);
                 }
             }
         });
         for parts in [1, 2, 7, 1000] {
             let runs: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-            crew.member(0).run(parts, &|i| {
+            pool.member(0).run(parts, &|i| {
                 runs[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(runs.iter().all(|r| r.load(Ordering::Relaxed) == 1));
         }
         let panic =
-            catch_unwind(AssertUnwindSafe(|| crew.member(0).run(10, &|i| assert_ne!(i, 5))));
+            catch_unwind(AssertUnwindSafe(|| pool.member(0).run(10, &|i| assert_ne!(i, 5))));
         assert!(panic.is_err());
-        let panic = catch_unwind(AssertUnwindSafe(|| crew.in_a_row(|| assert!(!crew.is_awake()))));
-        assert!(panic.is_err() && !crew.is_awake(), "a panic ends the row");
+        let panic = catch_unwind(AssertUnwindSafe(|| pool.in_a_row(|| assert!(!pool.is_awake()))));
+        assert!(panic.is_err() && !pool.is_awake(), "a panic ends the row");
         stop.store(1, Ordering::Relaxed);
         helper.join().unwrap();
     }
 
     #[test]
     fn each_worker_begins_with_its_own_parts_and_ends_with_what_others_left() {
-        let crew = Crew::new(3, || ());
+        let pool = ThreadPool::new(3, || ());
         let order = |me: usize, parts: usize| {
             let seen = Mutex::new(Vec::new());
-            crew.member(me).run(parts, &|i| lock(&seen).push(i));
+            pool.member(me).run(parts, &|i| lock(&seen).push(i));
             std::mem::take(&mut *lock(&seen))
         };
         assert_eq!(order(0, 7), [0, 1, 2, 3, 4, 5, 6]);

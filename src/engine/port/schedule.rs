@@ -24,12 +24,12 @@ const TAKEN_BACK_MAX: usize = 16;
 
 impl Port {
     /// Asks the engine to look at a node (again). Nothing where it is asked already.
-    pub fn look(&'static self, node: NodeLink) {
+    pub fn schedule(&'static self, node: NodeLink) {
         let before = node.completion.set(QUEUED);
         if !before.has(QUEUED) {
             self.push(Queued(node));
         }
-        // What is in the books may wait for its end.
+        // What is in the task table may wait for its end.
         if before.is_complete() {
             self.hurry(true);
         }
@@ -57,7 +57,7 @@ impl Port {
 
     /// Asks for a look at a node that somebody awaits. In a long queue its turn may be far off:
     /// then it is named beside the queue.
-    pub fn look_soon(&'static self, node: NodeLink) {
+    pub fn schedule_awaited(&'static self, node: NodeLink) {
         if !node.completion.set(QUEUED).has(QUEUED) {
             self.push(Queued(node));
         } else if self.pressure.queued().0 > BACKLOG {
@@ -96,7 +96,7 @@ impl Port {
     }
 
     /// Takes what is in the intake.
-    pub fn take_news(&self) -> Batch<Node> {
+    pub fn take_queued(&self) -> Batch<Node> {
         if !self.intake.is_empty() {
             self.hurry(false);
         }
@@ -105,7 +105,7 @@ impl Port {
 
     /// Something is to be looked at.
     #[inline]
-    pub fn has_news(&self) -> bool {
+    pub fn has_queued(&self) -> bool {
         !self.intake.is_empty() || self.has_awaited.load(SeqCst)
     }
 

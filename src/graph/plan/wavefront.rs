@@ -19,11 +19,11 @@ const AHEAD: usize = 12;
 const MOST: usize = 8;
 
 impl PlanStep {
-    /// Brings such steps together, and numbers each company of them.
+    /// Brings such steps together, and numbers each wavefront of them.
     pub(super) fn bring_together(steps: Vec<PlanStep>) -> Vec<PlanStep> {
         let mut rest = VecDeque::from(steps);
         let mut done: Vec<PlanStep> = Vec::with_capacity(rest.len());
-        let mut companies = 0;
+        let mut wavefronts = 0;
         while let Some(first) = rest.pop_front() {
             let from = done.len();
             let mut to_come: Vec<Slot> = first.makes.to_vec();
@@ -41,8 +41,8 @@ impl PlanStep {
                 looks -= 1;
             }
             if done.len() - from > 1 {
-                companies += 1;
-                done[from..].iter_mut().for_each(|step| step.company = companies);
+                wavefronts += 1;
+                done[from..].iter_mut().for_each(|step| step.wavefront = wavefronts);
             }
         }
         done

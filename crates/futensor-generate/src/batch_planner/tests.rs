@@ -1,0 +1,210 @@
+use super::*;
+
+const LIMITS: Limits = Limits { slots: 3, rows: 8, rows_beside: 2, pages: 8, page: 2, context: 16 };
+
+fn job(prompt: &[u32], tokens: usize) -> Job {
+    Job {
+        prompt: prompt.to_vec(),
+        tokens,
+        deadline: None,
+        room: 100,
+        one_by_one: false,
+        held: false,
+    }
+}
+
+impl BatchPlanner {
+    /// Every page is somewhere, and everything is counted once.
+    pub fn check(&self) {
+        let tables: Vec<&[Page]> = self.running.values().map(|s| &s.table[..]).collect();
+        self.pages.check(&tables);
+        let mut slots: Vec<usize> =
+            self.running.values().map(|s| s.slot).chain(self.slots.iter().copied()).collect();
+        slots.sort();
+        assert_eq!(slots, (0..self.limits.slots).collect::<Vec<_>>(), "every slot is somewhere");
+        for sequence in self.running.values() {
+            assert_eq!(
+                sequence.table.len() + sequence.promised,
+                sequence.length_max.div_ceil(self.limits.page),
+                "what it holds and was promised is what it may need"
+            );
+        }
+    }
+}
+
+/// Concludes the step, every choosing row with this token.
+fn conclude(planner: &mut BatchPlanner, step: &Step, token: u32) -> Vec<Event> {
+    let events = planner.conclude(step, true);
+    for event in &events {
+        if let Event::Token { id, .. } = event {
+            planner.learn(*id, token);
+        }
+    }
+    planner.settle(step);
+    planner.check();
+    events
+}
+
+#[test]
+fn the_next_step_is_planned_before_anybody_has_read_the_last() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    planner.submit(1, job(&[7, 8, 9], 3));
+    let first = planner.plan().unwrap();
+    assert_eq!(
+        first.rows.iter().map(|r| (r.token, r.position, r.chooses)).collect::<Vec<_>>(),
+        [(Some(7), 0, false), (Some(8), 1, false), (Some(9), 2, true)]
+    );
+    let second = planner.plan().unwrap();
+    assert_eq!((second.rows.len(), second.rows[0].token, second.rows[0].position), (1, None, 3));
+    let third = planner.plan().unwrap();
+    assert!(planner.plan().is_none(), "three tokens are all there will be");
+    conclude(&mut planner, &first, 1);
+    conclude(&mut planner, &second, 2);
+    assert_eq!(conclude(&mut planner, &third, 3), [Event::Token { id: 1, choice: 0, last: true }]);
+    assert_eq!((planner.running().len(), planner.pages().used()), (0, 0));
+}
+
+#[test]
+fn a_prompt_goes_in_pieces_beside_those_who_wait_for_their_next_token() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    planner.submit(1, job(&[1], 8));
+    let step = planner.plan().unwrap();
+    conclude(&mut planner, &step, 5);
+    planner.submit(2, job(&[1, 2, 3, 4, 5], 1));
+    let rows =
+        |step: &Step| step.rows.iter().map(|r| (r.id, r.position, r.chooses)).collect::<Vec<_>>();
+    let step = planner.plan().unwrap();
+    assert_eq!(rows(&step), [(1, 1, true), (2, 0, false), (2, 1, false)]);
+    conclude(&mut planner, &step, 5);
+    let step = planner.plan().unwrap();
+    assert_eq!(rows(&step), [(1, 2, true), (2, 2, false), (2, 3, false)]);
+    conclude(&mut planner, &step, 5);
+    assert_eq!(rows(&planner.plan().unwrap()), [(1, 3, true), (2, 4, true)]);
+}
+
+#[test]
+fn a_common_beginning_is_computed_once_even_in_the_same_step() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    planner.submit(1, job(&[1, 2, 3, 4, 5], 1));
+    planner.submit(2, job(&[1, 2, 3, 4, 6], 1));
+    let step = planner.plan().unwrap();
+    let positions =
+        |id| step.rows.iter().filter(|r| r.id == id).map(|r| r.position).collect::<Vec<_>>();
+    assert_eq!((positions(1), positions(2)), (vec![0, 1, 2, 3, 4], vec![4]));
+    let table = |slot: usize| step.tables[&slot].clone();
+    let (a, b) = (table(step.rows[0].slot), table(step.rows[5].slot));
+    assert!(a[..2] == b[..2] && a[2] != b[2]);
+    conclude(&mut planner, &step, 9);
+    assert_eq!(planner.pages().used(), 0);
+    // And later, by who comes when nobody uses it.
+    planner.submit(3, job(&[1, 2, 3, 4], 1));
+    let step = planner.plan().unwrap();
+    assert_eq!(
+        step.rows.iter().map(|r| r.position).collect::<Vec<_>>(),
+        [2, 3],
+        "the last is always computed"
+    );
+    assert_eq!(planner.shared_tokens(), 6);
+}
+
+#[test]
+fn who_does_not_fit_waits_and_nobody_overtakes() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    planner.submit(1, job(&[1; 8], 4));
+    planner.submit(2, job(&[2; 8], 4));
+    planner.submit(3, job(&[3], 1));
+    let step = planner.plan().unwrap();
+    assert!(step.rows.iter().all(|r| r.id == 1), "six of eight pages are promised");
+    assert_eq!((planner.running().len(), planner.waiting()), (1, 2));
+    planner.end(1);
+    assert_eq!(planner.running().len(), 1, "until the step is through");
+    conclude(&mut planner, &step, 0);
+    assert!(planner.plan().is_some());
+    assert_eq!((planner.running().len(), planner.waiting()), (2, 0));
+    assert_eq!(LIMITS.admits(15, 2), Err(Refusal::TooLong));
+    assert_eq!(Limits { pages: 7, ..LIMITS }.admits(15, 1), Err(Refusal::TooLarge));
+    assert_eq!(LIMITS.admits(0, 1), Err(Refusal::Empty));
+}
+
+#[test]
+fn a_reader_without_room_stops_its_own_request_alone() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    planner.submit(1, Job { room: 1, ..job(&[1], 5) });
+    planner.submit(2, job(&[1], 5));
+    let step = planner.plan().unwrap();
+    assert_eq!(step.rows.len(), 2);
+    let next = planner.plan().unwrap();
+    assert_eq!(
+        next.rows.iter().map(|r| r.id).collect::<Vec<_>>(),
+        [2],
+        "one token is on its way already"
+    );
+    conclude(&mut planner, &step, 3);
+    conclude(&mut planner, &next, 3);
+    planner.room(1, 1);
+    assert_eq!(planner.plan().unwrap().rows.len(), 2);
+}
+
+#[test]
+fn who_needs_the_last_token_waits_for_it_and_deadlines_end_anybody() {
+    let mut planner = BatchPlanner::new(LIMITS);
+    let deadline = Some(Duration::from_secs(3));
+    planner.submit(1, Job { one_by_one: true, deadline, ..job(&[1], 9) });
+    let step = planner.plan().unwrap();
+    assert!(planner.plan().is_none());
+    conclude(&mut planner, &step, 3);
+    let step = planner.plan().unwrap();
+    assert_eq!(step.rows[0].token, Some(3));
+    assert!(planner.expire(Duration::from_secs(2)).is_empty());
+    assert_eq!(planner.deadline(), deadline);
+    assert_eq!(planner.expire(Duration::from_secs(3)), [Event::Late { id: 1 }]);
+    assert_eq!((planner.expire(Duration::from_secs(4)), planner.deadline()), (vec![], None));
+    assert!(conclude(&mut planner, &step, 3).is_empty());
+    assert_eq!(planner.running().len(), 0);
+}
+
+#[test]
+fn whoever_goes_away_costs_the_same_however_many_wait() {
+    let took = |count: u64| {
+        let mut planner = BatchPlanner::new(Limits { slots: 1, ..LIMITS });
+        for id in 0..count {
+            planner.submit(
+                id,
+                Job { deadline: Some(Duration::from_secs(id)), held: id % 3 == 0, ..job(&[1], 1) },
+            );
+        }
+        planner.plan();
+        // From the middle, so that a list would be moved up or looked through. The quickest hundred
+        // of the first half: the rest of a machine's work is not counted.
+        let ids: Vec<u64> = (0..count).map(|id| (id + count / 2) % count).collect();
+        let quickest = ids[..count as usize / 2].chunks_exact(100).map(|some| {
+            let begin = std::time::Instant::now();
+            some.iter().for_each(|&id| planner.end(id));
+            begin.elapsed()
+        });
+        let quickest = quickest.min().unwrap();
+        ids[count as usize / 2..].iter().for_each(|&id| planner.end(id));
+        assert_eq!((planner.waiting(), planner.deadline()), (0, None));
+        quickest
+    };
+    let (few, many) = (took(2_000), took(40_000));
+    // With twenty times as many: a logarithm more, and what a cache does not hold.
+    assert!(many < few * 8, "{few:?} {many:?}");
+}
+
+#[test]
+fn one_that_is_held_is_overtaken_and_keeps_its_place_and_its_deadline() {
+    let mut planner = BatchPlanner::new(Limits { slots: 1, ..LIMITS });
+    planner.submit(1, Job { held: true, deadline: Some(Duration::from_secs(1)), ..job(&[1], 1) });
+    planner.submit(2, Job { held: true, ..job(&[2], 1) });
+    planner.submit(3, job(&[3], 1));
+    planner.submit(4, job(&[4], 1));
+    let step = planner.plan().unwrap();
+    assert_eq!((step.rows[0].id, planner.waiting(), planner.deadline().is_some()), (3, 3, true));
+    planner.release(2);
+    conclude(&mut planner, &step, 5);
+    assert_eq!(planner.plan().unwrap().rows[0].id, 2);
+    assert_eq!(planner.expire(Duration::from_secs(1)), [Event::Late { id: 1 }]);
+    planner.release(1);
+    assert_eq!(planner.waiting(), 1);
+}
