@@ -1,7 +1,7 @@
-//! How many of a thing there are in the process, for the tests that look for what stays behind.
+//! Counts of live objects in the process, for the tests that look for leaks.
 //!
-//! Counted where debug assertions are on, as in tests; a release counts nothing, and the count
-//! takes no room in what is counted. Knows nothing of what that is.
+//! Counting is on where debug assertions are, as in tests. A release counts nothing, and the count
+//! takes no room in the objects. Knows nothing of the objects.
 
 #[cfg(all(debug_assertions, not(futensor_shuttle)))]
 use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};

@@ -1,9 +1,10 @@
-//! The seam: what the engine asks of a device.
+//! The seam between the engine and a device.
 //!
-//! Steps, groups and calls of regions are run by code that is written once, over [`Backend`]
-//! (`engine/fused`, `engine/run`): it says who fails with whom, whose memory is written over, and
-//! what is made of it. A device says where elements are, makes room, and runs kernels. `host/` and
-//! `cuda/` implement it. Nothing here knows when or why a step runs.
+//! Code that is written once runs steps, groups and calls of regions over a [`Backend`]
+//! (`engine/fused`, `engine/run`). That code says which op fails with which, whose memory is
+//! written over, and what becomes of the result. A device says where elements are, makes room, and
+//! runs kernels. `host/` and `cuda/` implement the trait. Nothing here knows the time or the reason
+//! of a step.
 
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};

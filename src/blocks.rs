@@ -1,12 +1,12 @@
-//! Memory for counted values: blocks of one size, which threads keep and pass on.
+//! Free lists for counted values: blocks of one size that threads keep and pass on.
 //!
-//! A node is made by the thread that calls an op, and let go by another, or by the same one long
-//! after. The general allocator pays for both: what comes from another thread goes back under a
-//! lock, and the memory of ten thousand nodes dropped together is given to the system and touched
-//! anew, page by page, by the next ten thousand. So freed blocks stay with the thread that freed
-//! them, up to two batches; further batches go to a shelf that all threads share, up to a limit;
-//! what is beyond goes back to the allocator. Called by [`counted`](crate::counted) alone. Knows
-//! nothing of what lies in a block.
+//! The thread that calls an op makes a node; another thread, or the same one much later, lets it
+//! go. The general allocator pays for both: a block from another thread goes back under a lock, and
+//! the memory of ten thousand nodes dropped together goes back to the system and is touched anew,
+//! page by page, by the next ten thousand. So freed blocks stay with the freeing thread, up to two
+//! batches. Further batches go to a shelf that all threads share, up to a limit, and the rest goes
+//! back to the allocator. Called by [`counted`](crate::counted) alone. Knows nothing of a block's
+//! content.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! A value that is written once, and those who wait for it.
+//! The completion: a cell that is written once, with the tasks that wait for it.
 //!
-//! The state word says how far the value has come, and carries the flags that the graph and the
-//! engine put beside it. Whoever wins a claim is the only writer; every waiter registered before
-//! the end is woken at the end, every later one finds it done. Knows nothing of what the value is.
+//! The state word holds the phase of the value, and the flags that the graph and the engine set
+//! beside it. The winner of a claim is the only writer. The end wakes every waiter that registered
+//! before; a later waiter finds the value. Knows nothing of the value.
 
 #![allow(unsafe_code)]
 

@@ -1,11 +1,10 @@
 //! A counted box with two kinds of owner: handles, which observe, and links, which only keep alive.
 //!
-//! A node of the graph is observed while a user holds a [`Handle`] on it; the queue, the engine's
-//! task table and the values made from it hold [`Link`]s. Both counts live in one word, so that "no
-//! handle is left, and so many links" is read at once: handles can come only from handles, so once
-//! they are gone they are gone for good. Dropping the last handle turns it into a link and hands
-//! that to [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of
-//! tensors.
+//! A user that holds a [`Handle`] on a node observes it; the intake, the engine's task table and
+//! the values made from the node hold [`Link`]s. Both counts live in one word, so that "no handle
+//! is left, and so many links" is one read. Handles come only from handles, so once they are gone
+//! they are gone for good. The drop of the last handle turns it into a link and hands that to
+//! [`Observed::unobserved`], which decides where the memory is freed. Knows nothing of tensors.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Element types: what a tensor holds, what a scalar is, and how two types meet.
+//! Element types: the types of a tensor's elements, scalars, and promotion.
 //!
-//! Called by every layer. Knows nothing of tensors or devices. The promotion rule is
-//! PyTorch's: see [`DType::promote`] and [`DType::promote_scalar`].
+//! Called by every layer. Knows nothing of tensors or devices. The promotion rule is PyTorch's: see
+//! [`DType::promote`] and [`DType::promote_scalar`].
 
 use half::{bf16, f16};
 use std::fmt;

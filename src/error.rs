@@ -1,8 +1,8 @@
-//! The one error type: opaque, cheap to clone, and it says where.
+//! The one error type: opaque, cheap to clone, with the caller's line.
 //!
 //! An error stays with its value: every value made from a failed one fails with the same root, so
-//! an [`Error`] is an `Arc` and cloning it is a count. Predicates (`is_shape`...) tell kinds apart;
-//! the message names the op, the shapes, the device and the caller's line.
+//! an [`Error`] is an `Arc`, and a clone is a count. Predicates (`is_shape`...) tell the kinds
+//! apart; the message names the op, the shapes, the device and the caller's line.
 
 use std::{panic::Location, sync::Arc};
 

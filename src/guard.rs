@@ -1,6 +1,6 @@
-//! Around what is a user's: ops, futures, what they have captured, the payloads of their panics.
-//! Any of it may panic, also as it is dropped; it may take its time, or call back in. So it is
-//! called under a guard, and dropped under one, where the engine holds no lock.
+//! The guard around user code: ops, futures, their captures, the payloads of their panics. User
+//! code may panic, also as it is dropped; it may take long, or call back in. So the engine calls
+//! and drops it under a guard, and holds no lock meanwhile.
 
 use crate::room::NoRoom;
 use crate::sync::threads::thread_local;

@@ -1,11 +1,11 @@
-//! A device's account of its memory, a GPU's too, and host memory for values: size classes, kept
-//! warm.
+//! A device's account of its memory, a GPU's too; and a caching allocator for values in host
+//! memory.
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
-//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class; the last that a
-//! thread freed is the first that it uses, since its core still has it; and blocks of 2 MiB and
-//! more ask for huge pages. Called by whoever starts a step or drops a value; never waits. Does not
-//! know what the bytes mean.
+//! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class. A thread first
+//! uses the block that it freed last, since its core still has it. Blocks of 2 MiB and more ask for
+//! huge pages. Called by threads that start a step or drop a value; never waits. Knows nothing of
+//! the bytes.
 
 #![allow(unsafe_code)]
 

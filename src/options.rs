@@ -1,4 +1,4 @@
-//! What can be set of a device, by methods that take it and give it back.
+//! The options of a device, as methods that take the options and give them back.
 
 use std::time::Duration;
 

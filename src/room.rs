@@ -1,9 +1,9 @@
-//! Host memory that a kernel works in, beside its operands and its result.
+//! Scratch memory of kernels, in host memory.
 //!
-//! Its size depends on data, so it may not be there. Then the kernel ends on the spot, by
-//! unwinding, and its value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's
-//! own vectors would end the process. A panic of a part goes to the kernel's caller, so parts may
-//! ask here as well.
+//! Its size depends on data, so an allocation may fail. Then the kernel ends at once, by unwinding,
+//! and its value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's own vectors
+//! would end the process. A panic of a part goes to the kernel's caller, so parts may allocate here
+//! as well.
 
 use std::fmt;
 use std::panic::resume_unwind;

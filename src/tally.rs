@@ -1,8 +1,8 @@
-//! Counters that many threads count up and few read.
+//! Sharded counters: many threads count, few threads read.
 //!
-//! Each thread has a row of its own and counts in it by plain stores: a locked access takes 5 ns,
-//! and an op that is awaited has four such counts. A reader adds the rows up. Threads for which
-//! there is no row share one. Knows nothing of what is counted.
+//! Each thread counts in a row of its own by plain stores: a locked access takes 5 ns, and an
+//! awaited op has four such counts. A reader adds the rows up. Threads without a row share one.
+//! Knows nothing of the counted things.
 
 use crate::sync::plain::{AtomicUsize, Mutex};
 use crate::sync::threads::thread_local;

@@ -1,5 +1,5 @@
-//! Training on one device or on several: which of them a model and its batches go to, and one step
-//! on all.
+//! Training on one device or on several: a model and its batches are spread over devices, and one
+//! step runs on all of them.
 
 use crate::dtype::DType;
 use crate::error::ErrorKind;

@@ -1,7 +1,7 @@
-//! Host memory as a kernel sees it: views to read, a view to write, and a way to use threads.
+//! Host memory for kernels: views to read, a view to write, and a way to use threads.
 //!
 //! Ground for kernels, for the ops and for custom ops from outside. Knows nothing of nodes or
-//! engines: who makes a view promises that its memory is there.
+//! engines: the maker of a view promises that the memory is there.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Those who wait for one value: their wakers, each at a place that is its owner's until it is
-//! given back, so that to leave costs the same however many wait.
+//! The waiters of one value: their wakers, each at a place of its own, so that leaving costs the
+//! same however many wait.
 //!
-//! The value's completion holds the list under a lock, and takes it once, at the end; what leaves
-//! after that finds nothing. What leaves the list is returned: wakers are dropped outside of locks.
+//! The value's completion holds the list under a lock and takes it once, at the end; a later leave
+//! finds nothing. A waker that leaves the list is returned, and dropped outside of locks.
 
 use crate::alive::{Alive, WAKERS};
 use std::task::Waker;

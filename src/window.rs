@@ -1,4 +1,4 @@
-//! A window that moves over volumes, planes or lines: what convolutions and pooling share. Pure
+//! A window that moves over volumes, planes or lines, for convolutions and pooling. Pure
 //! arithmetic.
 
 use crate::shape::numel;

@@ -1,9 +1,9 @@
-//! Spans and events for `tracing`, where its feature is on; else nothing, at no cost.
+//! Spans and events for the `tracing` crate. With its feature off, all of this is empty and free.
 //!
 //! Targets: `futensor::op` (an op is queued, at TRACE), `futensor::step` (a span around each step
 //! that runs on a stream, at DEBUG; an event for each small step, at TRACE), `futensor::barrier`
-//! (an await of a value, a read or a device has ended, at DEBUG). Nothing here waits, and nothing
-//! is formatted for nobody.
+//! (an await of a value, a read or a device has ended, at DEBUG). Nothing here waits, and no text
+//! is formatted unless a subscriber listens.
 
 use super::step::Step;
 use crate::graph::node::Node;

@@ -1,10 +1,10 @@
-//! What carries elements from rank to rank, behind three verbs: start, poll, abort.
+//! The library that carries elements from rank to rank, behind three verbs: start, poll, abort.
 //!
-//! An engine is a library that others have written: MPI for host memory (`ranks/mpi`), or a
-//! device's own ([`Runner::exchange`](super::port::Runner::exchange)). It is driven by one thread
-//! at a time (`ranks/driver`), and told where that becomes another. It does not know who is alive:
-//! a call whose group is aborted may never end, and what it reads and writes stays where it is
-//! until it does.
+//! The library is MPI for host memory (`ranks/mpi`), or a device's own
+//! ([`Runner::exchange`](super::port::Runner::exchange)). One thread at a time drives the library
+//! (`ranks/driver`), and a change of the thread is announced. The library does not know which ranks
+//! are alive: a call whose group is aborted may never end, and its operands stay in place until the
+//! call ends.
 
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, Value};

@@ -1,5 +1,5 @@
-//! Runs a group on whatever device: finds what it reads, takes over or makes room for what it
-//! writes, and says which members fail with a failed input, and which do not.
+//! Runs a group on any device: finds the operands, takes a buffer over or makes room for a result,
+//! and says which members fail with a failed operand.
 //!
 //! Called with the group of a step, of a region or of a small op. Knows neither the task table nor
 //! threads.

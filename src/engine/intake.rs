@@ -1,10 +1,10 @@
-//! The way in: a stack of nodes to look at, and who comes to look.
+//! The intake: the stack of queued nodes, and the attendance of workers.
 //!
-//! A push means "please look at this node": it is new, its last handle is gone, somebody waits for
-//! it, or its source has something. Callers push without waiting; the engine takes everything at
-//! once and turns it round piece by piece, since it reads the oldest first. [`Attendance`] says
-//! whether anybody will look: a push that finds nobody attending appoints a parked worker and has
-//! to wake it. Knows nothing of nodes.
+//! A push asks the engine to visit a node: the node is new, its last handle is gone, a task awaits
+//! it, or its source has a value. Callers push without waiting. The engine takes the whole stack at
+//! once and reverses it piece by piece, since the oldest node comes first. [`Attendance`] says
+//! whether a worker attends to the intake: a push that finds no worker there appoints a parked one
+//! and wakes it. Knows nothing of nodes.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What a device's engine is allowed to do.
+//! The limits of a device's engine.
 
 /// Of its streams and steps. What is queued has limits of its own: `pressure`.
 #[derive(Clone, Copy, Debug)]

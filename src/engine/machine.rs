@@ -7,7 +7,7 @@
 //! A node enters the task table when somebody observes it (a handle, a detach) and brings the
 //! ancestors that it needs; what nobody observes is never entered, or leaves again when its last
 //! observer goes. An entry is `Waiting` until each of its inputs is complete or submitted, may be
-//! `Held` for a moment in the hope of fusing with what comes, is `Ready` in a queue, and ends as
+//! `Delayed` for a moment in the hope of fusing with what comes, is `Ready` in a queue, and ends as
 //! part of a submitted step.
 //!
 //! Here stand the types and the events. `task_table` has what waits for what, `queue` what can run,

@@ -1,4 +1,4 @@
-//! Orders of events that no runner can be made to produce at will, put to the machine one by one.
+//! Orders of events that no runner produces at will, given to the machine one by one.
 
 use super::*;
 use crate::dtype::DType;

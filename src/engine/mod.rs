@@ -1,5 +1,5 @@
-//! When and where: the port and the way in, the scheduler and the machine, small ops, limits,
-//! sources, recordings; and how a step is run on any device.
+//! When and where ops run: the port and the intake, the scheduler and its machine, small ops,
+//! limits, sources and recordings; and the running of a step on any device.
 
 pub(crate) mod events;
 #[cfg(all(feature = "ranks", unix))]

@@ -1,9 +1,9 @@
-//! Backpressure: how much is queued, and who waits until it is less.
+//! Backpressure: the amount of queued work, and the tasks that wait for less of it.
 //!
 //! Counts ops and bytes of results from the call to the end (computed, fused, failed or skipped).
-//! `ready` is for one producer: it ends when the count is below its limit. `admit` is for many: a
-//! permit is given to one waiter after the other, in the order of asking, and only while what is
-//! queued is below its limit. Knows nothing of nodes.
+//! `ready` serves one producer: it ends when the count is below its limit. `admit` serves many:
+//! permits go to one waiter after the other, in the order of asking, and only while the count is
+//! below its limit. Knows nothing of nodes.
 
 use crate::guard::wake_all;
 use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, fence, in_total_order, lock};

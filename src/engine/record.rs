@@ -1,8 +1,8 @@
-//! What ran, in the order in which it ended: while somebody records.
+//! Recordings: what ran, in the order of the ends.
 //!
-//! The places that end work (a submitted step, a small step, a skip) tell the recordings. While
-//! nobody records that costs them one relaxed load. A recording keeps no node alive and so changes
-//! nothing about what is skipped, fused or computed in place; it knows nothing of queues or
+//! The places that end work (a submitted step, a small step, a skip) tell the recordings. While no
+//! recording is on, that costs them one relaxed load. A recording keeps no node alive, so it
+//! changes nothing about skipping, fusing or computing in place. Knows nothing of queues or
 //! threads.
 
 #![allow(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Runs work on whatever device, a node, a group or a call of a region; and, where values are there
-//! when that returns, whole steps.
+//! Runs work on any device: a node, a group or a call of a region; and whole steps, on devices
+//! whose values are there when the call returns.
 //!
 //! Called by workers, by small ops and by the thread of a device that runs ahead of its kernels.
-//! Says who reads what last; knows neither the task table nor threads.
+//! Says which op reads a value last. Knows neither the task table nor threads.
 
 use super::fused::{group, spare_buffer};
 use super::port::Port;

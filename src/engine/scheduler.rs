@@ -1,8 +1,8 @@
-//! The scheduler: what a device's lock guards, and how what came in is looked at, a bounded number
-//! of nodes at a time.
+//! The scheduler: the state under a device's lock. It visits queued nodes, a bounded number at a
+//! time.
 //!
-//! Whoever attends to a device's intake calls it, and has the machine's steps run. Knows neither
-//! threads nor streams.
+//! The thread that attends to a device's intake calls the scheduler, and has the machine's steps
+//! run. Knows neither threads nor streams.
 
 use super::intake::Batch;
 use super::machine::{Machine, Visit};

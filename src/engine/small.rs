@@ -1,9 +1,9 @@
-//! Small steps, run where they stand: by the engine as it takes them up, or by an awaiting poll.
+//! Small ops: the engine runs one as it visits it, or the poll that awaits it does.
 //!
 //! A small node whose operands are there, or are small themselves, is claimed, computed and
-//! completed in one go, together with the temporaries that only it can reach. No entry, no stream,
-//! no hand-over to another thread. Everything here is bounded: depth, number of nodes, and each
-//! node's estimated time.
+//! completed in one go, together with the temporaries that only it can reach. It has no entry, no
+//! stream and no hand-over to another thread. Depth, number of nodes and each node's estimated time
+//! are bounded.
 
 #![allow(unsafe_code)]
 

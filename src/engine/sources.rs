@@ -1,9 +1,9 @@
-//! Sources: futures of the user's that bring values, polled where nobody waits for the poll.
+//! Sources: users' futures that bring values. Threads of their own poll them.
 //!
-//! A poll may take long, whatever it ought to do, and so may the drop of what a source holds. No
-//! lock is held around either, and no thread that runs steps does it: a device has a few threads
-//! for that, which come with the first source and go when they have had nothing to do for a while.
-//! A simulated device does it between two events.
+//! A poll may take long, whatever it ought to do, and so may the drop of a source's captures. No
+//! lock is held around either, and no thread that runs steps does either. Each device has a few
+//! threads for that: they start with the first source and end after an idle while. A simulated
+//! device polls its sources between two events.
 
 use crate::guard::contained;
 use crate::sync::plain::{AtomicUsize, Condvar, Mutex, Ordering::Relaxed};

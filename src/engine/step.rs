@@ -1,7 +1,7 @@
-//! A step: what a device is given to run at once, on which stream, after what.
+//! A step: the unit that a device runs at once, with its stream and its waits.
 //!
-//! Who has a step runs it: its nodes were claimed for it, and it is the proof. Nobody else reads
-//! what they are made from, or lets go of it.
+//! The owner of a step runs it. The step's nodes were claimed for it, and the step is the proof: no
+//! other thread reads their inputs, or lets go of them.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Moments inside the engine that no device shows at will: what is seen between two of its steps.
+//! Moments inside the engine that no device shows at will: the state between two of its steps.
 
 use super::machine::tests::{host_machine, is_of, large, machine, node, port, publish, visit_all};
 use super::machine::{Machine, Visit};

@@ -1,8 +1,8 @@
-//! One run of a call of a region: what an `Op::Call` carries, and the parts that its outputs are.
+//! One run of a region's call: the content of an `Op::Call`, and the parts that its outputs are.
 //!
-//! A call with one output is that output's node. With more of them each output is a part: a node
-//! of its own, made from the call's, that takes its result from here. Knows nothing of where or
-//! when it runs.
+//! A call with one output is that output's node. With several outputs each is a part: a node of its
+//! own, made from the call's node, that takes its result from here. Knows nothing of devices or
+//! time.
 
 use super::node::{Node, Op, Planned};
 use super::plan::{Plan, PlanStep, Slot, bit};

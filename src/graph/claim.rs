@@ -1,6 +1,7 @@
-//! Proofs that a node's inputs are somebody's to read: that they stay, and who lets them go.
+//! Proofs of the right to read a node's inputs: while a proof lives the inputs stay, and only its
+//! owner lets them go.
 //!
-//! A step is one as well (`engine/step`).
+//! A step is such a proof as well (`engine/step`).
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! What an elementwise op costs, roughly: the one table.
+//! The rough cost of each elementwise op, in one table.
 //!
-//! A node asks when it is made (what is small, what a poll may run, how long a step is delayed),
-//! a program when it is cut up among threads. Measured on one machine (Xeon, AVX-512, 2 GHz,
-//! arrays of 2048 elements); elsewhere only the proportions hold.
+//! A node asks for its cost when it is made (is it small, may a poll run it, how long is its step
+//! delayed?), and a program when it is cut up among threads. Measured on one machine (Xeon,
+//! AVX-512, 2 GHz, arrays of 2048 elements); elsewhere only the proportions hold.
 
 // A new row says what it costs.
 #![deny(clippy::wildcard_enum_match_arm)]

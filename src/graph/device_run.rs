@@ -1,8 +1,8 @@
-//! What an op's CUDA kernels are given, and how it says what to launch.
+//! The arguments of an op's CUDA kernels, and the op's way to name its launches.
 //!
-//! The device's counterpart of `CpuRun`. Descriptions only: addresses are numbers here, and who
-//! carries a launch out is behind a trait. The crate's own ops hand over plans of their own through
-//! [`CudaRun::work`]; an op from outside brings CUDA C.
+//! The device's counterpart of `CpuRun`. Descriptions only: addresses are numbers here, and a trait
+//! hides the device that carries a launch out. The crate's own ops hand over plans of their own
+//! through [`CudaRun::work`]; an op from outside brings CUDA C.
 
 use super::refusal::Refusal;
 use crate::dtype::DType;

@@ -1,8 +1,8 @@
 //! Fusion: from nodes to one program.
 //!
-//! A [`Group`] is built in the order of the data, a node at a time; what is not a member becomes an
-//! input. It is generic in how a node is held, so that a poll can plan with borrows and the engine
-//! with links. Knows nothing of values, devices or time.
+//! A [`Group`] is built in the order of the data, a node at a time; an operand that is no member
+//! becomes an input. The group is generic in its hold on a node, so that a poll plans with borrows
+//! and the engine with links. Knows nothing of values, devices or time.
 
 use super::infer;
 use super::node::{Node, Op};

@@ -1,4 +1,4 @@
-//! What is meant: nodes, inference, fusion. Pure: no threads, no devices.
+//! The meaning of ops: nodes, inference, fusion. Pure: no threads, no devices.
 
 pub(crate) mod call;
 pub(crate) mod claim;

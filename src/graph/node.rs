@@ -1,7 +1,7 @@
-//! The node: one value, what it is made from, and how far it has come.
+//! The node: one value, its inputs, and its state.
 //!
-//! Made by `tensor/` and `ops/`, taken up by `engine/`, never changed but through its completion.
-//! A node knows its home (the device's port) only as a place to send word to.
+//! `tensor/` and `ops/` make a node, `engine/` takes it up, and it changes through its completion
+//! alone. A node knows its home (the device's port) only as a place to send word to.
 
 #![allow(unsafe_code)]
 

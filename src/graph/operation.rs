@@ -1,7 +1,7 @@
 //! The trait behind every op that is not in the table: shape rule, cost, kernels, gradient rule.
 //!
-//! `ops/` implements it one file an op; a user's custom op implements it from outside. Engine and
-//! devices call it without knowing who is behind it.
+//! `ops/` implements the trait, one file an op; a user's custom op implements it from outside. The
+//! engine and the devices call it without knowing the implementation.
 
 use super::device_run::CudaRun;
 pub use super::refusal::Refusal;

@@ -1,10 +1,9 @@
-//! The ops of a region, planned at once: which run as one step, in what order, and who reads what
-//! last.
+//! Plans the ops of a region at once: the steps, their order, and the last reader of each value.
 //!
-//! The nodes are a trace: they say what is asked and are never computed themselves. What follows is
-//! known, so nothing is delayed and nothing depends on timing: groups grow over all of it,
-//! and the last reader of each value is the last reader there is. A plan knows neither values nor
-//! devices, and can be run any number of times.
+//! The nodes are a trace: they say which ops were called, and are never computed themselves. All
+//! ops are known in advance, so nothing is delayed and nothing depends on timing: groups grow over
+//! the whole region, and the last reader of a value in the plan is its last reader. A plan knows
+//! neither values nor devices, and can be run any number of times.
 
 mod wavefront;
 

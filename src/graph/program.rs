@@ -1,7 +1,7 @@
 //! A fused elementwise step as a straight-line program over one iteration shape.
 //!
-//! The planner writes it, the kernels of each device run it: registers are numbered by the
-//! instruction that defines them, each has one element type, and implied casts are written out. A
+//! The planner writes the program, and the kernels of each device run it. A register has the number
+//! of the instruction that defines it and one element type; implied casts are written out. A
 //! program knows neither values nor threads. Every instruction rounds to its own type, so a value
 //! is bitwise the same whether its op ran alone or fused.
 

@@ -1,4 +1,4 @@
-//! Why an op does not take what it is given.
+//! The reason for which an op refuses its operands.
 
 use crate::error::ErrorKind;
 

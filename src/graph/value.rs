@@ -1,7 +1,7 @@
-//! A value that is there: its elements and how they lie.
+//! A value that is there: its elements and their layout.
 //!
-//! Small ones lie in the node itself, larger ones in a counted buffer that views share. Which
-//! memory a buffer is, only its device knows.
+//! A small value lies in the node itself, a larger one in a counted buffer that views share. Only
+//! the device knows the kind of a buffer's memory.
 
 use crate::counted::seen_after;
 use crate::dtype::DType;

@@ -1,5 +1,5 @@
-//! What one step computes, whoever planned it: the engine as it takes ops up, a region at once, or
-//! a poll.
+//! The work of one step. The engine plans it as it takes ops up, a region plans it in advance, and
+//! a poll plans it for a small op.
 
 use super::fuse::Group;
 use super::node::{Inputs, NodeLink};

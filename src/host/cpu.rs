@@ -1,4 +1,4 @@
-//! The CPU as a device: its options, and how it is opened.
+//! The CPU as a device: its options, and its opening.
 
 use super::runner::{CpuRunner, RunnerOptions};
 use crate::engine::limits::Limits;

@@ -1,4 +1,4 @@
-//! Fused steps: what is computed, and how often.
+//! Fused steps: their values, and the number of times that an element is computed.
 
 use super::*;
 use crate::backend::Results;

@@ -1,7 +1,7 @@
 //! The host: a device whose values lie in this machine's memory.
 //!
-//! Its workers, which are the engine there, their thread pool, one step, and its kernels. The
-//! simulated device is the host under a seed.
+//! Here are its workers (which are the engine on this device), their thread pool, its steps and its
+//! kernels. The simulated device is the host under a seed.
 
 pub(crate) mod cpu;
 pub(crate) mod kernels;

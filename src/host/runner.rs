@@ -1,12 +1,12 @@
 //! The CPU device's runner: it owns the compute threads and calls the machine.
 //!
-//! Each worker takes the lock, tells the machine what happened, runs small steps where they stand,
-//! and leaves with a step of its own; with none, it helps with another worker's large step; with
-//! nothing at all it stays awake for a moment and then sleeps. Only workers (and the watchdog, to
-//! end the device) take the lock: callers and polls never do. One worker at a time attends to the
-//! intake; one that leaves for a long step appoints another if there is more to do. Threads start
-//! with the first op and run at a lower priority than the executor's, so that a heartbeat beside
-//! them is not late.
+//! Each worker takes the lock, tells the machine the news, runs small ops on the spot, and leaves
+//! with a step. A worker without a step helps with another worker's large step; a worker with
+//! nothing to do stays awake for a moment and then sleeps. Only workers (and the watchdog, to end
+//! the device) take the lock: callers and polls never do. One worker at a time attends to the
+//! intake; a worker that leaves for a long step appoints another if more is to be done. Threads
+//! start with the first op and run at a lower priority than the executor's, so that a heartbeat
+//! beside them is not late.
 
 mod idle;
 mod replacement;

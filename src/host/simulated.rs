@@ -1,4 +1,4 @@
-//! The simulated device: its options, and how it is opened.
+//! The simulated device: its options, and its opening.
 
 use super::simulation::{Faults, Script, SimRunner};
 use crate::engine::limits::Limits;

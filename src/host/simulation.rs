@@ -1,9 +1,9 @@
 //! The simulated device's runner: the same machine, one event at a time, in an order that a seed
 //! chooses, on a clock that only the simulation moves.
 //!
-//! Streams are queues of which one runs at a time; values lie in host memory and are really
+//! Streams are queues, and one of them runs at a time; values lie in host memory and are really
 //! computed. Faults come on demand. A seed replays: nothing here asks the computer for the time or
-//! for random numbers. Tests drive it by hand, or leave it to a thread of its own.
+//! for random numbers. Tests drive the simulation by hand, or leave it to a thread of its own.
 
 use crate::backend::Results;
 use crate::engine::port::{Port, Runner, TableSize};

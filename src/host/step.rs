@@ -1,7 +1,7 @@
-//! A step on host memory: where its values are, and which kernel computes it.
+//! A step on host memory: the place of its values, and the kernel that computes it.
 //!
-//! The CPU device and the simulated one share this; so does a poll that runs a small step itself.
-//! Who fails with whom and who reads what last is the engine's part.
+//! The CPU device, the simulated device and a poll that runs a small op share this file. The engine
+//! says which op fails with which, and which op reads a value last.
 
 #![allow(unsafe_code)]
 

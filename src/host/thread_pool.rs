@@ -1,10 +1,10 @@
-//! Compute threads that help each other: one kernel's parts on every thread that is idle.
+//! The thread pool: every idle compute thread takes pieces of one kernel (its *parts*).
 //!
-//! A worker that runs a large step offers its parts here; workers with nothing of their own take
-//! some. Who offers also works, so a job always ends, with or without help. Each worker begins with
-//! parts of its own, the same ones from job to job, and goes on with what others have left: what it
-//! wrote a moment ago lies in its own caches. Called by kernels through [`Parallel`], and by idle
-//! workers. Knows nothing of steps or streams.
+//! A worker that runs a large step offers its parts here, and idle workers take some. The offering
+//! worker works as well, so a job always ends, with or without help. The static schedule gives each
+//! worker a partition of the parts, the same from job to job, since its last results lie in its own
+//! caches; then the worker goes on with the parts that other workers have not begun. Called by
+//! kernels through [`Parallel`], and by idle workers. Knows nothing of steps or streams.
 
 #![allow(unsafe_code)]
 

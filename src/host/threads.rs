@@ -1,5 +1,5 @@
-//! What compute threads ask of the operating system: to give way to the executor's, and to be woken
-//! each on a core of its own.
+//! The requests of compute threads to the operating system: to give way to the executor's threads,
+//! and to be woken on separate cores.
 
 #![allow(unsafe_code)]
 

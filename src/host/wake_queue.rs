@@ -1,10 +1,10 @@
-//! Wakes that one worker leaves to another: to the one on the core of who is woken.
+//! Wake queues: a worker leaves wakers to the worker on the core of the thread that they wake.
 //!
-//! A thread that sleeps is woken where it fell asleep, and on a small machine a worker stands
-//! there. To interrupt that core from another takes both of them away from their work (in a virtual
-//! machine 20 us and 10, from its own core 4); to write a line that an idle worker looks at takes
-//! less than one. A product of [256, 256], awaited, took 90 us by turns of 77 and 100, and takes
-//! 77. Knows neither steps nor the task table.
+//! A sleeping thread wakes on the core where it fell asleep, and on a small machine a worker runs
+//! there. An interrupt of that core from another takes both cores away from their work (in a
+//! virtual machine 20 us and 10; from its own core 4). A write to a line that an idle worker
+//! watches takes less than one. A product of [256, 256], awaited, took 90 us by turns of 77 and
+//! 100, and takes 77. Knows neither steps nor the task table.
 
 use crate::guard::{Wakers, wake_all};
 use crate::sync::clock::Instant;

@@ -1,7 +1,7 @@
-//! The one door to time: what it is, and how long to wait for something.
+//! The one door to time: the clock, and waits with a limit.
 //!
-//! Under `--cfg futensor_shuttle` time is what the scheduler makes of it: each look at the clock
-//! may find that little has passed since the last, or more than anybody waits for.
+//! Under `--cfg futensor_shuttle` the explorer of schedules makes the time: at each look the clock
+//! may have moved little since the last look, or more than any wait.
 
 use super::plain::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! What `--cfg futensor_shuttle` puts behind the doors, where `shuttle` has nothing of the kind or
-//! another face.
+//! The parts behind the doors under `--cfg futensor_shuttle` that `shuttle` lacks or spells
+//! otherwise.
 //!
-//! A schedule is one run of a program, whose threads take turns as the scheduler says. Nothing may
-//! outlive it, or the next would begin elsewhere and a schedule that fails would not replay: so
-//! what a process has one of is made anew for each, and [`end`] waits for all threads and frees
-//! what else lives as long as the process.
+//! A schedule is one run of a program, whose threads take turns as the explorer says. Nothing may
+//! outlive a schedule: else the next one would begin elsewhere, and a failing schedule would not
+//! replay. So each schedule makes the process's globals anew, and [`end`] waits for all threads and
+//! frees everything else that lives as long as the process.
 
 use super::plain::{Mutex, MutexGuard};
 use shuttle::current::{TaskId, me};

@@ -1,8 +1,7 @@
-//! The one door to threads: to start one, park it and wake it, to give way, and to what each has
-//! for itself.
+//! The one door to threads: starting, parking, waking, yielding, and thread-local values.
 //!
-//! [`sync`](super) says whose they are. What is asked of the operating system beyond that
-//! (priorities, cores) stands in `host/threads`.
+//! [`sync`](super) names the implementations. Further requests to the operating system (priorities,
+//! cores) stand in `host/threads`.
 
 use std::io;
 

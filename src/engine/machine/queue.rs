@@ -1,5 +1,5 @@
-//! What can run: delayed for a moment, queued behind the chain that it continues, and picked for
-//! a stream. What a step is made of stands in `take_up`.
+//! The ready entries: delayed for a moment, queued behind the chain that they continue, and picked
+//! for a stream. The making of a step stands in `take_up`.
 
 use super::{Machine, Stage, Stream, is_wanted};
 use crate::engine::step::Step;

@@ -1,12 +1,12 @@
-//! Taking up: from an entry that was picked to a step, with what fuses with it. The one place that
-//! says what is written out.
+//! From a picked entry to a step, with the ops that fuse with it. This file alone says which values
+//! are written out.
 //!
-//! A group holds what is elementwise over one shape and needs nothing that is not there; at its end
-//! may stand a reduction, which folds a tile after what is held of it was written, so that each
-//! element is computed once. It may begin with a *head*, an op (a product, say) that only the group
-//! reads: computed just before, and the group works on its memory. By pieces of rows a head is not
-//! cut: a result that leaves the cache, 4 MiB and more, comes from a product beside which the pass
-//! over it takes a few percent.
+//! A group holds elementwise ops over one shape whose inputs are all there. A reduction may end the
+//! group: it folds a tile right after the tile was written, so that each element is computed once.
+//! A *head* may begin the group: an op (a product, say) that only the group reads. The head is
+//! computed just before, and the group works on its memory. A head is not cut into pieces of rows:
+//! a result that leaves the cache, 4 MiB and more, comes from a product beside which the pass over
+//! it takes a few percent.
 
 use super::{Machine, Stage};
 use crate::completion::DETACHED;

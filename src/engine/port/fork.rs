@@ -1,9 +1,8 @@
-//! What becomes of devices in a process that was forked: threads stay with the parent, so that
-//! nothing would ever run in the child, and every await there would wait for ever. In the child
-//! such devices have ended.
+//! Devices in a forked process. Threads stay with the parent, so no op would ever run in the child,
+//! and every await there would wait for ever. In the child such devices have ended.
 //!
-//! The handler runs between `fork` and the child's next step, while any lock may be held by a
-//! thread that is not there: it walks a list that only grows, and sets flags.
+//! The handler runs between `fork` and the child's next step. At that moment a thread that is not
+//! there may hold any lock, so the handler walks a list that only grows, and sets flags.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,7 @@
-//! How a node's end becomes known: value or error written, counted, told to who waits for room.
+//! Publishing the end of a node: the value or error is written, the op is counted off, and tasks
+//! that wait for room are woken.
 //!
-//! Called by whoever has run a step: the engine's workers, a poll, a reaper.
+//! Called by the thread that has run a step: a worker of the engine, a poll, a reaper.
 
 #![allow(unsafe_code)]
 

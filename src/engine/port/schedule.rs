@@ -1,8 +1,8 @@
-//! What the engine is asked to look at: how it is told, and how a poll takes back what it has run
-//! itself.
+//! Scheduling a node: the engine is asked to visit it, and a poll takes a node back after running
+//! it.
 //!
-//! Called by whoever makes, drops or awaits a value, and by who attends to the intake. Knows
-//! nothing of what a look brings.
+//! Called by threads that make, drop or await a value, and by the worker that attends to the
+//! intake. Knows nothing of the outcome of a visit.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! How a node's value is made: the op, and what an op may carry with it.
+//! The op of a node, and the payload that an op may carry.
 //!
-//! Made by `tensor/` and `ops/`, read by whoever takes a node up. Knows no nodes.
+//! `tensor/` and `ops/` make it; the code that takes a node up reads it. Knows no nodes.
 
 #![allow(unsafe_code)]
 

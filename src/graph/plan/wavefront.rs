@@ -1,8 +1,9 @@
-//! Steps of a plan that run side by side: small ones, of which none reads what another makes.
+//! Wavefronts: steps of a plan that run side by side. They are small, and none reads what another
+//! writes.
 //!
 //! A step that is too small to be split among threads leaves all threads but one idle, and the
-//! steps of a model come in threes and twos (queries, keys and values; gate and up). Called by
-//! the planner alone, once its steps are in order.
+//! steps of a model come in threes and twos (queries, keys and values; gate and up). Called by the
+//! planner alone, once its steps are in order.
 
 use super::{PlanStep, Slot};
 use crate::graph::node::Op;

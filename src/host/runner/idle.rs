@@ -1,5 +1,5 @@
-//! A worker with nothing to do: what it looks at, how long it leaves polls alone and stays awake,
-//! and how it sleeps.
+//! An idle worker: the things that it watches, the time for which it leaves polls alone and stays
+//! awake, and its sleep.
 
 use super::Shared;
 use crate::engine::limits::INLINE_NS;
