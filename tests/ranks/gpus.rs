@@ -1,5 +1,5 @@
 //! The same by NCCL, on simulated GPUs: each rank has one, in a process of its own, and what they
-//! exchange goes between the processes (`tests/simulated-driver/src/nccl.rs`). Nobody needs an
+//! exchange goes between the processes (`crates/futensor-simulated-driver/src/libraries/nccl`). Nobody needs an
 //! `mpirun` for that.
 
 use super::losses::others_ended_well;

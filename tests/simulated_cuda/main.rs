@@ -1,4 +1,4 @@
-//! The CUDA device, whole, on a machine without a GPU: see `tests/simulated-driver`.
+//! The CUDA device, whole, on a machine without a GPU: see `crates/futensor-simulated-driver`.
 //!
 //!     cargo test -p futensor-tests --test simulated_cuda              # all; ignored where there is no g++
 //!     FUTENSOR_SEEDS=100 cargo test -p futensor-tests --test simulated_cuda faults

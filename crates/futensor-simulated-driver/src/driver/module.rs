@@ -1,0 +1,138 @@
+//! Modules: images loaded, their functions and variables.
+
+use crate::driver::devices::SHARED_MAX;
+use crate::ffi::{Handle, Kind, Out, Text, handle, id};
+use crate::kernels::compile::{self, Program};
+use crate::kernels::image::{self, Image};
+use crate::machine::sim::{Sim, call, call_holding, may_wait};
+use crate::status::{
+    FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome,
+    SUCCESS, Status, UNSUPPORTED_PTX_VERSION,
+};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// A loaded module.
+#[allow(missing_docs)]
+pub struct Module {
+    pub context: u64,
+    pub image: Arc<Image>,
+}
+
+/// A kernel of a module.
+#[allow(missing_docs)]
+pub struct Function {
+    pub module: u64,
+    pub image: Arc<Image>,
+    pub entry: usize,
+    /// Dynamic shared memory it may be given; more than `SHARED_MAX` must be asked for.
+    pub shared_max: AtomicUsize,
+}
+
+impl Sim {
+    fn load(&mut self, module: Out<Handle>, image: Arc<Image>) -> Outcome {
+        let context = self.healthy_current()?;
+        let id = self.fresh_id();
+        self.modules.insert(id, Module { context, image });
+        self.stats.live_modules += 1;
+        module.set(handle(Kind::Module, id))
+    }
+}
+
+fn load_text(module: Out<Handle>, text: &str) -> Status {
+    if compile::version_of(text).is_some_and(|made| made > crate::driver::devices::driver()) {
+        return UNSUPPORTED_PTX_VERSION;
+    }
+    // Compiled before the lock is taken: g++ takes its time.
+    let loaded = match Program::from_image(text) {
+        None => Err("an image that no simulated NVRTC made".to_owned()),
+        Some(program) => program.compile().and_then(|path| image::load(&path)),
+    };
+    let waited = call_holding(|sim| may_wait(sim, "cuModuleLoadData"));
+    if waited != SUCCESS {
+        return waited;
+    }
+    call(|sim| match loaded {
+        Ok(image) => sim.load(module, image),
+        Err(message) => {
+            sim.report("misuse", format!("cuModuleLoadData: {message}"));
+            // What is no binary is taken for PTX.
+            Err(if text.starts_with("\x7fELF") { INVALID_IMAGE } else { INVALID_PTX })
+        }
+    })
+}
+
+/// `cuModuleLoadData`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleLoadData(module: Out<Handle>, image: Text) -> Status {
+    match image.read() {
+        Ok(text) => load_text(module, &text),
+        Err(status) => status,
+    }
+}
+
+/// `cuModuleLoadDataEx`: options are ignored.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleLoadDataEx(
+    module: Out<Handle>,
+    image: Text,
+    _: u32,
+    _: Handle,
+    _: Handle,
+) -> Status {
+    cuModuleLoadData(module, image)
+}
+
+/// `cuModuleLoad`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleLoad(module: Out<Handle>, path: Text) -> Status {
+    let Ok(path) = path.read() else { return INVALID_VALUE };
+    match std::fs::read(path) {
+        Ok(bytes) => load_text(module, String::from_utf8_lossy(&bytes).trim_end_matches('\0')),
+        Err(_) => FILE_NOT_FOUND,
+    }
+}
+
+/// `cuModuleUnload`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleUnload(module: Handle) -> Status {
+    call(|sim| {
+        let module = sim.modules.remove(&id(Kind::Module, module)?).ok_or(INVALID_HANDLE)?;
+        sim.stats.live_modules -= 1;
+        sim.healthy(module.context)
+    })
+}
+
+/// `cuModuleGetFunction`.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) -> Status {
+    call(|sim| {
+        let (module, name) = (id(Kind::Module, module)?, name.read()?);
+        let image = sim.modules.get(&module).ok_or(INVALID_HANDLE)?.image.clone();
+        let entry = image.entries.iter().position(|entry| entry.name == name).ok_or(NOT_FOUND)?;
+        let id = sim.fresh_id();
+        sim.functions
+            .insert(id, Arc::new(Function { module, image, entry, shared_max: SHARED_MAX.into() }));
+        function.set(handle(Kind::Function, id))
+    })
+}
+
+/// `cuModuleGetGlobal_v2`: the variable in the kernel library, which copies may then use. It is
+/// shared by all modules of the same source.
+#[unsafe(no_mangle)]
+pub extern "C" fn cuModuleGetGlobal_v2(
+    address: Out<Handle>,
+    size: Out<usize>,
+    module: Handle,
+    name: Text,
+) -> Status {
+    call(|sim| {
+        let module = sim.modules.get(&id(Kind::Module, module)?).ok_or(INVALID_HANDLE)?;
+        let device = sim.device_of(module.context);
+        let (start, len) = module.image.symbol(&name.read()?).ok_or(NOT_FOUND)?;
+        sim.memory.adopt(start, len, device);
+        address.set_if_asked(start);
+        size.set_if_asked(len);
+        Ok(())
+    })
+}

@@ -1,0 +1,7 @@
+//! The simulated machine: its state and lock (`sim`), the thread that moves it (`scheduler`), what an
+//! item of work does (`work`), and faults on demand.
+
+pub mod faults;
+pub mod scheduler;
+pub mod sim;
+pub mod work;
