@@ -1,3 +1,5 @@
+//! The order of work: slots, rows, pages and pieces of prompts, without a model.
+
 use super::*;
 
 const LIMITS: Limits = Limits { slots: 3, rows: 8, rows_beside: 2, pages: 8, page: 2, context: 16 };

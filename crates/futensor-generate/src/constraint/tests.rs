@@ -1,3 +1,5 @@
+//! Constraints: which tokens a grammar lets through, and what a schema or grammar may cost.
+
 use super::guide::Guide;
 use super::*;
 use crate::tokenizer::testing::vocabulary;

@@ -1,3 +1,5 @@
+//! Templates of conversations, as models bring them, and the limits that they run under.
+
 use super::*;
 use futensor::block_on;
 use serde_json::json;

@@ -1,3 +1,5 @@
+//! Texts to tokens and back, and what a file of a tokenizer may be wrong about.
+
 use super::testing::vocabulary;
 use super::*;
 
