@@ -12,12 +12,12 @@
 
 #![allow(unsafe_code)]
 
-use super::device::context;
-use super::device::gear::{device, here};
-use super::device::handed::{Handed, Whereabouts};
-use super::device::memory::{DeviceBuffer, Heap};
-use super::device::nccl::{self, Comm, Elements, Id, Nccl};
-use super::device::nvidia::{Event, Events, Raw};
+use super::device::context::{device, here};
+use super::device::driver_context;
+use super::device::libraries::nccl::{self, Comm, Elements, Id, Nccl};
+use super::device::libraries::nvidia::{Event, Events, Raw};
+use super::device::memory::heap::{DeviceBuffer, Heap};
+use super::device::memory::lazy_upload::{Handed, Whereabouts};
 use super::device::peers::Open;
 use crate::dtype::DType;
 use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
@@ -103,7 +103,7 @@ impl Exchange {
         let heap = (self.heap)(self.port)?;
         let open = heap.open()?;
         if self.rooms.is_none() {
-            context::keep(heap.ordinal);
+            driver_context::keep(heap.ordinal);
             open.context.make_current();
             self.rooms = Raw::new().ok();
         }

@@ -1,6 +1,6 @@
 //! One GPU as a device: its options, and how it is opened.
 
-use crate::cuda::device::context;
+use crate::cuda::device::driver_context;
 use crate::cuda::worker::{CudaRunner, Manner};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port};
@@ -159,7 +159,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The process's device for a GPU.
 pub(crate) fn shared(index: usize) -> Result<Device, String> {
-    context::device(index)?;
+    driver_context::device(index)?;
     let mut gpus = GPUS.lock().unwrap_or_else(|p| p.into_inner());
     if let Some((_, device)) = gpus.iter().find(|(i, _)| *i == index) {
         return Ok(device.clone());
@@ -170,7 +170,7 @@ pub(crate) fn shared(index: usize) -> Result<Device, String> {
 }
 
 pub(crate) fn count() -> usize {
-    context::count().unwrap_or(0)
+    driver_context::count().unwrap_or(0)
 }
 
 fn open(index: usize, name: String, options: CudaOptions) -> Device {
@@ -224,7 +224,7 @@ impl Device {
     #[track_caller]
     pub fn cuda_with(index: usize, options: CudaOptions) -> Result<Device> {
         let at = Location::caller();
-        context::device(index).map_err(|why| {
+        driver_context::device(index).map_err(|why| {
             let text = format!("cuda:{index} is not there: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })?;
@@ -251,7 +251,7 @@ impl Device {
     /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
-        let found = driver.and_then(|driver| context::name(driver.ordinal()));
+        let found = driver.and_then(|driver| driver_context::name(driver.ordinal()));
         found.unwrap_or_else(|| self.name().to_owned())
     }
 }

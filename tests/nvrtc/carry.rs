@@ -14,7 +14,7 @@
 
 #![allow(dead_code, unused_macros)]
 
-#[path = "../../src/cuda/device/cache.rs"]
+#[path = "../../src/cuda/device/modules/cache.rs"]
 mod cache;
 #[path = "../../src/dtype.rs"]
 mod dtype;

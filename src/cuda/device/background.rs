@@ -5,7 +5,7 @@
 //! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
 //! [`Background::end`], before the context closes.
 
-use super::nvidia::Opened;
+use super::libraries::nvidia::Opened;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::{Later, Leftovers, Wakers, Woken, caught, discard_unlocked, wake_all};

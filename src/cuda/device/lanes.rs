@@ -8,7 +8,7 @@
 
 #![allow(unsafe_code)]
 
-use super::nvidia::{Event, Events, Idle, Raw};
+use super::libraries::nvidia::{Event, Events, Idle, Raw};
 use super::{Stream, Trouble};
 use smallvec::SmallVec;
 use std::cell::Cell;

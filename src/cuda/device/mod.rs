@@ -1,82 +1,54 @@
-//! CUDA: what a device's thread does to a GPU.
+//! NVIDIA's side of a GPU: memory, kernels, libraries, graphs, and the steps that use them.
 //!
-//! The device's thread and its reapers (`cuda/worker`) decide when; this folder knows how. What its
-//! two halves say to each other stands in this file: memory, streams and copies make
-//! [`DeviceView`]s and a [`Site`]; [`launch`] turns a program or an op on such views into kernels
-//! on a stream.
+//! The device's thread and its reapers (`cuda/worker`) decide when a step runs; this folder knows
+//! how. `context` holds all that the device's thread works with, `step` queues one step, and the
+//! rooms below do the parts: `memory` makes [`DeviceView`]s and a [`Site`], `launch` turns a fused
+//! program or an op on such views into kernels on a stream, `modules` compiles and loads the kernels,
+//! `libraries` calls cuBLAS, cuDNN and NCCL, and `graph` runs a region's calls. The CUDA C of the
+//! kernels stands in `cuda/kernels`.
 //!
-//! What `gear` and `step` ask of the launching half (`launch::Launcher`, one a device, made and
-//! used on its thread):
+//! `context` and `step` ask this of a `launch::launcher::Launcher`, one a device, made and used on
+//! the device's thread:
 //!
-//! - `new(gpu: Gpu) -> Launcher`: cheap; libraries are probed when they are needed, and are no
-//!   panic if missing;
-//! - `group(&mut self, site, program, shape, inputs, outputs, end)`: a fused program over `shape`,
-//!   inputs broadcast to it by strides of 0, one output for each of `program.outputs`, and perhaps
-//!   a reduction of a register at the end ([`group::End`]). An output may be the memory of an input
-//!   that is contiguous and the last in reading;
-//! - `node(&mut self, site, op, inputs, output, in_place)`: any `Op` that is not elementwise; of
-//!   `Op::View` only the reshape that copies. In place, the output is the memory of the input that
-//!   `Operation::reuses` names;
-//! - `copy(&mut self, site, from, to)`: strided to contiguous, for reads;
-//! - `clear(&mut self, idle)`: unloads modules and ends cuBLAS handles; `idle` proves that nothing
+//! - `new(gpu, pool, background) -> Launcher` is cheap: libraries are probed when they are needed,
+//!   and a missing library is no panic;
+//! - `group(&mut self, site, program, shape, inputs, outputs, end)` launches a fused program over
+//!   `shape`: inputs are broadcast by strides of 0, each of `program.outputs` has one output, and a
+//!   reduction of a register may follow ([`End`](launch::group::End)). An output may be the memory
+//!   of a contiguous input that nobody reads later;
+//! - `node(&mut self, site, op, inputs, output, in_place)` launches any `Op` that is not
+//!   elementwise; of `Op::View` only the reshape that copies. In place, the output is the memory of
+//!   the input that `Operation::reuses` names;
+//! - `copy(&mut self, site, from, to)` copies strided elements to contiguous memory, for reads;
+//! - `clear(&mut self, idle)` unloads modules and ends cuBLAS handles; `idle` proves that nothing
 //!   runs any more.
 //!
-//! Unsafe code stands with the libraries' calls: `nvidia`, `pinned` and `made` for the driver,
-//! `blas`, `dnn`, `compile`, `nvtx`; and where launches get their arguments, `launch` and `graph`.
-//! There the views are believed: addresses are numbers, and who makes a view answers for it, as on
-//! the host.
+//! Unsafe code stands with the calls of the driver (`libraries/nvidia`, `memory/pinned`,
+//! `graph/executable`) and of the other libraries (`libraries`, `modules/compile`), and where
+//! launches get their arguments (`launch/batch`, `graph/replay`). These files believe the views: an
+//! address is a number, and the maker of a view answers for it, as on the host.
 //!
-//! Everything here is called on the device's own thread, with the context current. Nothing waits
-//! for the device, nothing synchronises, and no destructor calls the driver.
+//! Every call here is made on the device's own thread, with the context current. Nothing waits for
+//! the device, nothing synchronises, and no destructor calls the driver.
 
-mod args;
-pub(crate) mod arrival;
 pub(crate) mod background;
-mod batch;
-mod blas;
-pub(crate) mod cache;
-pub(crate) mod call;
-mod called;
-mod compile;
 pub(crate) mod context;
-mod convolution;
-mod convolve;
-mod dnn;
-pub(crate) mod doubt;
-pub(crate) mod download;
-mod driver;
-pub(crate) mod gear;
-mod gemm;
+pub(crate) mod driver_context;
 pub(crate) mod graph;
-mod group;
-pub(crate) mod handed;
-mod handles;
+pub(crate) mod index_check;
 pub(crate) mod lanes;
 pub(crate) mod launch;
-mod libraries;
-mod made;
+pub(crate) mod libraries;
 pub(crate) mod memory;
-pub(crate) mod module;
-#[cfg(all(feature = "ranks", unix))]
-pub(crate) mod nccl;
-mod note;
-pub(crate) mod nvidia;
-pub(crate) mod nvtx;
-pub(crate) mod op;
+pub(crate) mod modules;
 pub(crate) mod peers;
-pub(crate) mod pinned;
-mod pool;
-mod product;
-mod shelf;
+pub(crate) mod report;
 pub(crate) mod step;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timing;
-pub(crate) mod told;
-mod transcript;
-mod upload;
 
 use crate::error::ErrorKind;
 use crate::graph::operation::Refusal;
@@ -88,7 +60,7 @@ use cudarc::driver::sys;
 pub(crate) struct Gpu {
     pub ordinal: i32,
     /// The primary context; current on the device's thread.
-    pub context: nvidia::Opened,
+    pub context: libraries::nvidia::Opened,
     /// Compute capability: (9, 0) is sm_90.
     pub capability: (u32, u32),
     pub multiprocessors: u32,
@@ -99,7 +71,7 @@ pub(crate) use crate::graph::device_run::{CudaView as DeviceView, CudaViewMut as
 /// A stream of the device, and its number from 0 (cuBLAS handles are kept by it).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    pub raw: nvidia::Raw,
+    pub raw: libraries::nvidia::Raw,
     pub number: usize,
 }
 
@@ -114,7 +86,7 @@ pub(crate) trait Site {
     /// the value.
     fn index_error(&self) -> Result<u64, Trouble>;
     /// Where launches are noted instead of being made.
-    fn transcript(&self) -> Option<&transcript::Transcript> {
+    fn transcript(&self) -> Option<&graph::launch_list::Transcript> {
         None
     }
 }

@@ -8,9 +8,9 @@
 
 use super::Trouble;
 use super::background::{Background, Pending, Wanted};
-use super::context::can_reach;
-use super::nvidia::{Allocation, Opened, Pool, Raw};
-use super::pinned::{Cargo, Pinned};
+use super::driver_context::can_reach;
+use super::libraries::nvidia::{Allocation, Opened, Pool, Raw};
+use super::memory::pinned::{Cargo, Pinned};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 

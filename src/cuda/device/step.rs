@@ -4,15 +4,15 @@
 //! Called on the device's thread. What is returned are promises: the elements are there when the
 //! lane has reached the flight.
 
-use super::arrival::{Arrival, Piece};
-use super::doubt::{Doubt, Known};
-use super::download::PIECE;
-use super::gear::{Berth, Gear, Place, device, here};
-use super::group;
-use super::handed::{Handed, Whereabouts};
-use super::memory::DeviceBuffer;
-use super::pinned::PinnedBlock;
-use super::transcript::spoken_of;
+use super::context::{Berth, Gear, Place, device, here};
+use super::graph::launch_list::spoken_of;
+use super::index_check::{Doubt, Known};
+use super::launch::group;
+use super::memory::chunked::{Arrival, Piece};
+use super::memory::download::PIECE;
+use super::memory::heap::DeviceBuffer;
+use super::memory::lazy_upload::{Handed, Whereabouts};
+use super::memory::pinned::PinnedBlock;
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
 use crate::cuda::ops;

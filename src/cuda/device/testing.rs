@@ -3,15 +3,15 @@
 #![allow(unsafe_code)]
 
 use super::background::Background;
-use super::cache::Disk;
-use super::context::Context;
-use super::download::PIECE;
+use super::driver_context::Context;
 use super::lanes::Mark;
-use super::launch::Launcher;
-use super::module::Fusion;
-use super::nvidia::{self, Allocation, Idle, Span};
-use super::pinned::{Cargo, Pinned, PinnedBlock};
-use super::pool::Pool;
+use super::launch::launcher::Launcher;
+use super::libraries::nvidia::{self, Allocation, Idle, Span};
+use super::memory::download::PIECE;
+use super::memory::pinned::{Cargo, Pinned, PinnedBlock};
+use super::memory::pool::Pool;
+use super::modules::cache::Disk;
+use super::modules::store::Fusion;
 use super::{DeviceView, DeviceViewMut, Gpu, Site, Stream, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::dtype::{DType, Element, with_dtype};

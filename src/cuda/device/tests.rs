@@ -9,9 +9,9 @@
 
 #![allow(unsafe_code)]
 
-use super::group::End;
-use super::launch::Launcher;
-use super::module::Fusion;
+use super::launch::group::End;
+use super::launch::launcher::Launcher;
+use super::modules::store::Fusion;
 use super::testing::{Rig, Rng, Value, both, bytes_of, near, numbers, same};
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::dtype::{DType, Scalar};

@@ -6,7 +6,7 @@
 //! would lose its microseconds over hours.
 
 use super::Trouble;
-use super::nvidia::{Event, Events, Raw};
+use super::libraries::nvidia::{Event, Events, Raw};
 use std::sync::Arc;
 use std::time::Instant;
 

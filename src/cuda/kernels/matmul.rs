@@ -1,7 +1,7 @@
 //! Matrix products that the vendor's library does not take: integers, and strides it cannot
 //! express.
 //!
-//! One kernel a type, any strides, batches that broadcast. `cuda/device/product` asks the library
+//! One kernel a type, any strides, batches that broadcast. `cuda/device/launch/product` asks the library
 //! first.
 
 use super::generate::storage;

@@ -7,9 +7,9 @@
 use super::Shared;
 use crate::completion::AWAITED;
 use crate::cuda::device::background::Wanted;
-use crate::cuda::device::doubt::Known;
-use crate::cuda::device::nvidia::Event;
-use crate::cuda::device::pinned::Cargo;
+use crate::cuda::device::index_check::Known;
+use crate::cuda::device::libraries::nvidia::Event;
+use crate::cuda::device::memory::pinned::Cargo;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;

@@ -13,15 +13,15 @@ mod region;
 mod thread;
 mod visit;
 
-use crate::cuda::device::context;
-use crate::cuda::device::doubt::Known;
-use crate::cuda::device::gear::device;
-use crate::cuda::device::graph;
-use crate::cuda::device::handed::{Handed, Whereabouts};
-use crate::cuda::device::memory::Heap;
-use crate::cuda::device::nvidia::Events;
-use crate::cuda::device::pinned::Pinned;
-use crate::cuda::device::told::{Untaken, told};
+use crate::cuda::device::context::device;
+use crate::cuda::device::driver_context;
+use crate::cuda::device::graph::replay;
+use crate::cuda::device::index_check::Known;
+use crate::cuda::device::libraries::nvidia::Events;
+use crate::cuda::device::memory::heap::Heap;
+use crate::cuda::device::memory::lazy_upload::{Handed, Whereabouts};
+use crate::cuda::device::memory::pinned::Pinned;
+use crate::cuda::device::report::{Untaken, told};
 #[cfg(all(feature = "ranks", unix))]
 use crate::cuda::exchange::Exchange;
 use crate::cuda::ops;
@@ -303,16 +303,17 @@ impl Runner for CudaRunner {
         let shared = lock(&self.shared).clone();
         match shared.and_then(|shared| shared.heap.free_memory()) {
             Some((free, total)) => DeviceMemory { free: Some(free), total },
-            None => {
-                DeviceMemory { free: None, total: context::memory(self.ordinal()).unwrap_or(0) }
-            }
+            None => DeviceMemory {
+                free: None,
+                total: driver_context::memory(self.ordinal()).unwrap_or(0),
+            },
         }
     }
 
     fn is_warm(&self, plan: &Plan) -> bool {
         let shared = lock(&self.shared).clone();
         let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
-        let settled = self.manner.graphs && graph::is_settled(plan);
+        let settled = self.manner.graphs && replay::is_settled(plan);
         shared.is_none_or(|shared| shared.port.is_ended())
             || settled
             || !self.manner.graphs && open.background.is_idle()

@@ -3,9 +3,9 @@
 
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
-use crate::cuda::device::call::{GivenOperand, UnderWay, known, settle};
-use crate::cuda::device::doubt::{Doubts, Known};
-use crate::cuda::device::nvtx;
+use crate::cuda::device::graph::region_call::{GivenOperand, UnderWay, known, settle};
+use crate::cuda::device::index_check::{Doubts, Known};
+use crate::cuda::device::libraries::nvtx;
 use crate::cuda::device::step::Queued;
 use crate::graph::call::{Call, Part};
 use crate::graph::node::NodeLink;

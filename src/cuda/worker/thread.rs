@@ -11,7 +11,7 @@ mod submit;
 
 use super::flight::put;
 use super::{Shared, reaper};
-use crate::cuda::device::gear::Gear;
+use crate::cuda::device::context::Gear;
 use crate::cuda::device::step::Landing;
 use crate::cuda::device::timing::Timing;
 use crate::cuda::device::{Trouble, describe};

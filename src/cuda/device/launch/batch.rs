@@ -1,0 +1,98 @@
+//! What one step launches, kept until all of it is there.
+//!
+//! A step may find midway that a kernel is still being compiled, or that memory is short, and is
+//! tried again: had it launched some of its kernels by then, one that works in place would do so
+//! twice. So nothing is launched before everything is known.
+
+#![allow(unsafe_code)]
+
+use super::args::{Words, pointers};
+use crate::cuda::device::libraries::blas::Blas;
+use crate::cuda::device::libraries::convolutions::Convolutions;
+use crate::cuda::device::libraries::library_call::Called;
+use crate::cuda::device::libraries::nvidia::{Function, Span};
+use crate::cuda::device::{Stream, Trouble};
+use std::ops::Range;
+
+enum Item {
+    Kernel {
+        function: Function,
+        grid: [[u32; 3]; 2],
+        shared: u32,
+        words: Range<usize>,
+        starts: Range<usize>,
+    },
+    Library(Called<u64>),
+    Zero(Span),
+}
+
+/// A step's launches, in their order.
+#[derive(Default)]
+pub(crate) struct Batch {
+    items: Vec<Item>,
+    words: Vec<u64>,
+    starts: Vec<usize>,
+}
+
+impl Batch {
+    pub fn launch(&mut self, function: Function, grid: [[u32; 3]; 2], shared: u32, of: &Words) {
+        let words = self.words.len()..self.words.len() + of.words.len();
+        let starts = self.starts.len()..self.starts.len() + of.starts.len();
+        self.words.extend_from_slice(&of.words);
+        self.starts.extend_from_slice(&of.starts);
+        self.items.push(Item::Kernel { function, grid, shared, words, starts });
+    }
+
+    pub fn library(&mut self, called: Called<u64>) {
+        self.items.push(Item::Library(called));
+    }
+
+    /// Zeroes memory of the step's own.
+    pub fn zero(&mut self, ptr: u64, bytes: usize) {
+        // SAFETY: the step's memory has so many bytes there.
+        self.items.push(Item::Zero(unsafe { Span::new(ptr, bytes) }));
+    }
+
+    pub fn has_products(&self) -> bool {
+        self.items.iter().any(|item| matches!(item, Item::Library(Called::Product(_))))
+    }
+
+    /// Nothing of it is to be launched.
+    pub fn clear(&mut self) {
+        self.items.clear();
+        self.words.clear();
+        self.starts.clear();
+    }
+
+    pub fn send(
+        &mut self,
+        stream: &Stream,
+        blas: &Blas,
+        convolutions: &Convolutions,
+    ) -> Result<(), Trouble> {
+        let mut sent = Ok(());
+        for item in std::mem::take(&mut self.items) {
+            sent = match item {
+                Item::Kernel { function, grid, shared, words, starts } => {
+                    let mut arguments = pointers(&mut self.words[words], &self.starts[starts]);
+                    // SAFETY: the function was found for this launch, and modules are unloaded
+                    // between launches. Plans are made for the kernel that they name; the views
+                    // that their addresses come from are of memory whose other users the step's
+                    // lane was put behind. Of kernels from outside, the caller of `CudaRun::launch`
+                    // promises the same.
+                    unsafe { stream.raw.launch(function, grid, shared, &mut arguments) }
+                }
+                Item::Library(Called::Product(product)) => blas.multiply(stream, &product),
+                Item::Library(Called::Convolution(convolved)) => {
+                    convolutions.convolve(stream, &convolved)
+                }
+                Item::Zero(span) => stream.raw.zero(span),
+            };
+            if sent.is_err() {
+                break;
+            }
+        }
+        self.clear();
+        sent
+    }
+}

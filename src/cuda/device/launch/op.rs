@@ -1,0 +1,142 @@
+//! An op that is not elementwise, and what its `run_cuda` launches through: the launcher behind the
+//! graph's `CudaQueue`.
+//!
+//! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is
+//! not the op's own is kept here, since an op can only hand a refusal on.
+
+use super::launcher::Launcher;
+use crate::cuda::convolution::Convolution;
+use crate::cuda::device::{DeviceView, DeviceViewMut, Site, Trouble};
+use crate::cuda::kernels::Plan;
+use crate::cuda::kernels::matmul::Product;
+use crate::cuda::ops;
+use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
+use crate::graph::node::Op;
+use crate::graph::operation::Refusal;
+use std::any::Any;
+
+impl Launcher {
+    /// Runs any op that is not elementwise; of views, the reshape that copies. In place, the output
+    /// is the memory of the input that `Operation::reuses` names; else that is copied first.
+    ///
+    /// # Errors
+    /// See [`Trouble`]. An op without a kernel is refused.
+    pub fn node(
+        &mut self,
+        site: &dyn Site,
+        op: &Op,
+        inputs: &[DeviceView<'_>],
+        output: DeviceViewMut<'_>,
+        in_place: bool,
+    ) -> Result<(), Trouble> {
+        match op {
+            // The elements in order; the new shape is the reader's.
+            Op::View(_) => {
+                self.copy(site, inputs[0], DeviceViewMut { shape: inputs[0].shape, ..output })
+            }
+            Op::Reduce(reduction) => self.reduce(site, reduction, inputs[0], output),
+            Op::Custom(op) => {
+                if let Some(i) = op.reuses().filter(|_| !in_place) {
+                    self.copy(site, inputs[i], output)?;
+                }
+                let mut queue = Queue { launcher: self, site, trouble: None };
+                let mut run = CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue };
+                let done = ops::queue(&**op, &mut run);
+                match (queue.trouble, done) {
+                    (Some(trouble), _) => Err(trouble),
+                    (None, done) => done.map_err(Trouble::Refused),
+                }
+            }
+            other => Err(Trouble::no_kernel(other.name())),
+        }
+    }
+}
+
+/// The launcher for the time of one op.
+pub(crate) struct Queue<'a> {
+    pub launcher: &'a mut Launcher,
+    pub site: &'a dyn Site,
+    /// The first thing that went wrong.
+    pub trouble: Option<Trouble>,
+}
+
+impl Queue<'_> {
+    fn keep<T>(&mut self, result: Result<T, Trouble>) -> Result<T, Refusal> {
+        result.map_err(|trouble| {
+            let refusal = match &trouble {
+                Trouble::Refused(refusal) => refusal.clone(),
+                Trouble::OutOfMemory { bytes } => {
+                    Refusal::kernel(format!("out of memory: {bytes} bytes"))
+                }
+                Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
+                Trouble::Later(_) => Refusal::kernel("a kernel is being compiled"),
+            };
+            self.trouble.get_or_insert(trouble);
+            refusal
+        })
+    }
+}
+
+impl CudaQueue for Queue<'_> {
+    fn launch(
+        &mut self,
+        kernel: CudaKernel<'_>,
+        grid: CudaGrid,
+        args: &[CudaArg<'_>],
+    ) -> Result<(), Refusal> {
+        if let Some(transcript) = self.site.transcript() {
+            // Its arguments are its own: an address may stand anywhere.
+            transcript.refuse("an op from outside");
+            return Err(Refusal::kernel("not while launches are noted"));
+        }
+        let done = self.launcher.launch_brought(self.site, kernel, grid, args);
+        self.keep(done)
+    }
+
+    fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
+        let got = self.site.scratch(bytes);
+        self.keep(got)
+    }
+
+    fn zero(&mut self, ptr: u64, bytes: usize) {
+        match self.site.transcript() {
+            Some(transcript) => transcript.refuse("an op from outside"),
+            None => self.launcher.batch.zero(ptr, bytes),
+        }
+    }
+
+    fn copy(&mut self, from: DeviceView<'_>, to: DeviceViewMut<'_>) -> Result<(), Refusal> {
+        let done = self.launcher.copy(self.site, from, to);
+        self.keep(done)
+    }
+
+    fn work(
+        &mut self,
+        work: &dyn Any,
+        inputs: &[DeviceView<'_>],
+        outputs: &[DeviceViewMut<'_>],
+    ) -> Result<(), Refusal> {
+        let done = if let Some(plan) = work.downcast_ref::<Plan>() {
+            let inputs: smallvec::SmallVec<[u64; 4]> = inputs.iter().map(|v| v.ptr).collect();
+            let outputs: smallvec::SmallVec<[u64; 2]> = outputs.iter().map(|v| v.ptr).collect();
+            self.launcher.run(self.site, plan, &inputs, &outputs)
+        } else if let Some(product) = work.downcast_ref::<Product>() {
+            self.launcher.product(self.site, product, inputs[0].ptr, inputs[1].ptr, outputs[0].ptr)
+        } else if let Some(asked) = work.downcast_ref::<Convolution>() {
+            self.launcher.convolution(
+                self.site,
+                asked,
+                [inputs[0].ptr, inputs[1].ptr, outputs[0].ptr],
+            )
+        } else {
+            Err(Trouble::no_kernel("work of an unknown kind"))
+        };
+        self.keep(done)
+    }
+
+    fn takes(&mut self, work: &dyn Any) -> Result<bool, Refusal> {
+        let Some(asked) = work.downcast_ref::<Convolution>() else { return Ok(true) };
+        let takes = self.launcher.convolves(self.site, asked);
+        self.keep(takes)
+    }
+}

@@ -1,0 +1,186 @@
+//! Convolutions through cuDNN (`dnn`), where it is there and takes them; whoever asks does them
+//! another way where not (`cuda/ops/conv`).
+//!
+//! Which it is, is decided once for each set of sizes, in the background: the library is opened and
+//! asked, and the answer is tried on memory of its own, so that its kernels are loaded before a
+//! step needs them. A step that comes first is put off, as for a kernel: so values do not depend on
+//! when they were asked for. Where there is no memory for the trial the answer stands without, and
+//! the step loads its kernels itself, which may wait for what runs.
+
+#![allow(unsafe_code)]
+
+use super::dnn;
+use super::handles::{Handles, Use};
+use super::library_call::Convolved;
+use super::nvidia::{self, Raw};
+use crate::cuda::convolution::Convolution;
+use crate::cuda::device::background::{Background, Pending, Wanted};
+use crate::cuda::device::graph::executable::Captured;
+use crate::cuda::device::modules::bounded_map::Shelf;
+use crate::cuda::device::report::Untaken;
+use crate::cuda::device::{Stream, Trouble, Until};
+use crate::graph::operation::Refusal;
+use crate::sync::{Mutex, lock};
+use std::sync::Arc;
+
+/// Most sets of sizes that are remembered.
+const SIZES_MAX: usize = 1024;
+
+/// What trials run on.
+#[derive(Clone, Copy)]
+struct Bench {
+    handle: dnn::Handle,
+    stream: Stream,
+}
+
+/// A plan, or why there is none.
+pub(crate) type Decided = Result<Arc<dnn::Plan>, Refusal>;
+
+/// The convolutions of a device.
+pub(crate) struct Convolutions {
+    pub handles: Handles<dnn::Handle>,
+    sizes: Shelf<Convolution, Pending<Decided>>,
+    bench: Arc<Mutex<Option<Bench>>>,
+    pool: nvidia::Pool,
+    background: Background,
+    /// Those of float32 may round their operands to TF32.
+    pub tf32: bool,
+    /// cuDNN is to be asked.
+    pub wanted: bool,
+    /// What it did not take.
+    pub untaken: Untaken,
+}
+
+impl Bench {
+    fn new() -> Result<Bench, Trouble> {
+        let handle = dnn::Handle::make()?;
+        match Raw::new() {
+            Ok(raw) => Ok(Bench { handle, stream: Stream { raw, number: 0 } }),
+            Err(trouble) => {
+                handle.end();
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Runs a plan on zeros.
+    fn tries(self, plan: &dnn::Plan, pool: nvidia::Pool) -> Result<(), Trouble> {
+        let Stream { raw, .. } = self.stream;
+        let mut end = 0;
+        let starts = plan.bytes.map(|bytes| {
+            let start = end;
+            end += bytes.next_multiple_of(256);
+            start as u64
+        });
+        let memory = raw.allocate(pool, end, end)?;
+        let at = starts.map(|start| memory.span().ptr() + start);
+        let run = || plan.run(self.handle, at).map_err(|status| plan.said(status, &self.stream));
+        let done = raw.zero(memory.span()).and_then(|()| run());
+        raw.free(memory)?;
+        done
+    }
+}
+
+/// Asks the library, on a thread of the background.
+fn decide(
+    asked: &Convolution,
+    tf32: bool,
+    bench: &Mutex<Option<Bench>>,
+    pool: nvidia::Pool,
+    untaken: &Untaken,
+) -> Result<Decided, Trouble> {
+    let library = match dnn::library() {
+        Ok(library) => library,
+        Err(why) => return Ok(Err(Refusal::kernel(why))),
+    };
+    let mut slot = lock(bench);
+    let mut attempt = || {
+        let bench = match *slot {
+            Some(bench) => bench,
+            None => *slot.insert(Bench::new()?),
+        };
+        bench.handle.bind(&bench.stream)?;
+        let mut why = Refusal::kernel("cuDNN has no algorithm that repeats bit by bit");
+        for plan in library.plans(bench.handle, asked, tf32)? {
+            match bench.tries(&plan, pool) {
+                Ok(()) | Err(Trouble::OutOfMemory { .. }) => return Ok(Arc::new(plan)),
+                Err(Trouble::Refused(refusal)) => why = refusal,
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Err(why.into())
+    };
+    match attempt() {
+        Ok(plan) => Ok(Ok(plan)),
+        Err(Trouble::Refused(refusal)) => {
+            untaken.note(asked, &refusal);
+            Ok(Err(refusal))
+        }
+        Err(trouble) => Err(trouble),
+    }
+}
+
+impl Convolutions {
+    pub fn new(pool: nvidia::Pool, background: Background) -> Convolutions {
+        Convolutions {
+            handles: Handles::new(background.clone(), dnn::Handle::make, dnn::Handle::end),
+            sizes: Shelf::new(SIZES_MAX),
+            bench: Arc::default(),
+            pool,
+            background,
+            tf32: false,
+            wanted: true,
+            untaken: Untaken::default(),
+        }
+    }
+
+    /// The plan for it, or why there is none.
+    pub fn decided(&mut self, asked: &Convolution) -> Result<Decided, Trouble> {
+        if self.sizes.get(asked).is_none() {
+            let (asked, tf32, bench, pool) = (*asked, self.tf32, self.bench.clone(), self.pool);
+            let untaken = self.untaken.clone();
+            let made = self
+                .background
+                .make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
+            self.sizes.put(asked, made);
+        }
+        let slot = self.sizes.get(asked).ok_or(Trouble::Later(Until::Made))?;
+        let decided = slot.get().cloned();
+        if !matches!(decided, Ok(_) | Err(Trouble::Later(_))) {
+            self.sizes.remove(asked);
+        }
+        decided
+    }
+
+    pub fn forget_unused(&mut self) {
+        self.sizes.sweep(|made| !made.is_there());
+    }
+
+    /// Ends what it has; the background has ended.
+    pub fn clear(&mut self) {
+        self.sizes.clear();
+        self.handles.clear();
+        if let Some(Bench { handle, stream }) = lock(&self.bench).take() {
+            let _ = stream.raw.sleep();
+            handle.end();
+            // SAFETY: made by `Bench::new`, and nobody else has it.
+            unsafe { stream.raw.destroy() };
+        }
+    }
+
+    /// Queues one on a stream whose handle is ready.
+    pub fn convolve(&self, stream: &Stream, convolved: &Convolved<u64>) -> Result<(), Trouble> {
+        let handle = self.handles.get(Use::Lane(stream.number))?;
+        handle.bind(stream)?;
+        let plan = &convolved.plan;
+        plan.run(handle, convolved.at).map_err(|status| plan.said(status, stream))
+    }
+
+    /// One as a graph, by capturing it on a stream that has nothing to do with it.
+    pub fn captured(&self, raw: Raw, convolved: &Convolved<u64>) -> Result<Captured, Trouble> {
+        let (handle, stream) = (self.handles.get(Use::Capture)?, Stream { raw, number: 0 });
+        handle.bind(&stream)?;
+        let plan = &convolved.plan;
+        Captured::of(raw, || plan.run(handle, convolved.at), |status| plan.said(status, &stream))
+    }
+}

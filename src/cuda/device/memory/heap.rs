@@ -1,0 +1,314 @@
+//! Device memory in stream order, and the buffers that values lie in.
+//!
+//! Allocation and freeing happen on the device's thread alone. A buffer knows which flights have
+//! written and read it, so that whoever reads, overwrites or frees it can be ordered after them.
+//! Its drop, on any thread, only hands its address over: the thread frees it on a stream once no
+//! other has anything left to do with it.
+//!
+//! Memory is asked for when a step is launched, and let go when its last reader is launched, not
+//! when that is through: a queue of updates takes a few buffers. The last reader writes over its
+//! operand. Short memory puts the step off until something comes free; when nothing is under way
+//! any more, it fails alone.
+
+use super::pool::Pool;
+use crate::cuda::device::Trouble;
+use crate::cuda::device::graph::executable::Replay;
+use crate::cuda::device::lanes::{Lanes, Mark};
+use crate::cuda::device::libraries::nvidia::{Allocation, Opened, Span};
+use crate::cuda::device::peers::{Open, Peers};
+use crate::graph::value::Buffer;
+use crate::memory::Memory;
+use crate::sync::{Mutex, lock};
+use smallvec::SmallVec;
+use std::any::Any;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+/// What has happened to a buffer, a mark a lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Uses {
+    written: Option<Mark>,
+    read: SmallVec<[Mark; 2]>,
+}
+
+impl Uses {
+    fn note(list: &mut SmallVec<[Mark; 2]>, mark: Mark) {
+        match list.iter_mut().find(|m| m.lane == mark.lane) {
+            Some(known) => known.at = known.at.max(mark.at),
+            None => list.push(mark),
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = Mark> + '_ {
+        self.read.iter().copied().chain(self.written)
+    }
+}
+
+/// Memory that was dropped and is to be freed.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    memory: Allocation,
+    uses: Uses,
+}
+
+/// The device memory of one device, as its buffers see it.
+pub(crate) struct Heap {
+    pub ordinal: usize,
+    /// Counts bytes, and refuses those beyond the limit.
+    pub account: Arc<Memory>,
+    returned: Mutex<Vec<Returned>>,
+    /// Graphs, and what was made of them to be launched, that nobody will launch any more.
+    ended: Mutex<Vec<Replay>>,
+    /// Allocations that are not freed.
+    live: AtomicUsize,
+    /// The open device, if it is.
+    opened: Mutex<Option<Open>>,
+    /// Which GPUs can copy from here.
+    pub peers: Peers,
+    /// Says that something was returned.
+    on_return: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Heap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Heap({})", self.ordinal)
+    }
+}
+
+impl Heap {
+    pub fn new(ordinal: usize, account: Arc<Memory>) -> Arc<Heap> {
+        Arc::new(Heap {
+            ordinal,
+            account,
+            returned: Mutex::new(Vec::new()),
+            ended: Mutex::new(Vec::new()),
+            live: AtomicUsize::new(0),
+            opened: Mutex::new(None),
+            peers: Peers::default(),
+            on_return: OnceLock::new(),
+        })
+    }
+
+    /// See [`Memory::copied`].
+    pub fn copied(&self, bytes: usize) {
+        self.account.copied(bytes);
+    }
+
+    /// The device's thread has opened its context, or is about to close it.
+    pub fn opened(&self, open: Option<Open>) {
+        if let Some(before) = std::mem::replace(&mut *lock(&self.opened), open) {
+            *lock(&before.closed) = true;
+        }
+    }
+
+    /// The open device. For who knows that it stays open.
+    pub fn open(&self) -> Option<Open> {
+        lock(&self.opened).clone()
+    }
+
+    /// The open context, likewise.
+    pub fn context(&self) -> Option<Opened> {
+        lock(&self.opened).as_ref().map(|open| open.context)
+    }
+
+    /// Free and total bytes of the GPU, while the context is open.
+    pub fn free_memory(&self) -> Option<(usize, usize)> {
+        // Under the lock: it is not closed meanwhile.
+        lock(&self.opened).as_ref().and_then(|open| open.context.free_memory())
+    }
+
+    /// Who is told when memory was returned.
+    pub fn on_return(&self, callback: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_return.set(Box::new(callback));
+    }
+
+    /// A buffer that the lane's next flight writes.
+    pub fn buffer(
+        self: &Arc<Heap>,
+        pool: &Pool,
+        bytes: usize,
+        lanes: &Lanes,
+        lane: usize,
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
+        let uses = Uses { written: Some(lanes.next(lane)), read: SmallVec::new() };
+        self.counted(bytes, uses, || pool.allocate(lanes.stream(lane), bytes))
+    }
+
+    /// A buffer that no lane writes: whoever does is through with it, as the host has seen, before
+    /// it is given to anybody or dropped. From any thread.
+    #[cfg(all(feature = "ranks", unix))]
+    pub fn beside_lanes(
+        self: &Arc<Heap>,
+        bytes: usize,
+        allocate: impl FnOnce() -> Result<Allocation, Trouble>,
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
+        self.counted(bytes, Uses::default(), allocate)
+    }
+
+    fn counted(
+        self: &Arc<Heap>,
+        bytes: usize,
+        uses: Uses,
+        allocate: impl FnOnce() -> Result<Allocation, Trouble>,
+    ) -> Result<Arc<DeviceBuffer>, Trouble> {
+        if !self.account.count(bytes) {
+            return Err(Trouble::OutOfMemory { bytes });
+        }
+        let memory = match allocate() {
+            Ok(memory) => memory,
+            Err(trouble) => {
+                self.account.uncount(bytes);
+                return Err(trouble);
+            }
+        };
+        self.live.fetch_add(1, SeqCst);
+        Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
+    }
+
+    /// What was returned since the last call.
+    pub fn take_returned(&self) -> Vec<Returned> {
+        std::mem::take(&mut *lock(&self.returned))
+    }
+
+    pub fn has_returned(&self) -> bool {
+        !lock(&self.returned).is_empty()
+    }
+
+    /// A graph and its executable form will not be launched again; from any thread.
+    pub(crate) fn end_graph(&self, replay: Replay) {
+        lock(&self.ended).push(replay);
+    }
+
+    /// Destroys the graphs that have ended.
+    pub fn end_graphs(&self) {
+        std::mem::take(&mut *lock(&self.ended)).into_iter().for_each(Replay::destroy);
+    }
+
+    /// Allocations that are not freed, returned ones included.
+    pub fn live(&self) -> usize {
+        self.live.load(SeqCst)
+    }
+
+    /// Frees what was returned, as far as at most one lane still has something to do with it: in
+    /// that lane's order. The rest stays in the list.
+    pub fn free(
+        &self,
+        list: &mut Vec<Returned>,
+        pool: &Pool,
+        lanes: &Lanes,
+    ) -> Result<(), Trouble> {
+        let mut result = Ok(());
+        list.retain_mut(|returned| {
+            let open: SmallVec<[Mark; 4]> =
+                returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
+            let on = match open.first() {
+                None => returned.uses.all().next().map_or(0, |m| m.lane as usize),
+                Some(_) => {
+                    let last = |m: &&Mark| {
+                        open.iter().all(|&other| lanes.is_ordered(m.lane as usize, other))
+                    };
+                    match open.iter().find(last) {
+                        Some(mark) => mark.lane as usize,
+                        None => return true,
+                    }
+                }
+            };
+            match pool.free(lanes.stream(on), returned.memory.take()) {
+                Ok(by_driver) => {
+                    if by_driver {
+                        lanes.freed(on);
+                    }
+                    self.live.fetch_sub(1, SeqCst);
+                    false
+                }
+                Err(trouble) => {
+                    result = Err(trouble);
+                    false
+                }
+            }
+        });
+        result
+    }
+
+    pub fn bytes_live(&self) -> usize {
+        self.account.bytes().live
+    }
+}
+
+/// Device memory that a value lies in.
+pub(crate) struct DeviceBuffer {
+    memory: Allocation,
+    bytes: usize,
+    pub heap: Arc<Heap>,
+    uses: Mutex<Uses>,
+}
+
+impl DeviceBuffer {
+    pub fn span(&self) -> Span {
+        self.memory.span()
+    }
+
+    pub fn ptr(&self) -> u64 {
+        self.span().ptr()
+    }
+
+    /// A later flight of the lane that began to write it goes on.
+    pub fn written_by(&self, mark: Mark) {
+        lock(&self.uses).written = Some(mark);
+    }
+
+    /// The lane's next flight reads it: what it has to come after, which is the flight that wrote
+    /// it.
+    pub fn read_by(&self, mark: Mark) -> Option<Mark> {
+        let mut uses = lock(&self.uses);
+        Uses::note(&mut uses.read, mark);
+        uses.written
+    }
+
+    /// No lane has read it.
+    #[cfg(all(feature = "ranks", unix))]
+    pub fn is_unread(&self) -> bool {
+        lock(&self.uses).read.is_empty()
+    }
+
+    /// The lane's next flight writes over it: what that has to come after.
+    pub fn overwritten_by(&self, mark: Mark) -> SmallVec<[Mark; 4]> {
+        let mut uses = lock(&self.uses);
+        let before = uses.all().collect();
+        *uses = Uses { written: Some(mark), read: SmallVec::new() };
+        before
+    }
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuffer({} bytes at {:#x})", self.bytes, self.ptr())
+    }
+}
+
+impl Buffer for DeviceBuffer {
+    fn host(&self) -> Option<*mut u8> {
+        None
+    }
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+    fn is_reusable(&self) -> bool {
+        true
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        self.heap.account.uncount(self.bytes);
+        let uses = std::mem::take(&mut *lock(&self.uses));
+        lock(&self.heap.returned).push(Returned { memory: self.memory.take(), uses });
+        if let Some(on_return) = self.heap.on_return.get() {
+            on_return();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a GPU computes with, as its user is told, and why a library is not asked.
+
+use super::driver_context::{attribute, device, has_cublas, name};
+use super::libraries::dnn;
+use super::libraries::driver;
+use super::libraries::search;
+use super::modules::compile;
+use crate::cuda::convolution::Convolution;
+use crate::graph::operation::Refusal;
+use crate::sync::{Mutex, lock};
+use cudarc::driver::sys::CUdevice_attribute::*;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// So many are remembered.
+const MOST: usize = 32;
+
+/// The convolutions that cuDNN did not take, each with what it said.
+#[derive(Clone, Default)]
+pub(crate) struct Untaken(Arc<Mutex<Vec<String>>>);
+
+impl Untaken {
+    pub fn note(&self, asked: &Convolution, why: &Refusal) {
+        let Convolution { dtype, side, geometry, .. } = asked;
+        let ([depth, outs], groups, window) =
+            (geometry.channels, geometry.groups, &geometry.window);
+        let own = 3 - window.spatial;
+        let line = format!(
+            "{side:?} of {dtype}: {} of {} channels by {:?}, weight {} by {:?}, padding {:?}: {why}",
+            geometry.batch,
+            groups * depth,
+            &window.input[own..],
+            groups * outs,
+            &window.kernel[own..],
+            &window.padding[own..],
+        );
+        let mut list = lock(&self.0);
+        if list.len() < MOST && !list.contains(&line) {
+            list.push(line);
+        }
+    }
+}
+
+/// What a GPU is and computes with, a line each.
+pub(crate) fn told(ordinal: usize, cudnn: bool, untaken: &Untaken) -> String {
+    let cuda = |version: Option<driver::Version>| match version {
+        Some((major, minor)) => format!("CUDA {major}.{minor}"),
+        None => "none".into(),
+    };
+    let [major, minor] = [
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+    ]
+    .map(|which| device(ordinal).map_or(0, |device| attribute(device, which)));
+    let compiler = compile::compiler().map(|compiler| compiler.version);
+    let products = if has_cublas() { "cuBLAS".into() } else { search::missing("cublas") };
+    let convolutions = match dnn::library() {
+        _ if !cudnn => "columns and products: cuDNN is switched off".into(),
+        Ok(library) => format!("cuDNN {}", library.version),
+        Err(why) => format!("columns and products: {why}"),
+    };
+    let mut text = format!(
+        "GPU: {}, sm_{major}{minor}\ndriver: {}\ncompiler of kernels: NVRTC of {}\nproducts: {products}\n\
+         convolutions: {convolutions}\n",
+        name(ordinal).unwrap_or_default(),
+        cuda(driver::version()),
+        cuda(compiler.ok()),
+    );
+    for line in &*lock(&untaken.0) {
+        let _ = writeln!(text, "not by cuDNN: {line}");
+    }
+    text
+}
