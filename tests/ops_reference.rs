@@ -36,30 +36,27 @@ use std::{
 };
 
 /// All files of cases.
-const FILES: [&str; 25] = [
+const FILES: [&str; 22] = [
     TYPES,
     "elementwise",
     "mixed",
     "reduce",
-    "matmul",
+    "order",
+    "index",
     "views",
-    "later_matmul",
-    "later_nn",
-    "later_index",
-    "later_conv",
-    "vocabulary",
+    "matmul",
+    "attention",
+    "nn",
     "windows",
-    "beyond",
     "grad_elementwise",
     "grad_reduce",
-    "grad_matmul",
-    "grad_views",
-    "grad_nn",
+    "grad_order",
     "grad_index",
-    "grad_conv",
-    "grad_vocabulary",
+    "grad_views",
+    "grad_matmul",
+    "grad_attention",
+    "grad_nn",
     "grad_windows",
-    "grad_beyond",
     "halves",
     "grad_halves",
 ];
@@ -205,7 +202,7 @@ fn readable(cases: &[Case]) -> Result<(), Failed> {
 
 /// Every op on every type, on nothing and on single numbers. That is looked at before a device is
 /// asked, so one is enough.
-const TYPES: &str = "kinds";
+const TYPES: &str = "dtypes";
 
 /// The device that has convolutions without cuDNN.
 pub const COLUMNS: &str = "cuda_columns";
@@ -303,7 +300,8 @@ fn counts() -> Result<(), Failed> {
 
 /// Ops that are not tried on every type: they are made of no tensor, draw, have no counterpart in
 /// PyTorch, or copy.
-const UNTRIED: &str = "zeros ones full arange linspace eye eye_diagonal rand randn from_vec from_slice \
+const UNTRIED: &str = "zeros ones full arange linspace eye eye_diagonal rand randn from_vec \
+    from_slice \
     from_future dropout dropout_with categorical top_p paged_attention to_device";
 
 /// Every op of the README's table is tried on every type.
@@ -315,7 +313,9 @@ fn every_op_is_tried() -> Result<(), Failed> {
         .collect();
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(format!("ops without a case in tests/reference/kinds.py: {missing:?}").into()),
+        false => {
+            Err(format!("ops without a case in tests/reference/dtypes.py: {missing:?}").into())
+        }
     }
 }
 

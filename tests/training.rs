@@ -238,7 +238,7 @@ fn two_devices_train_as_one_does() {
     }
 }
 
-/// A case of `attention.py`: PyTorch's state is loaded by its names; the result and all gradients
+/// A case of `attention_layers.py`: PyTorch's state is loaded by its names; the result and all gradients
 /// are PyTorch's.
 fn attention_case<M: Module>(
     layer: M,
@@ -278,7 +278,7 @@ fn attention_case<M: Module>(
 #[test]
 fn attention_layers_have_pytorchs_names_values_and_gradients() {
     let device = Device::cpu();
-    let reference = reference_of("attention", &device);
+    let reference = reference_of("attention_layers", &device);
     let layer = || nn::MultiheadAttention::new(8, 2, &device);
     // PyTorch's mask tells what is hidden.
     let seen = |hidden: TensorFuture| hidden.eq(0).unsqueeze(1).unsqueeze(1);
@@ -312,7 +312,7 @@ fn attention_layers_have_pytorchs_names_values_and_gradients() {
 #[test]
 fn a_transformers_layer_has_pytorchs_names_values_and_gradients() {
     let device = Device::cpu();
-    let reference = reference_of("attention", &device);
+    let reference = reference_of("attention_layers", &device);
     let layer = || nn::TransformerEncoderLayer::new(8, 2, 12, &device);
     let cases = [
         ("layer", layer().activation(nn::Gelu).eps(1e-3)),

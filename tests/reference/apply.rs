@@ -1,8 +1,8 @@
 //! One case as a call of the public API. Called by the harness; what is not here, futensor does not
 //! have, and the harness says so.
 
+use super::calls;
 use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
-use super::{beyond, later};
 use futensor::read::NonZero;
 use futensor::{DType, Device, Element, GradOptions, Index, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
@@ -59,8 +59,12 @@ pub trait Bytes: Element {
 macro_rules! bytes {
     ($($t:ty),*) => {$(
         impl Bytes for $t {
-            fn get(bytes: &[u8]) -> Self { <$t>::from_le_bytes(bytes.try_into().expect("one element")) }
-            fn put(self, bytes: &mut Vec<u8>) { bytes.extend_from_slice(&self.to_le_bytes()); }
+            fn get(bytes: &[u8]) -> Self {
+                <$t>::from_le_bytes(bytes.try_into().expect("one element"))
+            }
+            fn put(self, bytes: &mut Vec<u8>) {
+                bytes.extend_from_slice(&self.to_le_bytes());
+            }
         }
     )*};
 }
@@ -152,10 +156,7 @@ pub fn gradients(
 /// Calls a case's op.
 pub fn call(device: &Device, case: &Case, args: &[Arg]) -> Made {
     let attrs = &case.attrs;
-    if let Some(made) = later::call(&case.op, args, attrs) {
-        return made;
-    }
-    if let Some(made) = beyond::call(device, &case.op, args, attrs) {
+    if let Some(made) = calls::call(&case.op, args, attrs) {
         return made;
     }
     match args {
@@ -197,16 +198,17 @@ macro_rules! reductions {
 /// Calls with one tensor.
 fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
     methods! { op, x, ();
-        neg abs sign square relu sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid silu
-        softplus gelu gelu_tanh erf floor ceil round trunc isnan isinf isfinite logical_not
+        neg abs sign square relu sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p sin cos tan
+        tanh sigmoid silu softplus gelu gelu_tanh erf floor ceil round trunc isnan isinf
+        isfinite logical_not
     }
     let given = |name: &str| attrs.get(name).filter(|v| !v.is_null());
     let list = |name: &str| given(name).map(ints);
     let int = |name: &str| given(name).and_then(Value::as_i64).map(|i| i as isize);
     let keepdim = attrs["keepdim"] == true;
     reductions! { op, x, list("dims"), keepdim;
-        sum sum_keepdim sum_all prod prod_keepdim prod_all mean mean_keepdim mean_all max max_keepdim max_all
-        min min_keepdim min_all any any_keepdim any_all all all_keepdim all_all
+        sum sum_keepdim sum_all prod prod_keepdim prod_all mean mean_keepdim mean_all max
+        max_keepdim max_all min min_keepdim min_all any any_keepdim any_all all all_keepdim all_all
     }
     match (op, int("dim")) {
         ("argmax", None) => futures(x.argmax_all()),
@@ -251,6 +253,14 @@ fn create(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Made
         "linspace" => {
             futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?))
         }
+        "eye_dtype" => {
+            let shape = [size("n")?, size("m")?];
+            futures(device.eye_dtype(shape, dtype_named(attrs["dtype"].as_str()?)))
+        }
+        "eye_diagonal" => {
+            let (shape, dtype) = ([size("n")?, size("m")?], dtype_named(attrs["dtype"].as_str()?));
+            futures(device.eye_diagonal(shape, attrs["diagonal"].as_i64()?, dtype))
+        }
         "eye" if attrs["n"] == attrs["m"] => futures(device.eye(size("n")?)),
         "eye" => futures(device.eye([size("n")?, size("m")?])),
         "full" => {
@@ -270,9 +280,6 @@ fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             "slice_assign" => return slice_assign(x, y, attrs),
             _ => {}
         }
-    }
-    if let Some(made) = more(op, args, attrs) {
-        return Some(made);
     }
     match (op, args) {
         ("where", [Arg::Tensor(c), Arg::Tensor(a), Arg::Tensor(b)]) => {
@@ -343,7 +350,8 @@ fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
         "ge" => futures(b.le(a)),
         _ => {
             methods! { op, b, (a);
-                maximum minimum logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
+                maximum minimum logical_and logical_or logical_xor
+                bitwise_and bitwise_or bitwise_xor
             }
             None
         }
@@ -376,47 +384,4 @@ pub async fn read(made: Made) -> futensor::Result<Vec<Host>> {
         }
     }
     Ok(out)
-}
-
-/// Ops outside the table.
-fn more(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
-    let tensors: Option<Vec<&TensorFuture>> =
-        args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
-    let dim = || attrs["dim"].as_i64().map(|d| d as isize);
-    let flag = |key: &str| attrs[key].as_bool();
-    let list = |key: &str| -> Option<Vec<isize>> {
-        attrs[key].as_array()?.iter().map(|d| d.as_i64().map(|d| d as isize)).collect()
-    };
-    if let ("masked_fill", [Arg::Tensor(x), Arg::Tensor(mask), Arg::Scalar(value)]) = (op, args) {
-        return futures(x.masked_fill(mask, *value));
-    }
-    match (op, &tensors?[..]) {
-        ("softmax", [x]) => futures(x.softmax(dim()?)),
-        ("log_softmax", [x]) => futures(x.log_softmax(dim()?)),
-        ("layer_norm", [x, w, b]) => futures(x.layer_norm(w, b, attrs["eps"].as_f64()?)),
-        ("layer_norm", [x]) => {
-            futures(x.layer_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
-        }
-        ("rms_norm", [x, w]) => futures(x.rms_norm(w, attrs["eps"].as_f64()?)),
-        ("rms_norm", [x]) => {
-            futures(x.rms_norm_plain(list("normalized_shape")?.len(), attrs["eps"].as_f64()?))
-        }
-        ("gather", [x, index]) => futures(x.gather(dim()?, index)),
-        ("index_select", [x, index]) => futures(x.index_select(dim()?, index)),
-        ("embedding", [table, index]) => futures(table.embedding(index)),
-        ("scatter_add", [x, index, source]) => futures(x.scatter_add(dim()?, index, source)),
-        ("one_hot", [x]) => futures(x.one_hot(attrs["num_classes"].as_u64()? as usize)),
-        ("sort", [x]) => futures(x.sort(dim()?, flag("descending")?)),
-        ("topk_values", [x]) => {
-            futures(x.topk(attrs["k"].as_u64()? as usize, dim()?, flag("largest")?).0)
-        }
-        ("cumsum", [x]) => futures(x.cumsum(dim()?)),
-        ("tril", [x]) => futures(x.tril(attrs["diagonal"].as_i64()?)),
-        ("triu", [x]) => futures(x.triu(attrs["diagonal"].as_i64()?)),
-        ("flip", [x]) => futures(x.flip(list("dims")?)),
-        ("roll", [x]) => futures(x.roll(list("shifts")?, list("dims")?)),
-        ("repeat", [x]) => futures(x.repeat(list("repeats")?)),
-        ("bmm", [a, b]) => futures(a.matmul(b)),
-        _ => None,
-    }
 }

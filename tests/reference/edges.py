@@ -1,9 +1,10 @@
-"""First and second gradients where slopes are infinite or nothing: at zeros, infinities, NaN, the very large and the
-very small. What PyTorch gives in float32, and beside it what it gives in float64 for the same numbers, rounded once:
-either will do, since the two overflow at different places.
+"""First and second gradients where slopes are infinite or nothing: at zeros, infinities, NaN, the
+very large and the very small. What PyTorch gives in float32, and beside it what it gives in float64
+for the same numbers, rounded once: either will do, since the two overflow at different places.
 
-A case names the row of the README's table that it stands for (`row`). `second[i][j]` is the gradient by operand `j` of
-the sum of the gradient by operand `i`, each element of it weighed as `weights` says."""
+A case names the row of the README's table that it stands for (`row`). `second[i][j]` is the
+gradient by operand `j` of the sum of the gradient by operand `i`, each element of it weighed as
+`weights` says."""
 
 import itertools
 
@@ -56,7 +57,8 @@ def rows(values, last=1.5):
 
 
 def graph(f, ins, attrs, dtype, up, still):
-    """The first gradients, and those of each of them, in a type; none of the operands that are `still`."""
+    """The first gradients, and those of each of them, in a type; none of the operands that are
+    `still`."""
     leaves, args = [], []
     for i, x in enumerate(ins):
         is_float = isinstance(x, torch.Tensor) and x.dtype in FLOATS
@@ -107,7 +109,8 @@ def case(g, row, op, f, ins, attrs=None, still=()):
     # noqa: E731
     place = lambda found: [name(found[at.index(i)]) if i in at else None for i in range(len(ins))]
     g.case(
-        op, ins, attrs, (out,), "value", row=row, up=g.tensor(up), grad=place(first), gtol="ulp:64", wide=place(wide),
+        op, ins, attrs, (out,), "value", row=row, up=g.tensor(up), grad=place(first), gtol="ulp:64",
+        wide=place(wide),
         second=[place(s) for s in second], wide_second=[place(s) for s in wide_second],
     )  # fmt: skip
 
@@ -123,17 +126,24 @@ def with_scalar(f):
 
 
 UNARY = {
-    "neg": torch.neg, "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "recip": torch.reciprocal,
-    "sign": torch.sign, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1, "log": torch.log, "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p,
-    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
-    "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf,
+    "neg": torch.neg, "abs": torch.abs, "square": torch.square, "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt, "recip": torch.reciprocal,
+    "sign": torch.sign, "exp": torch.exp, "exp2": torch.exp2, "expm1": torch.expm1,
+    "log": torch.log, "log2": torch.log2, "log10": torch.log10, "log1p": torch.log1p,
+    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos,
+    "atan": torch.atan,
+    "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "acosh": torch.acosh,
+    "atanh": torch.atanh, "erf": torch.erf,
     "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
-    "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
+    "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
 }  # fmt: skip
 BINARY = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow, "maximum": torch.maximum, "minimum": torch.minimum,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "pow": torch.pow,
+    "maximum": torch.maximum, "minimum": torch.minimum,
     "atan2": torch.atan2, "fmod": torch.fmod, "remainder": torch.remainder,
-    "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"), "trunc_divide": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "floor_divide": lambda a, b: torch.div(a, b, rounding_mode="floor"), "trunc_divide": lambda a,
+    b: torch.div(a, b, rounding_mode="trunc"),
 }  # fmt: skip
 # PyTorch has no such form with a number.
 NUMBER = {"atan2": with_scalar(torch.atan2), "remainder": with_scalar(torch.remainder)}
@@ -321,7 +331,8 @@ def many():
 
 
 def product(parts, like):
-    """Of tensors, one by one: PyTorch's own rules for products are not right twice where there are zeros."""
+    """Of tensors, one by one: PyTorch's own rules for products are not right twice where there are
+    zeros."""
     out = torch.ones_like(like)
     for part in parts:
         out = out * part

@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 
+import store
 from store import (
     COMPLAINTS,
     DTYPES,
     EPS,
     FLOATS,
     INTS,
-    Group,
     In,
     agrees,
     dtype_name,
@@ -24,8 +24,8 @@ F = torch.nn.functional
 
 
 def plain(f, ins, dtype):
-    """An op by NumPy's loops over the C library, which are exact where PyTorch's vectors are not: its
-    `sqrt` may be a bit off, and its `fmod` makes NaN of 0.5 and a subnormal."""
+    """An op by NumPy's loops over the C library, which are exact where PyTorch's vectors are not:
+    its `sqrt` may be a bit off, and its `fmod` makes NaN of 0.5 and a subnormal."""
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     with np.errstate(all="ignore"):
         out = f(*[torch.as_tensor(value(x)).to(dtype).to(wide).numpy() for x in ins])
@@ -227,6 +227,10 @@ def noise(dtype, shape, *key, scale=3.0):
     return (torch.randn(shape, generator=g, dtype=torch.float64) * scale).to(dtype)
 
 
+def indices(n, shape, *key, dtype=torch.int64):
+    return torch.randint(0, n, shape, generator=random("index", n, tuple(shape), *key)).to(dtype)
+
+
 def any_bits(dtype, n, *key):
     """Random bit patterns: every exponent, NaNs and subnormals among them."""
     g = random("bits", dtype_name(dtype), n, *key)
@@ -255,6 +259,15 @@ def shaped(dtype, *key):
         In(noise(dtype, (3, 1), *key), ("expand", [2, 3, 4])),
         In(noise(dtype, (5, 6), *key), ("narrow", 1, 2, 3), ("narrow", 0, 1, 3)),
         In(noise(dtype, (2, 3, 4), *key), ("permute", [2, 0, 1]), ("narrow", 0, 1, 2)),
+    ]
+
+
+def strided(dtype, key):
+    """Two dimensions or more, in strides of all sorts."""
+    return [
+        In(noise(dtype, (4, 6), key), ("transpose", 0, 1)),
+        In(noise(dtype, (3, 1), key), ("expand", [2, 3, 4])),
+        In(noise(dtype, (5, 6), key), ("narrow", 1, 2, 3), ("narrow", 0, 1, 3)),
     ]
 
 
@@ -396,7 +409,8 @@ def scalars(g):
 
 
 def with_scalar(op, f):
-    """The op with a Python number on either side; PyTorch takes it there or wraps it as it would."""
+    """The op with a Python number on either side; PyTorch takes it there or wraps it as it
+    would."""
 
     def call(a, b):
         if not isinstance(a, torch.Tensor):
@@ -419,7 +433,8 @@ def with_scalar(op, f):
 
 
 def weak(s, x):
-    """A 0-d tensor is as weak as a number in PyTorch; only its type's width must not widen the result."""
+    """A 0-d tensor is as weak as a number in PyTorch; only its type's width must not widen the
+    result."""
     t = torch.result_type(x, s)
     return torch.tensor(s, dtype=t)
 
@@ -522,12 +537,10 @@ def where_and_cast(g):
 
 
 def make():
-    g = Group("elementwise")
+    g = store.group("elementwise")
     unary(g)
     binary(g)
-    g.write()
-    g = Group("mixed")
+    g = store.group("mixed")
     scalars(g)
     promotion(g)
     where_and_cast(g)
-    g.write()

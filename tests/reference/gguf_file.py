@@ -3,8 +3,9 @@
     pip install gguf          # written with gguf 0.19.0
     python gguf_file.py       # writes reference.gguf beside this file
 
-For each format F: `F` has blocks, `F.values` the float32 that gguf-py dequantises them to. Where gguf-py
-quantises to F, the blocks are those of `w`; else their bytes are random and their scales small.
+For each format F: `F` has blocks, `F.values` the float32 that gguf-py dequantises them to. Where
+gguf-py quantises to F, the blocks are those of `w`; else their bytes are random and their scales
+small.
 """
 
 import pathlib

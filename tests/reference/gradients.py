@@ -2,6 +2,7 @@
 
 import torch
 
+import store
 from elementwise import BINARY, MISFITS, SHAPES, UNARY, noise, shaped, with_scalar
 from store import Group, In, dtype_name, numeric, value
 
@@ -22,7 +23,7 @@ def ok(op, x, lift=0.2):
 
 
 def make():
-    g, unused = Group("grad_elementwise"), Group("unused")
+    g, unused = store.group("grad_elementwise"), Group("unused")
 
     def both(op, f, ins, attrs=None, **more):
         numeric(unused, op, f, ins, attrs, grad=g, n=16, ulp=16, check=False, **more)
@@ -97,4 +98,3 @@ def make():
             x, name = noise(a, (6,), "cast"), dtype_name(b)
             both("cast", lambda x, dtype: x.to(getattr(torch, dtype)), [x], {"dtype": name})
     assert MISFITS
-    g.write()

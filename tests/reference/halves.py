@@ -1,9 +1,10 @@
 """Halves: values and gradients of every op that has a gradient, at three scales.
 
-What is called is what the other groups have gradients of (`store.ALSO`): a few calls of each op, with its
-operands at scales of 1e-4, 1 and 300 (offset where the op needs that, as they were). A result is stored as the
-float64 truth, in float32, and beside it as PyTorch's own in halves: a test allows what PyTorch is off, or a unit in
-the last place. Sums of 70,000 and of 3,000 in one place come after.
+What is called is what the other groups have gradients of (`store.ALSO`): a few calls of each op,
+with its operands at scales of 1e-4, 1 and 300 (offset where the op needs that, as they were). A
+result is stored as the float64 truth, in float32, and beside it as PyTorch's own in halves: a test
+allows what PyTorch is off, or a unit in the last place. Sums of 70,000 and of 3,000 in one place
+come after.
 """
 
 import torch
@@ -83,7 +84,8 @@ def case(op, f, ins, attrs, key, dtype):
         return
     GRADIENTS.case(
         op, ins, attrs, (truth.to(dtype),), "own",
-        up=GRADIENTS.tensor(up(truth)), grad=[k and k[0] for k in kept], own=[k and k[1] for k in kept], gtol="own",
+        up=GRADIENTS.tensor(up(truth)), grad=[k and k[0] for k in kept],
+        own=[k and k[1] for k in kept], gtol="own",
     )  # fmt: skip
 
 
@@ -91,7 +93,8 @@ VALUES, GRADIENTS, SEEN = Group("halves"), Group("grad_halves"), {}
 
 
 def take(op, f, ins, attrs):
-    """One more call that has gradients: it is made now, since it may be of what its loop has now."""
+    """One more call that has gradients: it is made now, since it may be of what its loop has
+    now."""
     floats = [x for x in ins if isinstance(x, torch.Tensor) and x.dtype in FLOATS]
     plain = not any(isinstance(x, In) for x in ins) and all(
         x.dtype == torch.float32 for x in floats

@@ -11,22 +11,23 @@ import torch
 
 sys.dont_write_bytecode = True
 import attention  # noqa: E402
-import beyond  # noqa: E402
+import attention_layers  # noqa: E402
 import display  # noqa: E402
+import dtypes  # noqa: E402
 import edges  # noqa: E402
 import elementwise  # noqa: E402
+import functions  # noqa: E402
 import gradients  # noqa: E402
 import halves  # noqa: E402
-import kinds  # noqa: E402
-import later  # noqa: E402
+import index  # noqa: E402
 import matmul  # noqa: E402
+import nn  # noqa: E402
+import order  # noqa: E402
 import reduce  # noqa: E402
-
 import steps  # noqa: E402
 import store  # noqa: E402
 import training  # noqa: E402
 import views  # noqa: E402
-import vocabulary  # noqa: E402
 import windows  # noqa: E402
 
 if __name__ == "__main__":
@@ -35,10 +36,15 @@ if __name__ == "__main__":
     torch.use_deterministic_algorithms(True)
     store.ONLY += sys.argv[1:]
     store.ALSO.append(halves.take)
-    parts = [elementwise, reduce, matmul, views, gradients, later, vocabulary, beyond, windows]
+    families = [elementwise, gradients, functions, reduce, order, index, views]
+    families += [matmul, attention, nn, windows]
     # The last ones write what they make by themselves.
-    others = [] if store.ONLY else [training, steps, attention, display, edges, kinds]
-    for part in [*parts, halves, *others]:
+    others = [] if store.ONLY else [training, steps, attention_layers, display, edges]
+    for part in families:
+        part.make()
+    for group in store.GROUPS.values():
+        group.write()
+    for part in [halves, *others, dtypes]:
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

@@ -4,8 +4,6 @@
 //! op of a case; `README.md` beside this file describes the format.
 
 pub mod apply;
-mod beyond;
+mod calls;
 pub mod case;
 pub mod compare;
-mod later;
-mod layers;

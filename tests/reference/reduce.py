@@ -1,9 +1,11 @@
-"""Reductions of src/op.rs over all, one or several dimensions."""
+"""Reductions over all, one or several dimensions: those of src/op.rs, `logsumexp`, spreads and
+norms, and extrema with an initial value."""
 
 import torch
 
-from elementwise import edges, noise
-from store import DTYPES, FLOATS, Group, In, biggest, numeric, refused, value
+import store
+from elementwise import edges, noise, strided
+from store import DTYPES, FLOATS, INTS, Group, In, biggest, numeric, refused, value
 
 
 def over(f):
@@ -41,7 +43,9 @@ OPS = {
     "any": lambda x, dims, keepdim=False: over(torch.any)(x != 0, dims, keepdim),
     "all": lambda x, dims, keepdim=False: over(torch.all)(x != 0, dims, keepdim),
 }  # fmt: skip
+
 ARGS = {"argmax": arg(torch.argmax), "argmin": arg(torch.argmin)}
+
 DIMS = [
     ((), [None, [0], [-1]]),
     ((7,), [None, [0], [-1], [1]]),
@@ -86,8 +90,151 @@ def tied(dtype):
     return torch.tensor([[1, 5, 5, 0], [2, 2, 2, 2], [0, 0, 7, 7]], dtype=torch.float64).to(dtype)
 
 
+def along(g, grad, name, f, key):
+    """What goes along one dimension, which `key` names."""
+    nan, inf = float("nan"), float("inf")
+    special = torch.tensor(
+        [[1.0, nan, 2.0], [inf, 0.0, 1.0], [-inf, 0.0, 1.0], [-inf, -inf, -inf], [1e4, 1e4, -1e4]]
+    )
+    for dtype in FLOATS:
+        for shape, dims in (
+            ((), [0]),
+            ((5,), [0, -1, 1]),
+            ((3, 40), [0, 1]),
+            ((2, 3, 4), [1, -1]),
+            ((2, 0), [0, 1]),
+            ((0, 3), [1]),
+        ):
+            for d in dims:
+                numeric(
+                    g,
+                    name,
+                    f,
+                    [noise(dtype, shape, name)],
+                    key(d),
+                    grad=grad if dtype in FLOATS[:2] else None,
+                )
+        numeric(g, name, f, [special.to(dtype)], key(1), check=False)
+        numeric(
+            g,
+            name,
+            f,
+            [noise(dtype, (4, 8), name, scale=60)],
+            key(-1),
+            grad=grad if dtype in FLOATS[:2] else None,
+        )
+    for x in strided(torch.float32, name):
+        for d in (0, -1):
+            numeric(g, name, f, [x], key(d), grad=grad)
+    numeric(g, name, f, [noise(torch.float32, (2, 3), name)], key(2))
+
+
+def logs(g, grad):
+    f = lambda x, dims, keepdim=False: torch.logsumexp(x, dims, keepdim)  # noqa: E731
+    along(g, grad, "logsumexp", f, lambda d: {"dims": [d]})
+    numeric(
+        g,
+        "logsumexp",
+        f,
+        [noise(torch.float32, (2, 3, 4), "lse")],
+        {"dims": [0, 2], "keepdim": True},
+        grad=grad,
+    )
+
+
+def spreads(g, grad):
+    for dtype in FLOATS:
+        gr = grad if dtype in FLOATS[:2] else None
+        x = noise(dtype, (3, 5, 2), "var")
+        for name, f in (("var", torch.var), ("std", torch.std)):
+            # noqa: E731
+            call = lambda x, dims=None, correction=1, keepdim=False, f=f: f(
+                x, dim=dims, correction=correction, keepdim=keepdim
+            )
+            for attrs in (
+                {},
+                {"dims": [1]},
+                {"dims": [0, 2], "correction": 0},
+                {"dims": [-1], "keepdim": True},
+                {"correction": 0},
+                {"dims": [3]},
+            ):
+                attrs = {"dims": None, "correction": 1, "keepdim": False, **attrs}
+                numeric(g, name, call, [x], attrs, n=16, ulp=8, grad=gr)
+            numeric(g, name, call, [noise(dtype, (1,), "one")], {"dims": None, "correction": 1})
+            if dtype == torch.float32:
+                for v in strided(dtype, name):
+                    numeric(
+                        g, name, call, [v], {"dims": [0], "correction": 1}, n=16, ulp=8, grad=gr
+                    )
+        # noqa: E731
+        call = lambda x, p, dims=None, keepdim=False: torch.linalg.vector_norm(x, p, dims, keepdim)
+        for p in (2.0, 1.0, 3.0, 0.0, float("inf"), float("-inf")):
+            for attrs in ({}, {"dims": [1]}, {"dims": [0, 2], "keepdim": True}):
+                attrs = {"p": str(p), "dims": None, "keepdim": False, **attrs}
+                numeric(
+                    g,
+                    "norm",
+                    lambda x, p, dims, keepdim: call(x, float(p), dims, keepdim),
+                    [x],
+                    attrs,
+                    n=8,
+                    ulp=8,
+                    grad=gr if p != 0 else None,
+                )
+
+
+def initial(join, reduce):
+    def f(x, first, dims=None, keepdim=False):
+        dims = list(range(x.dim())) if dims is None else dims
+        shape = x.sum(dims, keepdim).shape if dims else x.shape
+        base = torch.full(
+            shape, first, dtype=torch.float64 if isinstance(first, float) else torch.int64
+        ).to(x.dtype)
+        return base if x.numel() == 0 else join(reduce(x, dims, keepdim), base)
+
+    return f
+
+
+def extrema(g, grad):
+    for name, join, reduce in (
+        ("max_initial", torch.maximum, torch.amax),
+        ("min_initial", torch.minimum, torch.amin),
+    ):
+        f = initial(join, reduce)
+        for dtype in FLOATS + INTS:
+            gr = grad if dtype == torch.float32 else None
+            for first in (2, 0) + ((1.5, float("inf"), float("-inf")) if dtype in FLOATS else ()):
+                for shape, dims in (
+                    ((3, 4), [0]),
+                    ((3, 4), None),
+                    ((2, 0), [1]),
+                    ((2, 0), [0]),
+                    ((0,), None),
+                    ((2, 3, 4), [0, -1]),
+                    ((), None),
+                ):
+                    for keepdim in (False,) if dims is None else (False, True):
+                        a = {"dims": dims, "keepdim": keepdim}
+                        numeric(
+                            g,
+                            name,
+                            f,
+                            [noise(dtype, shape, "mi"), first],
+                            a,
+                            grad=gr if isinstance(first, float) else None,
+                        )
+        numeric(
+            g, name, f, [torch.tensor([1.0, float("nan")]), 3.0], {"dims": [0], "keepdim": False}
+        )
+        numeric(
+            g, name, f, [torch.tensor([1.0, 2.0]), float("nan")], {"dims": [0], "keepdim": False}
+        )
+        numeric(g, name, f, [torch.ones(2, 0), 3.0], {"dims": [2], "keepdim": False})
+
+
 def make():
-    g, grad = Group("reduce"), Group("grad_reduce")
+    g, grad = store.group("reduce"), store.group("grad_reduce")
     for op in list(OPS) + list(ARGS):
         key = "dim" if op in ARGS else "dims"
         for dtype in DTYPES:
@@ -131,11 +278,12 @@ def make():
             one(g, grad, op, x, {key: None})
             one(g, grad, op, x, {key: last})
             one(g, grad, op, x, {key: -1 if op in ARGS else [-1], "keepdim": True})
-    g.write()
     # Where several are largest, the gradient is shared between them.
     for op in ("max", "min"):
         for dims in (None, [1]):
             one(Group("unused"), grad, op, tied(torch.float32), {"dims": dims})
     for x in (torch.tensor([2.0, 0.0, 3.0]), torch.tensor([0.0, 0.0, 3.0])):
         one(Group("unused"), grad, "prod", x, {"dims": None})
-    grad.write()
+    logs(g, grad)
+    spreads(g, grad)
+    extrema(g, grad)

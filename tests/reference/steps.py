@@ -1,10 +1,12 @@
-"""What one step of an optimizer, and clipping, should give in halves; schedules; and orders of a shuffle.
+"""What one step of an optimizer, and clipping, should give in halves; schedules; and orders of a
+shuffle.
 
-Each step begins from parameters that are halves and gradients that are halves; what an optimizer keeps between
-steps is exact. What is wanted is the step in float64, rounded to the half once, and the next step begins from it:
-so an error is that of one step, and the test asks for 1 ulp of each element. (PyTorch's own steps in halves are
-further off: its state is of their type.) Steps of a parameter that is first used later are PyTorch's in float32.
-`tests/optim` reads it. Written by `make.py`; seeded by the names.
+Each step begins from parameters that are halves and gradients that are halves; what an optimizer
+keeps between steps is exact. What is wanted is the step in float64, rounded to the half once, and
+the next step begins from it: so an error is that of one step, and the test asks for 1 ulp of each
+element. (PyTorch's own steps in halves are further off: its state is of their type.) Steps of a
+parameter that is first used later are PyTorch's in float32. `tests/optim` reads it. Written by
+`make.py`; seeded by the names.
 """
 
 import torch

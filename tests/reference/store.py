@@ -1,4 +1,5 @@
-"""Where cases go: one `NAME.jsonl` (a case a line) and one `NAME.safetensors` (its tensors) a group.
+"""Where cases go: one `NAME.jsonl` (a case a line) and one `NAME.safetensors` (its tensors) a
+group.
 
 Tensors are named by a counter, equal ones are stored once, and headers are written in a fixed
 order, so that running again gives the same bytes. See README.md for the fields of a case.
@@ -105,6 +106,14 @@ class Group:
         print(f"{self.name}: {len(self.lines)} cases, {len(order)} tensors, {size} bytes")
 
 
+# The groups that several scripts put cases into.
+GROUPS = {}
+
+
+def group(name):
+    return GROUPS.setdefault(name, Group(name))
+
+
 def write_raw(path, tensors):
     """A safetensors file of (name, type, shape, bytes); gives its size."""
     header, at = {}, 0
@@ -146,7 +155,8 @@ EPS = {
 
 
 def ordered(x):
-    """Floats as integers in order, so that a difference counts the floats between; both zeros are 0."""
+    """Floats as integers in order, so that a difference counts the floats between; both zeros are
+    0."""
     bits = {4: torch.int32, 8: torch.int64, 2: torch.int16}[x.element_size()]
     i = x.contiguous().view(bits).to(torch.int64)
     low = -(2 ** (8 * x.element_size() - 1))
@@ -308,5 +318,6 @@ def gradient(g, op, f, ins, attrs, tol, n=16):
     scale = max([biggest(t) for t in found if t is not None] + [0.0])
     g.case(
         op, ins, attrs, (out.to(dtype),), tol,
-        up=g.tensor(up), grad=[None if t is None else g.tensor(t) for t in found], gtol=near(scale, dtype, n, 8),
+        up=g.tensor(up), grad=[None if t is None else g.tensor(t) for t in found],
+        gtol=near(scale, dtype, n, 8),
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""What PyTorch makes of a few training steps: optimizers, clipping, and a small network with its gradients.
+"""What PyTorch makes of a few training steps: optimizers, clipping, and a small network with its
+gradients.
 
-`training.safetensors` holds tensors named by what they are, `CASE/STEP/NAME`; the test that reads them
-(`tests/training.rs`) has the same cases. Written by `make.py`; seeded by the names.
+`training.safetensors` holds tensors named by what they are, `CASE/STEP/NAME`; the test that reads
+them (`tests/training`) has the same cases. Written by `make.py`; seeded by the names.
 """
 
 import torch

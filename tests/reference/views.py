@@ -1,9 +1,14 @@
-"""Views, joins, assignment into a window, `nonzero`, and creation."""
+"""Views, joins, assignment into a window, `nonzero`, copies that repeat, cut or pad, and creation.
+Slices and diagonals are NumPy's."""
 
+import numpy as np
 import torch
 
-from elementwise import edges, noise
-from store import DTYPES, Group, In, numeric
+import store
+from elementwise import edges, noise, strided
+from store import DTYPES, FLOATS, In, dtype_name, numeric, value
+
+F = torch.nn.functional
 
 VIEWS = {
     "reshape": lambda x, shape: x.reshape(shape),
@@ -14,6 +19,7 @@ VIEWS = {
     "expand": lambda x, shape: x.expand(shape),
     "narrow": lambda x, dim, start, length: x.narrow(dim, start, length),
 }
+
 CASES = [
     ("reshape", (2, 3), [[6], [3, 2], [-1], [1, -1, 2], [2, 3, 1, 1], [7], [-1, -1], [4, -1], []]),
     ("reshape", (), [[1], [1, 1], [], [-1], [2]]),
@@ -52,13 +58,14 @@ CASES = [
         ],
     ),
 ]
+
 NAMES = {
     "reshape": ["shape"], "transpose": ["dim0", "dim1"], "permute": ["dims"], "unsqueeze": ["dim"],
     "squeeze": ["dim"], "expand": ["shape"], "narrow": ["dim", "start", "length"],
 }  # fmt: skip
 
 
-def strided(dtype):
+def views_of(dtype):
     return [
         In(noise(dtype, (4, 6), "v"), ("transpose", 0, 1)),
         In(noise(dtype, (3, 4, 2), "v"), ("permute", [1, 2, 0])),
@@ -78,7 +85,7 @@ def cat(*xs, dim=0):
 
 
 def make():
-    g, grad = Group("views"), Group("grad_views")
+    g, grad = store.group("views"), store.group("grad_views")
     for op, shape, choices in CASES:
         for args in choices:
             if op == "reshape":
@@ -94,7 +101,7 @@ def make():
                         attrs,
                         grad=grad if k == 0 else None,
                     )
-    for x in strided(torch.float32):
+    for x in views_of(torch.float32):
         n = x.value().numel()
         for shape in ([n], [-1, 2], [2, -1], [n // 4, 2, 2], [2, 2, n // 4]):
             numeric(g, "reshape", VIEWS["reshape"], [x], {"shape": shape}, grad=grad)
@@ -105,7 +112,8 @@ def make():
     for dtype in DTYPES:
         x = noise(dtype, (4, 5), "x")
         for ranges, shape in (
-            ([[1, 3], [2, 4]], (2, 2)), ([[0, 4], [0, 5]], (4, 5)), ([[2, 3]], (1, 5)), ([[1, 3], [2, 4]], (2,)),
+            ([[1, 3], [2, 4]], (2, 2)), ([[0, 4], [0, 5]], (4, 5)), ([[2, 3]], (1, 5)),
+            ([[1, 3], [2, 4]], (2,)),
             ([[1, 3], [2, 4]], ()), ([[2, 2]], (0, 5)), ([[1, 3], [2, 4]], (3, 2)),
         ):  # fmt: skip
             if dtype in (torch.float32, torch.uint8) or shape == (2, 2):
@@ -122,7 +130,7 @@ def make():
                 y = y * (noise(torch.bool, y.shape, "nz")).to(dtype)
             numeric(g, "nonzero", torch.nonzero, [y], {})
     numeric(g, "nonzero", torch.nonzero, [edges(torch.float32)[:8]], {})
-    for x in strided(torch.int32):
+    for x in views_of(torch.int32):
         numeric(g, "nonzero", torch.nonzero, [x], {})
     ins = [
         In(noise(torch.float32, (5, 4), "x"), ("transpose", 0, 1)),
@@ -130,8 +138,11 @@ def make():
     ]
     numeric(g, "slice_assign", assign, ins, {"ranges": [[1, 3], [1, 4]]}, grad=grad)
     creation(g)
-    g.write()
-    grad.write()
+    copies(g, grad)
+    padding(g, grad)
+    flattened(g, grad)
+    diagonals(g, grad)
+    slices(g, grad)
 
 
 def joins(g, grad):
@@ -168,11 +179,140 @@ def joins(g, grad):
     numeric(g, "stack", stack, [noise(f32, (), 1), noise(f32, (), 2)], {"dim": 0}, grad=grad)
     numeric(g, "stack", stack, [noise(f32, (2, 0), 1)], {"dim": 2})
     for ins, dim in (
-        ([(2, 3), (2, 4)], 0), ([(2, 3), (2,)], 0), ([(2, 3), (2, 3)], 2), ([(), ()], 0), ([(2, 3), (2, 3)], -3), ([(1, 2), (3, 1, 2)], 1),
+        ([(2, 3), (2, 4)], 0), ([(2, 3), (2,)], 0), ([(2, 3), (2, 3)], 2), ([(), ()], 0),
+        ([(2, 3), (2, 3)], -3), ([(1, 2), (3, 1, 2)], 1),
     ):  # fmt: skip
         numeric(g, "cat", cat, [noise(f32, s, k) for k, s in enumerate(ins)], {"dim": dim})
     for ins, dim in (([(2, 3), (2, 4)], 0), ([(2, 3), (2, 3)], 3), ([(2, 3), (2, 3)], -4)):
         numeric(g, "stack", stack, [noise(f32, s, k) for k, s in enumerate(ins)], {"dim": dim})
+
+
+def moved(g, gr, x):
+    n = value(x).dim()
+    for repeats in ([2] + [1] * (n - 1), [2, 2] + [1] * (n - 1), [0] * n, [2]):
+        numeric(
+            g, "repeat", lambda x, repeats: x.repeat(repeats), [x], {"repeats": repeats}, grad=gr
+        )
+    for size in (2, 3, 9):
+        numeric(
+            g,
+            "split",
+            lambda x, size, dim: torch.split(x, size, dim),
+            [x],
+            {"size": size, "dim": 0},
+        )
+    for chunks in (2, 3, 7):
+        numeric(
+            g,
+            "chunk",
+            lambda x, chunks, dim: torch.chunk(x, chunks, dim),
+            [x],
+            {"chunks": chunks, "dim": 1},
+        )
+    numeric(
+        g,
+        "split",
+        lambda x, sizes, dim: torch.split(x, sizes, dim),
+        [x],
+        {"sizes": [1, value(x).shape[1] - 1], "dim": 1},
+    )
+    for pad in ([1, 2], [0, 1, 2, 0], [-1, 1]):
+        s = 1.0 if value(x).dtype in FLOATS else 1
+        if value(x).dtype != torch.bool:
+            numeric(
+                g, "pad", lambda x, s, pad: F.pad(x, pad, value=s), [x, s], {"pad": pad}, grad=gr
+            )
+
+
+def copies(g, grad):
+    for dtype in DTYPES:
+        moved(g, grad if dtype == torch.float32 else None, noise(dtype, (4, 5), "ix"))
+    for v in strided(torch.float32, "ix"):
+        moved(g, grad, v)
+
+
+def padding(g, grad):
+    for dtype in FLOATS:
+        x = noise(dtype, (2, 3, 4, 5), "pad")
+        for mode, pad in (
+            ("reflect", [2, 1]), ("reflect", [1, 2, 3, 0]), ("replicate", [3, 1]),
+            ("replicate", [1, 7, 2, 0]),
+            ("circular", [5, 0]), ("circular", [1, 2, 4, 3]), ("reflect", [5, 0]),
+            ("circular", [6, 0]),
+        ):  # fmt: skip
+            if len(pad) == 2:
+                y = x[0]
+            else:
+                y = x
+            f = lambda x, pad, mode: F.pad(x, pad, mode)  # noqa: E731
+            numeric(
+                g,
+                "pad_mode",
+                f,
+                [y],
+                {"pad": pad, "mode": mode},
+                grad=grad if dtype == torch.float32 else None,
+            )
+
+
+def flattened(g, grad):
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
+        gr = grad if dtype == torch.float32 else None
+        x = noise(dtype, (3, 4, 5), "pick")
+        for a, b in ((0, -1), (1, 2), (0, 1), (2, 1), (1, 1)):
+            numeric(
+                g,
+                "flatten",
+                lambda x, start, end: torch.flatten(x, start, end),
+                [x],
+                {"start": a, "end": b},
+                grad=gr,
+            )
+    numeric(
+        g,
+        "flatten",
+        lambda x, start, end: torch.flatten(x, start, end),
+        [torch.tensor(2.0)],
+        {"start": 0, "end": -1},
+    )
+
+
+def diagonals(g, grad):
+    for dtype in DTYPES:
+        for n, m, k in (
+            (3, 3, 0),
+            (2, 4, 1),
+            (4, 2, -2),
+            (3, 3, 9),
+            (3, 3, -9),
+            (0, 2, 1),
+            (2, 3, 2**62),
+            (2, 3, -(2**63)),
+        ):
+            far = max(-9, min(9, k))
+            a = {"n": n, "m": m, "diagonal": k, "dtype": dtype_name(dtype)}
+            g.case("eye_diagonal", [], a, [torch.from_numpy(np.eye(n, m, far)).to(dtype)])
+        g.case(
+            "eye_dtype",
+            [],
+            {"n": 2, "m": 3, "dtype": dtype_name(dtype)},
+            [torch.eye(2, 3).to(dtype)],
+        )
+
+
+SPANS = [
+    [[None, None, -1]], [[4, 1, -1]], [[1, 4, -1]], [[-2, None, -2]], [[None, -3, -1]],
+    [[9, -9, -3]], [[None, None, -9]], [[-9, 9, 2]],
+    [[None, 2, None], [None, None, -2]], [1, [3, None, -1]], [[3, 0, -2], -1], [[0, 0, -1]],
+    [[0, None, -1]], [[5, 5, 1], [-1, -4, -1]],
+]  # fmt: skip
+
+
+def slices(g, grad):
+    x = noise(torch.float32, (5, 4), "sl")
+    for spans in SPANS:
+        index = tuple(slice(*s) if isinstance(s, list) else s for s in spans)
+        g.case("i", [x], {"spans": spans}, [torch.from_numpy(x.numpy()[index].copy())])
 
 
 def creation(g):

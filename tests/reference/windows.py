@@ -1,15 +1,18 @@
-"""Convolutions and pooling over one, two and three dimensions, with padding that differs before and after and with
-dilated windows; `interpolate`. What PyTorch has no option for is made of `pad`, of a crop, or of a convolution."""
+"""Convolutions and pooling over one, two and three dimensions, with padding that differs before and
+after and with dilated windows; `interpolate`. What PyTorch has no option for is made of `pad`, of a
+crop, or of a convolution."""
 
 import torch
 
+import store
 from elementwise import noise
-from store import FLOATS, Group, In, numeric
+from store import FLOATS, In, numeric
 
 F = torch.nn.functional
 CONVS = [  # sizes, channels, out, kernel, stride, before, after, dilation, groups
     ((9,), 2, 3, (3,), (1,), (2,), (0,), (1,), 1), ((8,), 4, 6, (2,), (2,), (0,), (1,), (3,), 2),
-    ((5, 6), 2, 4, (2, 3), (1, 2), (0, 2), (1, 0), (1, 1), 1), ((4, 5), 3, 3, (2, 2), (1, 1), (1, 0), (0, 3), (2, 1), 3),
+    ((5, 6), 2, 4, (2, 3), (1, 2), (0, 2), (1, 0), (1, 1), 1),
+    ((4, 5), 3, 3, (2, 2), (1, 1), (1, 0), (0, 3), (2, 1), 3),
     ((3, 4, 5), 2, 5, (2, 2, 3), (1, 1, 1), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1),
     ((4, 3, 5), 4, 2, (3, 2, 2), (2, 1, 2), (1, 1, 1), (1, 1, 1), (1, 2, 1), 2),
     ((3, 5, 4), 2, 2, (2, 3, 1), (1, 2, 1), (1, 0, 0), (0, 2, 1), (2, 1, 1), 1),
@@ -17,19 +20,24 @@ CONVS = [  # sizes, channels, out, kernel, stride, before, after, dilation, grou
 ]  # fmt: skip
 # sizes, channels, out, kernel, stride, before, after, output padding, dilation, groups
 TRANSPOSED = [
-    ((4,), 2, 3, (3,), (2,), (1,), (0,), (1,), (1,), 1), ((3, 4), 4, 2, (3, 2), (2, 1), (1, 0), (0, 1), (0, 0), (1, 2), 2),
+    ((4,), 2, 3, (3,), (2,), (1,), (0,), (1,), (1,), 1),
+    ((3, 4), 4, 2, (3, 2), (2, 1), (1, 0), (0, 1), (0, 0), (1, 2), 2),
     ((2, 3, 2), 2, 3, (2, 3, 2), (1, 1, 1), (0, 0, 0), (0, 0, 0), (0, 0, 0), (1, 1, 1), 1),
     ((2, 3, 3), 4, 4, (3, 2, 3), (2, 2, 1), (1, 0, 1), (1, 0, 1), (1, 1, 0), (1, 1, 1), 2),
     ((3, 2, 3), 5, 1, (2, 2, 2), (2, 3, 1), (0, 1, 0), (1, 0, 1), (1, 2, 0), (1, 1, 2), 1),
     # More behind than a stride, and less than the dilation.
-    ((3,), 1, 1, (2,), (1,), (0,), (0,), (1,), (3,), 1), ((3, 2), 4, 2, (2, 3), (1, 2), (1, 0), (2, 1), (3, 2), (4, 3), 2),
+    ((3,), 1, 1, (2,), (1,), (0,), (0,), (1,), (3,), 1),
+    ((3, 2), 4, 2, (2, 3), (1, 2), (1, 0), (2, 1), (3, 2), (4, 3), 2),
     ((2, 2, 1), 2, 2, (2, 1, 2), (2, 1, 1), (1, 0, 0), (0, 0, 1), (4, 1, 2), (5, 2, 3), 1),
 ]  # fmt: skip
 POOLS = [  # sizes, kernel, stride, before, after, dilation, ceil
-    ((9,), (3,), (2,), (1,), (1,), (1,), False), ((8,), (2,), (1,), (0,), (1,), (3,), False), ((10,), (3,), (2,), (0,), (0,), (1,), True),
-    ((5, 6), (2, 2), (1, 1), (0, 0), (1, 1), (1, 1), False), ((6, 5), (3, 2), (2, 1), (1, 1), (0, 0), (1, 2), False),
+    ((9,), (3,), (2,), (1,), (1,), (1,), False), ((8,), (2,), (1,), (0,), (1,), (3,), False),
+    ((10,), (3,), (2,), (0,), (0,), (1,), True),
+    ((5, 6), (2, 2), (1, 1), (0, 0), (1, 1), (1, 1), False),
+    ((6, 5), (3, 2), (2, 1), (1, 1), (0, 0), (1, 2), False),
     ((7, 7), (3, 3), (2, 2), (2, 2), (2, 2), (1, 1), False),
-    ((4, 5, 6), (2, 2, 2), (2, 2, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1), False), ((5, 4, 6), (3, 2, 3), (2, 2, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), True),
+    ((4, 5, 6), (2, 2, 2), (2, 2, 2), (0, 0, 0), (0, 0, 0), (1, 1, 1), False),
+    ((5, 4, 6), (3, 2, 3), (2, 2, 1), (1, 1, 1), (1, 1, 1), (1, 1, 1), True),
     ((4, 5, 4), (2, 3, 2), (1, 1, 2), (0, 1, 1), (1, 0, 1), (2, 1, 1), False),
 ]  # fmt: skip
 
@@ -287,9 +295,202 @@ def interpolation(g, grad):
     numeric(g, "interpolate", f, [x[0, 0]], {"size": [3], "mode": "nearest"})
 
 
+CONV1 = [  # batch, channels, length, out channels, kernel, stride, padding, dilation, groups
+    (2, 3, 8, 4, 3, 1, 0, 1, 1), (1, 2, 9, 2, 3, 2, 1, 1, 1), (2, 4, 10, 4, 3, 1, 2, 2, 2),
+    (1, 1, 5, 1, 5, 1, 0, 1, 1),
+    (2, 3, 7, 3, 3, 1, 1, 1, 3), (1, 2, 6, 3, 1, 1, 0, 1, 1),
+]  # fmt: skip
+
+# batch, channels, height, width, out channels, kernel h, w, stride, padding, dilation, groups
+CONV2 = [
+    (2, 3, 5, 6, 4, 3, 3, [1, 1], [0, 0], [1, 1], 1),
+    (1, 2, 7, 5, 3, 3, 2, [2, 1], [1, 0], [1, 1], 1),
+    (1, 4, 6, 6, 4, 3, 3, [1, 1], [2, 2], [2, 2], 2),
+    (2, 3, 4, 4, 3, 3, 3, [1, 2], [1, 1], [1, 1], 3),
+    (1, 2, 3, 3, 2, 3, 3, [1, 1], [0, 0], [1, 1], 1),
+    (2, 2, 4, 5, 3, 1, 1, [1, 1], [0, 0], [1, 1], 1),
+]  # fmt: skip
+
+
+def plain(g, grad):
+    for dtype in FLOATS:
+        gr = grad if dtype == torch.float32 else None
+        wide = {"wide": True, "n": 16, "ulp": 4}
+        for k, (n, c, length, o, k1, s, p, d, groups) in enumerate(CONV1):
+            ins = [
+                noise(dtype, (n, c, length), "c1"),
+                noise(dtype, (o, c // groups, k1), "w1"),
+                noise(dtype, (o,), "b1") if k % 2 else None,
+            ]
+            attrs = {"stride": s, "padding": p, "dilation": d, "groups": groups}
+            numeric(
+                g,
+                "conv1d",
+                lambda x, w, b, **a: F.conv1d(x, w, b, **a),
+                ins,
+                attrs,
+                grad=gr,
+                scale=100.0,
+                **wide,
+            )
+        for k, (n, c, h, w, o, kh, kw, s, p, d, groups) in enumerate(CONV2):
+            ins = [
+                noise(dtype, (n, c, h, w), "c2"),
+                noise(dtype, (o, c // groups, kh, kw), "w2"),
+                noise(dtype, (o,), "b2") if k % 2 else None,
+            ]
+            attrs = {"stride": s, "padding": p, "dilation": d, "groups": groups}
+            numeric(
+                g,
+                "conv2d",
+                lambda x, w, b, **a: F.conv2d(x, w, b, **a),
+                ins,
+                attrs,
+                grad=gr,
+                scale=200.0,
+                **wide,
+            )
+        x = noise(dtype, (2, 2, 6, 7), "pool")
+        for k, s, p in (
+            ([2, 2], [2, 2], [0, 0]),
+            ([3, 2], [1, 2], [1, 1]),
+            ([3, 3], [2, 2], [1, 0]),
+            ([6, 7], [1, 1], [0, 0]),
+            ([2, 2], [2, 2], [2, 2]),
+        ):
+            attrs = {"kernel_size": k, "stride": s, "padding": p}
+            numeric(g, "max_pool2d", lambda x, **a: F.max_pool2d(x, **a), [x], attrs, grad=gr)
+            numeric(g, "avg_pool2d", lambda x, **a: F.avg_pool2d(x, **a), [x], attrs, grad=gr)
+    x = noise(torch.float32, (1, 2, 4, 4), "bad")
+    for w in ((3, 1, 3, 3), (3, 2, 5, 5), (3, 2, 3)):
+        attrs = {"stride": [1, 1], "padding": [0, 0], "dilation": [1, 1], "groups": 1}
+        numeric(
+            g,
+            "conv2d",
+            lambda x, w, b, **a: F.conv2d(x, w, b, **a),
+            [x, noise(torch.float32, w), None],
+            attrs,
+        )
+    y = torch.tensor([[[[1.0, float("nan")], [float("-inf"), 2.0]]]])
+    numeric(
+        g,
+        "max_pool2d",
+        lambda x, **a: F.max_pool2d(x, **a),
+        [y],
+        {"kernel_size": [1, 2], "stride": [1, 2], "padding": [0, 0]},
+    )
+
+
+# batch, channels, height, width, out, kernel, stride, padding, output padding, dilation, groups
+BACK = [
+    (2, 3, 4, 5, 4, (3, 3), (1, 1), (0, 0), (0, 0), (1, 1), 1),
+    (1, 4, 3, 4, 6, (3, 2), (2, 3), (1, 0), (1, 2), (1, 1), 2),
+    (2, 3, 3, 3, 3, (3, 3), (2, 1), (2, 1), (0, 0), (2, 1), 3),
+    (1, 8, 3, 3, 8, (2, 2), (2, 2), (0, 0), (0, 0), (1, 1), 1),
+]  # fmt: skip
+
+CORNERS = [
+    dict(kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], ceil_mode=True),
+    dict(kernel_size=[2, 3], stride=[2, 2], padding=[0, 1], ceil_mode=True),
+    dict(kernel_size=[2, 2], stride=[3, 3], padding=[1, 1], ceil_mode=True),
+]  # fmt: skip
+
+
+def corners(g, grad):
+    wide = {"wide": True, "n": 16, "ulp": 4, "scale": 200.0}
+    for dtype in FLOATS:
+        gr = grad if dtype == torch.float32 else None
+        for i, (n, c, h, w, o, k, s, p, op, d, groups) in enumerate(BACK):
+            ins = [
+                noise(dtype, (n, c, h, w), "t"),
+                noise(dtype, (c, o // groups, *k), "tw"),
+                noise(dtype, (o,), "tb") if i % 2 else None,
+            ]
+            attrs = {
+                "stride": list(s),
+                "padding": list(p),
+                "output_padding": list(op),
+                "dilation": list(d),
+                "groups": groups,
+            }
+            numeric(
+                g,
+                "conv_transpose2d",
+                lambda x, w, b, **a: F.conv_transpose2d(x, w, b, **a),
+                ins,
+                attrs,
+                grad=gr,
+                **wide,
+            )
+        ins = [
+            noise(dtype, (2, 4, 5), "t1"),
+            noise(dtype, (4, 3, 3), "t1w"),
+            noise(dtype, (6,), "t1b"),
+        ]
+        attrs = {"stride": 2, "padding": 1, "output_padding": 1, "dilation": 1, "groups": 2}
+        numeric(
+            g,
+            "conv_transpose1d",
+            lambda x, w, b, **a: F.conv_transpose1d(x, w, b, **a),
+            ins,
+            attrs,
+            grad=gr,
+            **wide,
+        )
+        # Without a batch; through views.
+        attrs = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1}
+        conv = lambda x, w, b, **a: F.conv2d(x, w, b, **a)  # noqa: E731
+        numeric(
+            g,
+            "conv2d",
+            conv,
+            [noise(dtype, (3, 4, 5), "c"), noise(dtype, (5, 3, 3, 3), "w"), None],
+            attrs,
+            grad=gr,
+            **wide,
+        )
+        turned = In(noise(dtype, (2, 5, 4, 3), "c"), ("permute", [0, 3, 1, 2]))
+        weight = In(noise(dtype, (3, 5, 3, 3), "w"), ("transpose", 0, 1))
+        numeric(g, "conv2d", conv, [turned, weight, None], attrs, grad=gr, **wide)
+        spread = In(noise(dtype, (1, 3, 4, 1), "c"), ("expand", [2, 3, 4, 6]))
+        numeric(
+            g, "conv2d", conv, [spread, weight, noise(dtype, (5,), "b")], attrs, grad=gr, **wide
+        )
+        x = noise(dtype, (2, 2, 6, 7), "pool")
+        for a in CORNERS:
+            full = lambda x, **a: F.max_pool2d(x, **a, return_indices=True)  # noqa: E731
+            numeric(g, "max_pool2d_with_positions", full, [x], a, grad=gr)
+            for more in ({}, {"count_include_pad": False}, {"divisor_override": 5}):
+                numeric(
+                    g,
+                    "avg_pool2d",
+                    lambda x, **a: F.avg_pool2d(x, **a),
+                    [x],
+                    {**a, **more},
+                    grad=gr,
+                )
+        a = dict(kernel_size=[2, 3], stride=[1, 2], padding=[1, 1], dilation=[3, 2])
+        numeric(
+            g,
+            "max_pool2d_with_positions",
+            lambda x, **a: F.max_pool2d(x, **a, return_indices=True),
+            [x],
+            a,
+            grad=gr,
+        )
+        view = In(noise(dtype, (7, 6, 3), "pool"), ("permute", [2, 1, 0]))
+        numeric(
+            g,
+            "max_pool2d_with_positions",
+            lambda x, **a: F.max_pool2d(x, **a, return_indices=True),
+            [view],
+            CORNERS[0],
+            grad=gr,
+        )
+        numeric(g, "avg_pool2d", lambda x, **a: F.avg_pool2d(x, **a), [view], CORNERS[0], grad=gr)
+
+
 def make():
-    g, grad = Group("windows"), Group("grad_windows")
-    windows(g, grad)
-    interpolation(g, grad)
-    g.write()
-    grad.write()
+    g, grad = store.group("windows"), store.group("grad_windows")
+    for part in (plain, corners, windows, interpolation):
+        part(g, grad)

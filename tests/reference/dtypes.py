@@ -1,11 +1,11 @@
-"""Every op of the README's table on bool, integers, nothing and single numbers: PyTorch's element type, shape and
-values, or that it refuses. What this crate decides otherwise is in `OTHERWISE`, with the reason; those calls are left
-out."""
+"""Every op of the README's table on bool, integers, nothing and single numbers: PyTorch's element
+type, shape and values, or that it refuses. What this crate decides otherwise is in `OTHERWISE`,
+with the reason; those calls are left out."""
 
 import torch
 
-import beyond
 import edges
+from index import scatter
 from store import FLOATS, Group, as_tuple, refused
 
 F = torch.nn.functional
@@ -27,13 +27,15 @@ def ints(types, ins, attrs):
 ALWAYS_FLOAT = [
     (
         ints,
-        "PyTorch has no such kernel; integers and bool are computed in float32, as by other functions",
+        "PyTorch has no such kernel; integers and bool are computed in float32, as by "
+        "other functions",
     )
 ]
 FLOATS_ALONE = [
     (
         ints,
-        "PyTorch multiplies integers where it has a kernel, and often only of nothing; floats alone are taken here",
+        "PyTorch multiplies integers where it has a kernel, and often only of nothing; "
+        "floats alone are taken here",
     )
 ]
 OF_NOTHING = [
@@ -46,18 +48,26 @@ BOOL = [(has(B), "PyTorch has no such kernel, or one of nothing alone")]
 PARTS = "PyTorch takes its channels to be there, and here a dimension is as good as another"
 OTHERWISE = {
     **{row: ALWAYS_FLOAT for row in ("elu", "leaky_relu", "gelu", "gelu_tanh", "silu", "softplus")},
-    **{f"{row}{n}d": FLOATS_ALONE for row in ("conv", "conv_transpose", "avg_pool") for n in (1, 2, 3)},
-    **{row: OF_NOTHING for row in ("softmax", "log_softmax", "batch_norm", "scaled_dot_product_attention")},
+    **{f"{row}{n}d": FLOATS_ALONE for row in ("conv", "conv_transpose", "avg_pool") for n in (1, 2,
+    3)},
+    **{row: OF_NOTHING for row in ("softmax", "log_softmax", "batch_norm",
+    "scaled_dot_product_attention")},
     "batch_norm_train": [(empty, "of no batch there is no mean, and averages would become NaN")],
-    **{row: BOOL for row in ("sign", "square", "sub", "pow", "topk", "clamp", "clamp_min", "clamp_max", "matmul", "mm", "bmm", "addmm", "linear")},
+    **{row: BOOL for row in ("sign", "square", "sub", "pow", "topk", "clamp", "clamp_min",
+    "clamp_max", "matmul", "mm", "bmm", "addmm", "linear")},
     "any": [(has(U), "PyTorch's is uint8 then; here a truth value is bool")],
     "all": [(has(U), "PyTorch's is uint8 then; here a truth value is bool")],
-    "where_cond": [(lambda types, ins, attrs: ins[0].dtype == U, "PyTorch says itself that it will be an error")],
+    "where_cond": [(lambda types, ins, attrs: ins[0].dtype == U,
+    "PyTorch says itself that it will be an error")],
     "pad_mode": [(empty, PARTS)],
-    "interpolate": [(ints, "PyTorch's nearest is of uint8 alone, and so is its mean of integers; here places are of any type, and means of floats")],
+    "interpolate": [(ints,
+        "PyTorch's nearest is of uint8 alone, and so is its mean of integers; here places are of "
+        "any type, and means of floats")],
     "einsum": [
-        (lambda types, ins, attrs: attrs["equation"] in ("ij,kj->i",) and ints(types, ins, attrs), "PyTorch fails at its own type of a sum"),
-        (lambda types, ins, attrs: attrs["equation"] == "i,j->i" and ints(types, ins, attrs), "PyTorch's type depends on whether a size is 1"),
+        (lambda types, ins, attrs: attrs["equation"] in ("ij,kj->i",) and ints(types, ins, attrs),
+        "PyTorch fails at its own type of a sum"),
+        (lambda types, ins, attrs: attrs["equation"] == "i,j->i" and ints(types, ins, attrs),
+        "PyTorch's type depends on whether a size is 1"),
     ],
 }  # fmt: skip
 
@@ -68,9 +78,9 @@ def x(dtype, shape=(2, 3), start=0):
     return (y % 2 == 0 if dtype == B else y).to(dtype).reshape(shape)
 
 
-class Kinds:
+class Calls:
     def __init__(self):
-        self.g, self.row = Group("kinds"), None
+        self.g, self.row = Group("dtypes"), None
 
     def call(self, op, f, ins, attrs=None, otherwise=False):
         attrs = attrs or {}
@@ -115,8 +125,11 @@ def elementwise(k):
     for row, f in {**edges.UNARY, **tests}.items():
         k.of(row, row, f)
     two = {
-        "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge, "logical_and": torch.logical_and,
-        "logical_or": torch.logical_or, "logical_xor": torch.logical_xor, "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or, "bitwise_xor": torch.bitwise_xor,
+        "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
+        "ge": torch.ge, "logical_and": torch.logical_and,
+        "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
+        "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
+        "bitwise_xor": torch.bitwise_xor,
     }  # fmt: skip
     # noqa: E731
     one = lambda dtype, shape: (
@@ -599,7 +612,7 @@ def picking(k):
             ):
                 k.call(
                     "scatter_reduce",
-                    beyond.scatter,
+                    scatter,
                     [x(dtype, base), index, x(dtype, source, 1)],
                     {"dim": 0, "reduce": mode},
                 )
@@ -667,9 +680,14 @@ def products(k):
         )
         k.row = "einsum"
         for equation, *of in (
-            ("ij->i", (2, 3)), ("ij->", (2, 3)), ("ij->ji", (2, 3)), ("ii->i", (2, 2)), ("ii", (2, 2)), ("ij,jk->ik", (2, 3), (3, 2)), ("ij,ij->ij", (2, 3), (2, 3)),
-            ("ij,ij->", (2, 3), (2, 3)), ("i,j->ij", (2,), (3,)), ("i,i->", (3,), (3,)), ("ij,kj->i", (2, 3), (2, 3)), ("ij,j->ij", (2, 3), (3,)), ("bij,bjk->bik", (2, 1, 3), (2, 3, 1)),
-            ("i->", (0,)), (",->", (), ()), (",i->i", (), (3,)), ("ij,jk,kl->il", (2, 3), (3, 2), (2, 2)), ("ij,k->i", (2, 3), (2,)), ("i,j->i", (2,), (1,)), ("ij->i", (2, 1)),
+            ("ij->i", (2, 3)), ("ij->", (2, 3)), ("ij->ji", (2, 3)), ("ii->i", (2, 2)),
+            ("ii", (2, 2)), ("ij,jk->ik", (2, 3), (3, 2)), ("ij,ij->ij", (2, 3), (2, 3)),
+            ("ij,ij->", (2, 3), (2, 3)), ("i,j->ij", (2,), (3,)), ("i,i->", (3,), (3,)),
+            ("ij,kj->i", (2, 3), (2, 3)), ("ij,j->ij", (2, 3), (3,)),
+            ("bij,bjk->bik", (2, 1, 3), (2, 3, 1)),
+            ("i->", (0,)), (",->", (), ()), (",i->i", (), (3,)),
+            ("ij,jk,kl->il", (2, 3), (3, 2), (2, 2)), ("ij,k->i", (2, 3), (2,)),
+            ("i,j->i", (2,), (1,)), ("ij->i", (2, 1)),
         ):  # fmt: skip
             k.call(
                 "einsum",
@@ -870,7 +888,7 @@ def layers(k):
 
 
 def make():
-    k = Kinds()
+    k = Calls()
     for part in (elementwise, reductions, order, shapes, picking, products, windows, layers):
         part(k)
     k.g.write()
