@@ -25,8 +25,8 @@ use std::sync::Arc;
 /// A value that a step reads, or the error that is there instead.
 pub(crate) type Operand<'v> = Result<&'v Value, &'v Error>;
 
-/// What a step comes to: a result for each member that is written out, in the order asked for, and
-/// one more for the reduction at its end.
+/// The results of a step: one for each member that is written out, in order, and one more for the
+/// reduction at its end.
 pub(crate) type Results = SmallVec<[Result<Value, Error>; 2]>;
 
 /// A device's memory and kernels, for the time of a step.
@@ -35,11 +35,11 @@ pub(crate) trait Backend: Sized {
     type At: Copy;
     /// Memory for a result, before it is a value.
     type Place;
-    /// What a call of a region keeps of a value until it has been read.
+    /// The form in which a call of a region keeps a value until it has been read.
     type Kept;
-    /// What can go wrong.
+    /// A fault of a kernel or of its preparation.
     type Trouble: From<Refusal>;
-    /// What is not one node's affair: the step has to be tried again, or the device is at its end.
+    /// A fault beyond one node: the step has to be tried again, or the device is at its end.
     type Stop;
 
     /// Where nothing is read.
@@ -59,7 +59,7 @@ pub(crate) trait Backend: Sized {
     /// The memory of an operand that nobody else will read, for a result.
     fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Self::Place;
 
-    /// What was written to a place, as a value.
+    /// The elements that were written to a place, as a value.
     fn value(place: Self::Place) -> Value;
 
     /// Runs a fused program.
@@ -94,7 +94,7 @@ pub(crate) trait Backend: Sized {
     /// Trouble that is not.
     fn blame(&self, trouble: Self::Trouble, node: &Node) -> Result<Error, Self::Stop>;
 
-    /// What was kept, as an operand.
+    /// A kept value, as an operand.
     fn kept(kept: &Self::Kept) -> Operand<'_>;
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Read<'a, At> {
     pub dtype: DType,
     pub shape: &'a Shape,
     pub strides: Strides,
-    /// What they lie in, where that is more than their node.
+    /// The buffer of the elements, if they lie in one and not in the node.
     pub buffer: Option<&'a dyn Buffer>,
 }
 
@@ -153,7 +153,7 @@ pub(crate) fn guarded<R, T: From<Refusal>>(kernel: impl FnOnce() -> Result<R, T>
     ended(kernel).unwrap_or_else(|refusal| Err(refusal.into()))
 }
 
-/// What a sink says to a value; of its panic, as [`guarded`].
+/// A sink's answer to a value; of its panic, as [`guarded`].
 pub(crate) fn given(
     sink: &dyn Sink,
     node: &Node,
@@ -164,7 +164,7 @@ pub(crate) fn given(
         .unwrap_or_else(|refusal| Err(node.fail(refusal.kind, refusal.message)))
 }
 
-/// What a kernel comes to where it does not end in the middle.
+/// The result of a kernel, unless the kernel ends in the middle.
 fn ended<R>(kernel: impl FnOnce() -> R) -> Result<R, Refusal> {
     catch_unwind(AssertUnwindSafe(kernel)).map_err(|panic| match panic.downcast::<NoRoom>() {
         Ok(denied) => Refusal { kind: ErrorKind::OutOfMemory, message: denied.to_string() },

@@ -324,8 +324,10 @@ macro_rules! element {
 element! {
     f32, F32, |x| x as f32, |x| x as f32, |x: f32| x as f64, |x: f32| x as i64;
     f64, F64, |x| x, |x| x as f64, |x: f64| x, |x: f64| x as i64;
-    f16, F16, f16::from_f64, |x| f16::from_f64(x as f64), |x: f16| x.to_f64(), |x: f16| x.to_f64() as i64;
-    bf16, BF16, bf16::from_f64, |x| bf16::from_f64(x as f64), |x: bf16| x.to_f64(), |x: bf16| x.to_f64() as i64;
+    f16, F16, f16::from_f64, |x| f16::from_f64(x as f64),
+        |x: f16| x.to_f64(), |x: f16| x.to_f64() as i64;
+    bf16, BF16, bf16::from_f64, |x| bf16::from_f64(x as f64),
+        |x: bf16| x.to_f64(), |x: bf16| x.to_f64() as i64;
     i32, I32, |x| x as i32, |x| x as i32, |x: i32| x as f64, |x: i32| x as i64;
     i64, I64, |x| x as i64, |x| x, |x: i64| x as f64, |x: i64| x;
     u8, U8, |x| x as i64 as u8, |x| x as u8, |x: u8| x as f64, |x: u8| x as i64;

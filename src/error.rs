@@ -9,7 +9,7 @@ use std::{panic::Location, sync::Arc};
 /// `Result` with futensor's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of mistake or fault it was. Private: callers ask the predicates.
+/// The kind of mistake or fault. Private: callers ask the predicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ErrorKind {
     Shape,
@@ -112,7 +112,7 @@ impl Error {
         &self.0.op
     }
 
-    /// What went wrong, without op and place.
+    /// The words for the mistake or fault, without op and place.
     pub fn message(&self) -> &str {
         &self.0.message
     }

@@ -12,13 +12,13 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Those who are to be woken.
+/// Wakers that are to be called.
 pub(crate) type Wakers = SmallVec<[Waker; 2]>;
 
-/// What is to be dropped, and is a user's.
+/// Users' values that are to be dropped.
 pub(crate) type Leftovers = Vec<Box<dyn Any + Send>>;
 
-/// Calls what is a user's: its panic, in words.
+/// Calls user code: its result, or the words of its panic.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panic_message)
 }
@@ -32,14 +32,15 @@ pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "a panic without words".into())
 }
 
-/// Runs what is a user's for its effect. Of a panic the hook has told; it goes no further.
+/// Runs user code for its effect. The hook has told of a panic; the panic goes no further.
 pub(crate) fn contained(code: impl FnOnce()) {
     let _ = caught(code);
 }
 
-/// Wakes each of them, whatever another does. Wakers are cloned, woken and dropped outside of every
-/// lock: one may own an await of the very value that it waits for, or a permit. So those that a
-/// thread comes to while it [holds a lock](lock), or [puts them off](Woken), are woken after that.
+/// Calls each of these wakers, whatever another does. Wakers are cloned, called and dropped outside
+/// of every lock: one may own an await of the very value that it waits for, or a permit. So wakers
+/// that a thread comes to while it [holds a lock](lock), or [defers wakes](DeferredWakes), are
+/// called after that.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
         let mut waker = Some(waker);
@@ -54,25 +55,26 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     }
 }
 
-/// Drops what is a user's, who may panic in it: that harms nobody else.
+/// Drops a user's value. A panic of the drop harms nobody else.
 pub(crate) fn discard<T>(it: T) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(it))) else { return };
-    // The payload is the user's as well. One that panics with another payload is not asked again.
+    // The payload is the user's as well. If its drop panics too, the second payload is kept for
+    // ever.
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(another);
     }
 }
 
 thread_local! {
-    /// What is to be dropped once this thread holds no lock of the engine's; `None` where it can go
-    /// at once.
+    /// The values that are to be dropped once this thread holds no lock of the engine's; `None`
+    /// while drops need not be deferred.
     static LATER: RefCell<Option<Leftovers>> = const { RefCell::new(None) };
-    /// Who is to be woken later, where this thread puts that off.
+    /// The wakers that are to be called later, while this thread defers wakes.
     static WOKEN: RefCell<Option<Wakers>> = const { RefCell::new(None) };
 }
 
-/// Drops what is a user's as [`discard`] does: at once, or where the thread has [put that
-/// off](Later), then.
+/// Drops a user's value as [`discard`] does: at once, or after the thread's
+/// [deferral](DeferredDrops).
 pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
     if !std::mem::needs_drop::<T>() {
         return;
@@ -90,12 +92,12 @@ pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
 }
 
 thread_local! {
-    /// This thread runs a kernel of a user's, or a part of somebody's.
+    /// This thread runs a kernel of a user's, or a part of any kernel.
     static KERNEL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread runs a kernel: what waits here would keep the device from coming to
-/// what it waits for.
+/// While it lives, this thread runs a kernel. A wait in here would keep the device from the very
+/// work that the wait is for.
 pub(crate) struct Kernel(bool);
 
 impl Kernel {
@@ -103,7 +105,7 @@ impl Kernel {
         Kernel(KERNEL.replace(true))
     }
 
-    /// This thread is inside one.
+    /// True while this thread runs a kernel.
     pub fn is_on() -> bool {
         KERNEL.get()
     }
@@ -115,24 +117,24 @@ impl Drop for Kernel {
     }
 }
 
-/// While it lives, what is a user's goes later on this thread. To be made before a lock is taken.
-pub(crate) struct Later(bool);
+/// While it lives, this thread defers the drops of users' values. Made before a lock is taken.
+pub(crate) struct DeferredDrops(bool);
 
-impl Later {
-    pub fn begin() -> Later {
+impl DeferredDrops {
+    pub fn begin() -> DeferredDrops {
         LATER.with_borrow_mut(|later| {
             let outermost = later.is_none();
             later.get_or_insert_default();
-            Later(outermost)
+            DeferredDrops(outermost)
         })
     }
 
-    /// Something waits to be dropped.
+    /// True while a value waits to be dropped.
     pub fn has_some(&self) -> bool {
         LATER.with_borrow(|later| later.as_ref().is_some_and(|list| !list.is_empty()))
     }
 
-    /// Ends it: what waits, to be dropped by the caller. Nothing, where another is around it.
+    /// Ends the deferral: the values, for the caller to drop. None inside another deferral.
     pub fn end(mut self) -> Leftovers {
         if std::mem::take(&mut self.0) {
             LATER.take().unwrap_or_default()
@@ -141,7 +143,7 @@ impl Later {
         }
     }
 
-    /// Drops what waits. The thread holds no lock now.
+    /// Drops the waiting values. The thread holds no lock now.
     pub fn let_go(&self) {
         while self.has_some() {
             let list = LATER.with_borrow_mut(|later| later.as_mut().map(std::mem::take));
@@ -150,7 +152,7 @@ impl Later {
     }
 }
 
-impl Drop for Later {
+impl Drop for DeferredDrops {
     fn drop(&mut self) {
         if self.0 {
             let list = LATER.take();
@@ -159,18 +161,18 @@ impl Drop for Later {
     }
 }
 
-/// A lock under which much is done that ends in something of a user's: wakers are woken, and things
-/// dropped, once it is let go, and whatever else puts them off has ended.
+/// A lock under which wakers and users' values turn up: wakers are called, and values dropped, once
+/// the lock is released and every other deferral has ended.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
-    let (later, woken) = (Later::begin(), Woken::begin());
+    let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
     Locked { guard: sync::lock(mutex), _woken: woken, _later: later }
 }
 
 /// See [`lock`]. The fields go in their order: the lock first.
 pub(crate) struct Locked<'a, T> {
     guard: MutexGuard<'a, T>,
-    _woken: Woken,
-    _later: Later,
+    _woken: DeferredWakes,
+    _later: DeferredDrops,
 }
 
 impl<T> Deref for Locked<'_, T> {
@@ -186,31 +188,31 @@ impl<T> DerefMut for Locked<'_, T> {
     }
 }
 
-/// While it lives, this thread puts wakers off. Nothing of a user's may run meanwhile, that could
-/// wait for one of them.
-pub(crate) struct Woken(bool);
+/// While it lives, this thread defers wakes. No user code may run meanwhile, since it could wait
+/// for a deferred wake.
+pub(crate) struct DeferredWakes(bool);
 
-impl Woken {
-    pub fn begin() -> Woken {
+impl DeferredWakes {
+    pub fn begin() -> DeferredWakes {
         WOKEN.with_borrow_mut(|woken| {
             let outermost = woken.is_none();
             woken.get_or_insert_default();
-            Woken(outermost)
+            DeferredWakes(outermost)
         })
     }
 
-    /// Somebody waits to be woken.
+    /// True while a waker waits to be called.
     pub fn has_some(&self) -> bool {
         WOKEN.with_borrow(|woken| woken.as_ref().is_some_and(|list| !list.is_empty()))
     }
 
-    /// Ends it: who is to be woken, by the caller. Nobody, where another is around it.
+    /// Ends the deferral: the wakers, for the caller to call. None inside another deferral.
     pub fn end(mut self) -> Wakers {
         if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { Wakers::new() }
     }
 }
 
-impl Drop for Woken {
+impl Drop for DeferredWakes {
     fn drop(&mut self) {
         if self.0 {
             wake_all(WOKEN.take().into_iter().flatten());
@@ -253,7 +255,7 @@ mod tests {
             fn wake(self: Arc<Self>) {
                 *self.0.try_lock().expect("nobody holds it") += 1;
                 wake_all(self.1.clone());
-                // What it drops may panic, and take the lock as well.
+                // The drop may panic, and take the lock as well.
                 discard_unlocked(Sore(1));
             }
         }
@@ -284,9 +286,9 @@ mod tests {
         let gone = || GONE.with_borrow_mut(std::mem::take);
         discard_unlocked(Says(1));
         assert_eq!(gone(), [1]);
-        let outer = Later::begin();
+        let outer = DeferredDrops::begin();
         discard_unlocked(Says(12));
-        drop(Later::begin());
+        drop(DeferredDrops::begin());
         assert!(gone().is_empty() && outer.has_some());
         outer.let_go();
         assert_eq!(gone(), [12, 2]);

@@ -82,11 +82,8 @@
 //!
 //! How it is built, for whoever is about to change it, has [a page of its own](architecture).
 
-mod alive;
 mod backend;
-mod blocks;
-mod completion;
-mod counted;
+mod concurrent;
 mod dtype;
 mod error;
 mod format;
@@ -98,9 +95,7 @@ mod philox;
 mod room;
 mod shape;
 mod sync;
-mod tally;
 mod view;
-mod waiters;
 mod window;
 
 mod engine;

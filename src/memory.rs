@@ -41,11 +41,11 @@ pub(crate) struct Memory {
     /// For the simulated device: this many more allocations succeed, then one fails; 0 is never.
     refuse_in: AtomicUsize,
     freed: Freed,
-    /// What kernels keep beside values: it goes where memory is needed.
+    /// The data that kernels keep beside values: it goes when memory is needed.
     kept: Mutex<Vec<Weak<Kept>>>,
 }
 
-/// What a device keeps, in bytes.
+/// The bytes that a device keeps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bytes {
     pub live: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Bytes {
 /// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// What nobody has taken. `None` where it is not known: of a GPU before its first op.
+    /// Free bytes. `None` if the number is not known: of a GPU before its first op.
     pub free: Option<usize>,
     /// All of it; 0 where even that is not known.
     pub total: usize,
@@ -257,7 +257,7 @@ impl Memory {
         given
     }
 
-    /// What is kept from now on may be let go when memory is needed.
+    /// Data that is kept from now on may be let go when memory is needed.
     fn remember(&self, kept: &Arc<Kept>) {
         let mut list = lock(&self.kept);
         if list.len() == list.capacity() {

@@ -7,7 +7,7 @@ pub(crate) fn nanos(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What can be set of a device's options: a method for each field that is named.
+/// The setters of a device's options: a method for each named field.
 macro_rules! options {
     ($of:ident; $($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
         impl $of {$(

@@ -173,10 +173,10 @@ impl ViewMut<'_> {
 
 /// Where a CPU kernel from outside writes: the elements of the result, contiguous and row-major.
 ///
-/// What was there before (memory of other values) cannot be seen: an op writes all elements with
+/// The previous content (memory of other values) cannot be seen: an op writes all elements with
 /// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. Where it
-/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. What is
-/// left unwritten fails the value.
+/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. An element
+/// that is left unwritten fails the value.
 ///
 /// ```
 /// # tokio_test::block_on(async {

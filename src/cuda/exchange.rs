@@ -155,7 +155,7 @@ impl Exchange {
             Some(begun) => begun.clone(),
             None => {
                 let (Some(id), Some(_)) = (lane.id, self.open()) else {
-                    return match self.port.is_ended() {
+                    return match self.port.life.is_ended() {
                         true => Err("the device is lost".into()),
                         false => Ok(()),
                     };

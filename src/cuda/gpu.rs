@@ -3,7 +3,7 @@
 use crate::cuda::device::driver_context;
 use crate::cuda::worker::{CudaRunner, Manner};
 use crate::engine::limits::Limits;
-use crate::engine::port::{Opening, Port};
+use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
@@ -191,17 +191,19 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         pinned_bytes: options.pinned_bytes,
     };
     Device::of(Port::open(Opening {
-        name,
-        inline: false,
-        in_memory: false,
-        limits: Limits {
-            streams: options.streams.clamp(1, 64) as u16,
-            depth_max: options.depth.max(1),
-            ops_max: options.in_flight_ops.max(1),
-            bytes_max: options.in_flight_bytes,
-            fusion_delay_max_ns: nanos(options.fusion_delay),
-            ahead: true,
-            epilogues: false,
+        profile: Profile {
+            name,
+            inline: false,
+            in_memory: false,
+            limits: Limits {
+                streams: options.streams.clamp(1, 64) as u16,
+                depth_max: options.depth.max(1),
+                ops_max: options.in_flight_ops.max(1),
+                bytes_max: options.in_flight_bytes,
+                fusion_delay_max_ns: nanos(options.fusion_delay),
+                ahead: true,
+                epilogues: false,
+            },
         },
         queue: QueueLimits {
             ops_max: options.queue_ops,

@@ -49,7 +49,7 @@ impl Combine {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key(pub u64, pub u64);
 
-/// What is asked of the engine. Ranks are those of the call's group.
+/// A call of the engine. Ranks are those of the call's group.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum What {
     /// The group comes to be, of these ranks of the world, of which this is one.
@@ -81,7 +81,7 @@ pub(crate) struct Call {
     pub to: Option<Arc<dyn Buffer>>,
 }
 
-/// What an engine says to the other members of a group, and hears of them.
+/// The words that an engine sends to the other members of a group, and receives from them.
 pub(crate) type Words = Vec<u8>;
 
 /// How a call of the engine's has ended.
@@ -100,7 +100,7 @@ pub(crate) trait Engine: Send {
     /// Another thread than before calls it from here on.
     fn moves(&mut self) {}
 
-    /// What the other members of the groups are to be told, since the last time.
+    /// Words for the other members of the groups, since the last time.
     fn words(&mut self) -> Vec<(Key, Words)> {
         Vec::new()
     }
@@ -112,7 +112,7 @@ pub(crate) trait Engine: Send {
     /// same order on all its members.
     fn start(&mut self, call: Call);
 
-    /// What has ended since, well or not.
+    /// The calls that have ended since, well or not.
     fn poll(&mut self, ended: &mut Vec<(Call, Through)>);
 
     /// Nobody waits for the calls of this group any more, and no more come.

@@ -33,7 +33,7 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
     let Some((first, _)) = group.members.first() else { return Ok(results) };
     let shape: &Shape = &first.shape;
 
-    // What depends on an input that is not there fails with it; the rest of the step goes on.
+    // A member that depends on a failed input fails with it; the rest of the step goes on.
     let mut reads: SmallVec<[Read<'_, B::At>; 4]> = SmallVec::new();
     let mut lost: SmallVec<[(u8, Error); 2]> = SmallVec::new();
     let nothing = || (B::nowhere(), SmallVec::from_elem(0, shape.rank()));

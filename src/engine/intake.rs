@@ -8,13 +8,13 @@
 
 #![allow(unsafe_code)]
 
-use crate::counted::{Inner, Link, peek, prefetch};
+use crate::concurrent::counted::{Inner, Link, peek, prefetch};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, in_total_order};
 use std::ptr::null_mut;
 
 /// A value that can lie in an intake, once at a time.
 pub(crate) trait Linked: Sized {
-    /// The pointer to the one pushed before it. Only the intake uses it.
+    /// The pointer to the value that was pushed before. Only the intake uses it.
     fn next(&self) -> &AtomicPtr<Inner<Self>>;
 }
 
@@ -30,15 +30,16 @@ impl<T: Linked> Intake<T> {
     /// Puts a link in.
     ///
     /// # Safety
-    /// The value is in no intake, and nobody else puts it into one before it is taken out.
+    /// The value is in no intake, and nobody else pushes it before it is taken out.
     pub unsafe fn push(&self, link: Link<T>) {
         let raw = link.into_raw();
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the count that was given to the intake keeps it alive until it is taken.
+            // SAFETY: the link that was given to the intake keeps the value alive until it is
+            // taken.
             unsafe { peek::<T>(raw) }.next().store(head, Ordering::Relaxed);
             // SeqCst: in one order with `Attendance`, so that either the pusher sees that nobody
-            // attends or the leaver sees what was pushed.
+            // attends or the leaver sees the push.
             match self.head.compare_exchange_weak(head, raw, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(seen) => head = seen,
@@ -51,32 +52,32 @@ impl<T: Linked> Intake<T> {
         self.head.load(Ordering::SeqCst).is_null()
     }
 
-    /// True where what was pushed last is the value at this address.
+    /// True where the value at this address was pushed last.
     pub fn is_on_top(&self, address: usize) -> bool {
         std::ptr::eq(self.head.load(Ordering::Acquire), address as *mut Inner<T>)
     }
 
-    /// Takes back what was pushed last, if that is the value at this address; else nothing happens.
+    /// Takes back the value at this address, if it was pushed last.
     ///
     /// # Safety
-    /// The value is alive, and until this returns nobody but the caller can push it. So if it is at
-    /// the head it has been there since before this began, and what it says about the one before is
-    /// still so.
+    /// The value is alive, and until this returns nobody but the caller can push it. So a value at
+    /// the head has been there since before this began, and its pointer to the one before is still
+    /// right.
     pub unsafe fn take_back(&self, address: usize) -> Option<Link<T>> {
         let raw = address as *mut Inner<T>;
         if self.head.load(Ordering::Acquire) != raw {
             return None;
         }
-        // SAFETY: the caller's promise: it is alive.
+        // SAFETY: the caller promises that the value is alive.
         let before = unsafe { peek::<T>(raw) }.next().load(Ordering::Relaxed);
         self.head.compare_exchange(raw, before, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        // SAFETY: the count that was given to the intake is now ours.
+        // SAFETY: the link that was given to the intake is now this thread's.
         Some(unsafe { Link::from_raw(raw) })
     }
 
-    /// Stands before or after each push and each take-back: who does one of them after this sees
-    /// what was done before it, and who did one before it is seen. It is for those who begin to
-    /// wait, which is rare, for what is then an access the less at each op.
+    /// Comes before or after each push and each take-back in one order: a later one sees everything
+    /// before this call, and this call sees everything before an earlier one. A task that begins to
+    /// wait calls it, which is rare; so each op has one access less.
     pub fn meet(&self) {
         let mut head = self.head.load(Ordering::Relaxed);
         while let Err(seen) =
@@ -86,11 +87,10 @@ impl<T: Linked> Intake<T> {
         }
     }
 
-    /// Takes everything that is in.
+    /// Takes everything.
     pub fn take(&self) -> Batch<T> {
         if self.head.load(Ordering::Relaxed).is_null() {
-            // A swap would take the line from the callers for nothing. What is pushed later is seen
-            // later.
+            // A swap would take the line from the callers for nothing. A later push is seen later.
             return Batch::empty();
         }
         Batch { newest: self.head.swap(null_mut(), Ordering::SeqCst), oldest: null_mut() }
@@ -103,15 +103,15 @@ impl<T: Linked> Drop for Intake<T> {
     }
 }
 
-/// What was in the intake, oldest first.
+/// The links that were in the intake, oldest first.
 pub(crate) struct Batch<T: Linked> {
-    /// What is not turned yet leads to the older ones,
+    /// The part that is not reversed yet: each link leads to an older one.
     newest: *mut Inner<T>,
-    /// what is turned to the newer ones.
+    /// The reversed part: each link leads to a newer one.
     oldest: *mut Inner<T>,
 }
 
-// SAFETY: it owns the links.
+// SAFETY: the batch owns the links.
 unsafe impl<T: Linked + Send + Sync> Send for Batch<T> {}
 
 impl<T: Linked> Batch<T> {
@@ -123,18 +123,18 @@ impl<T: Linked> Batch<T> {
         self.newest.is_null() && self.oldest.is_null()
     }
 
-    /// Turns up to so many round; true where all are, and the oldest is at hand.
+    /// Reverses up to so many links; true where all are reversed, and the oldest is at hand.
     pub fn turn(&mut self, most: usize) -> bool {
         for _ in 0..most {
             if self.newest.is_null() {
                 return true;
             }
-            // SAFETY: taken, so this thread alone holds the counts of the whole list.
+            // SAFETY: taken, so this thread alone holds the links of the whole list.
             let next = unsafe { peek::<T>(self.newest) }.next();
             let before = next.load(Ordering::Relaxed);
             next.store(self.oldest, Ordering::Relaxed);
-            // It was written on another core: the walk waits for its first line, the others come
-            // meanwhile.
+            // Another core wrote the value: the walk waits for its first line, and the other lines
+            // come meanwhile.
             prefetch(self.newest);
             self.oldest = std::mem::replace(&mut self.newest, before);
         }
@@ -149,7 +149,7 @@ impl<T: Linked> Iterator for Batch<T> {
             return None;
         }
         let raw = self.oldest;
-        // SAFETY: the list's counts are ours; each node is returned once.
+        // SAFETY: the list's links are this thread's; each value is returned once.
         unsafe {
             self.oldest = peek::<T>(raw).next().load(Ordering::Relaxed);
             Some(Link::from_raw(raw))
@@ -163,9 +163,10 @@ impl<T: Linked> Drop for Batch<T> {
     }
 }
 
-/// Who looks at the intake. Workers are numbered from 0, at most 64.
+/// The attendance: the worker that attends to the intake, and the sleeping ones. Workers are
+/// numbered from 0; there are at most 64.
 pub(crate) struct Attendance {
-    /// 0: nobody; else the number, plus one, of the worker that attends or was appointed.
+    /// The number, plus one, of the worker that attends or was appointed; 0 for none.
     attendant: AtomicU32,
     /// A bit for each worker that sleeps or is about to.
     parked: AtomicU64,
@@ -176,21 +177,22 @@ impl Attendance {
         Attendance { attendant: AtomicU32::new(0), parked: AtomicU64::new(0) }
     }
 
-    /// True where somebody attends or was appointed.
+    /// True where a worker attends or was appointed.
     pub fn is_attended(&self) -> bool {
         in_total_order();
         self.attendant.load(Ordering::SeqCst) != 0
     }
 
-    /// After a push: the worker that the caller has to wake, if any. None where somebody attends,
-    /// or where all are at work: each looks at the intake when it is through.
+    /// After a push: the worker that the caller has to wake. None where one attends, or where all
+    /// are at work: each looks at the intake when it is through.
     pub fn appoint(&self) -> Option<usize> {
         in_total_order();
         if self.attendant.load(Ordering::SeqCst) != 0 {
             return None;
         }
         let worker = self.unpark_any()?;
-        // Where another appointed one meanwhile, this one wakes for nothing, which is harmless.
+        // If another thread appointed a worker meanwhile, this one wakes for nothing, which is
+        // harmless.
         let _ = self.attendant.compare_exchange(
             0,
             worker as u32 + 1,
@@ -230,7 +232,7 @@ impl Attendance {
             && self.attendant.compare_exchange(me, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Announces that this worker is about to sleep. It then looks at everything once more.
+    /// Announces that this worker is about to sleep. The worker then looks at everything once more.
     pub fn park(&self, worker: usize) {
         self.parked.fetch_or(1 << worker, Ordering::SeqCst);
     }
@@ -240,8 +242,8 @@ impl Attendance {
         self.parked.load(Ordering::SeqCst) & 1 << worker != 0
     }
 
-    /// Takes this worker off the list by itself; false where somebody else has done so, and wants
-    /// it.
+    /// Takes this worker off the list by itself; false where another thread has done so, and has
+    /// appointed it.
     pub fn unpark(&self, worker: usize) -> bool {
         self.parked.fetch_and(!(1 << worker), Ordering::SeqCst) & 1 << worker != 0
     }
@@ -250,8 +252,8 @@ impl Attendance {
 #[cfg(all(test, futensor_loom))]
 mod loom_tests {
     use super::*;
-    use crate::completion::loom_tests::NotifyWaker;
-    use crate::counted::{Handle, Observed};
+    use crate::concurrent::completion::loom_tests::NotifyWaker;
+    use crate::concurrent::counted::{Handle, Observed};
     use crate::engine::pressure::{Pressure, QueueLimits};
     use crate::sync::AtomicBool;
     use loom::sync::{Arc, Notify};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dtype::DType;
-use crate::engine::port::{Opening, Runner};
+use crate::engine::port::{Opening, Profile, Runner};
 use crate::engine::pressure::QueueLimits;
 use crate::graph::node::{Inputs, Node, NodeHandle, is_read_by};
 use crate::graph::value::Value;
@@ -10,6 +10,7 @@ use crate::graph::work::Work;
 use crate::memory::Memory;
 use crate::op::{BinaryOp, UnaryOp};
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Nobody works: the test is the runner.
 struct Nobody;
@@ -25,10 +26,7 @@ impl Runner for Nobody {
 
 pub(in crate::engine) fn port() -> &'static Port {
     Port::open(Opening {
-        name: "test".into(),
-        inline: true,
-        in_memory: true,
-        limits: LIMITS,
+        profile: Profile { name: "test".into(), inline: true, in_memory: true, limits: LIMITS },
         queue: QueueLimits { ops_max: 1000, bytes_max: usize::MAX, permits_max: 1 },
         memory: Memory::new(usize::MAX),
         runner: Box::new(Nobody),
@@ -123,7 +121,7 @@ fn what_the_engine_looks_at_has_no_reader_in_it() {
     let port = port();
     let handle = large(port, &[], 1000);
     let own = handle.link();
-    let visited = port.intake.take().next().expect("it was pushed");
+    let visited = port.mailbox.intake.take().next().expect("it was pushed");
     visited.completion.exchange(QUEUED, VISITED);
     // Its last handle goes meanwhile: it is in the intake once more.
     drop(handle);
@@ -133,7 +131,7 @@ fn what_the_engine_looks_at_has_no_reader_in_it() {
     assert!(!is_read_by(&own, 1), "a link without a flag may be a reader's");
     drop(visited);
     assert!(is_read_by(&own, 1));
-    drop(port.intake.take());
+    drop(port.mailbox.intake.take());
 }
 
 #[test]
@@ -141,7 +139,7 @@ fn what_is_asked_for_again_as_it_is_looked_at_is_in_the_waitall_after_it() {
     let port = port();
     let mut machine = host_machine(port);
     let handle = large(port, &[], 1000);
-    let came = port.intake.take().next().expect("it was pushed");
+    let came = port.mailbox.intake.take().next().expect("it was pushed");
     let waitall = port.enqueue_marker(Location::caller());
     let Visit::New(node) = machine.visit(came, 0) else { panic!("it is new and wanted") };
     // Somebody awaits it just now: it is in the intake once more, behind the `waitall`.
@@ -219,7 +217,7 @@ pub(in crate::engine) fn visit_all(machine: &mut Machine, port: &'static Port) {
 }
 
 fn visit_queued(machine: &mut Machine, port: &'static Port, now: u64) {
-    for node in port.intake.take() {
+    for node in port.mailbox.intake.take() {
         if let Visit::New(node) = machine.visit(node, now) {
             machine.enter(node, now, &mut |_| false);
         }
@@ -351,7 +349,7 @@ fn nothing_is_delayed_once_somebody_awaits_it_or_what_is_made_from_it() {
         match when {
             1 => await_it(port, &x),
             2 => {
-                // What is made from it, and is awaited from the start.
+                // A value made from it, and awaited from the start.
                 let y = node(port, Op::Unary(UnaryOp::Neg), &[&x], 1 << 20);
                 y.completion.set(AWAITED);
                 last = Some(y);
@@ -428,7 +426,7 @@ fn the_time_that_a_step_has_waited_for_its_inputs_counts_as_delay() {
     assert_eq!(machine.deadline(), Some(100 + delay), "half of the time is over");
     machine.tick(100 + delay);
     let step = machine.next(100 + delay).expect("and now all of it");
-    // Who has waited longer than that goes at once.
+    // An entry that has waited longer than that goes at once.
     let y = node(port, Op::Unary(UnaryOp::Exp), &[&x], 3);
     let z = node(port, Op::Unary(UnaryOp::Exp), &[&y], 1 << 20);
     visit_queued(&mut machine, port, 100 + delay);

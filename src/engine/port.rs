@@ -1,60 +1,64 @@
-//! The port: the one place of a device that any thread may touch.
+//! The port: the part of a device that any thread may touch.
 //!
-//! Handles and nodes point at it for the life of the process (some kilobytes a device; devices
-//! are few), so that making or dropping a value counts no reference on anything shared. Through it
-//! run the intake, the counters, the generator's position and the log of detached errors. What the
-//! engine does with them stands elsewhere.
+//! Handles and nodes point at the port for the life of the process (some kilobytes a device;
+//! devices are few), so that making or dropping a value counts no reference on anything shared. The
+//! port is made of parts, each with one law of its own: see [`Port`]. Here stand the parts, the
+//! devices' [`Runner`] trait, and the way of a new node in; `schedule` asks the engine for visits,
+//! and `publish` makes ends known.
 
 #![allow(unsafe_code)]
 
+pub(crate) mod counters;
 mod fork;
+mod life;
+mod mailbox;
 pub(crate) mod publish;
 mod schedule;
 
 #[cfg(all(feature = "ranks", unix))]
 use super::exchange::Engine;
-use super::intake::{Attendance, Intake, Linked};
+use super::intake::Linked;
 use super::limits::Limits;
 use super::pressure::{Pressure, QueueLimits};
 use super::record::Recordings;
 use super::sources::Sources;
-use crate::completion::{AWAITED, Phase, QUEUED};
-use crate::counted::Inner;
+use crate::concurrent::completion::{AWAITED, Phase, QUEUED};
+use crate::concurrent::counted::Inner;
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
 use crate::graph::value::Value;
-use crate::memory::DeviceMemory;
-use crate::memory::Memory;
+use crate::memory::{DeviceMemory, Memory};
 use crate::shape::Shape;
-// Counters and switches are no part of a lock-free protocol.
-use crate::sync::plain::{self, AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use crate::sync::{Apart, AtomicPtr, Mutex, lock, lock_plain, statics};
-use crate::tally::Tally;
-use fork::Life;
+// Counters are no part of a lock-free protocol.
+use crate::sync::plain::{self, Ordering::Relaxed};
+use crate::sync::{AtomicPtr, CachePadded, Mutex, lock_plain, statics};
+use counters::{Counters, ErrorLog, PollCounters};
+use life::Life;
+use mailbox::Mailbox;
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Whoever owns a device's threads.
+/// The owner of a device's threads.
 pub(crate) trait Runner: Send + Sync {
     /// Wakes a worker that the attendance named.
     fn wake(&self, worker: usize);
-    /// Nobody attends and nobody is parked: starts threads where there are none.
+    /// No worker attends and none is parked: starts threads where there are none.
     fn start(&self, port: &'static Port);
     /// The last `Device` handle is gone: threads may end once nothing is left to do.
     fn abandon(&self);
     /// Runs a small op on the thread of the poll that awaits it, if it can be run now; true where
-    /// it is complete then. Only asked where the port says [`inline`](Port::inline).
+    /// it is complete then. Called only where the port says [`inline`](Profile::inline).
     fn run_inline(&self, _port: &'static Port, _node: &mut NodeHandle, _limit_ns: u32) -> bool {
         false
     }
     /// The calling thread has begun to wait for a value of the device's, and is likely to sleep.
     fn awaits(&self) {}
-    /// Whoever drives the device runs what is put to its [`Sources`]; else threads do.
+    /// The driver of the device runs the jobs of its [`Sources`]; else threads do.
     fn polls_sources(&self) -> bool {
         false
     }
@@ -66,16 +70,17 @@ pub(crate) trait Runner: Send + Sync {
     fn memory(&self) -> DeviceMemory {
         DeviceMemory::of_computer()
     }
-    /// Nothing of a plan that has run is still to be made: another run takes no longer than those
-    /// that follow.
+    /// Everything that a plan needs has been made, once the plan has run: another run takes no
+    /// longer than later ones.
     fn is_warm(&self, _plan: &Plan) -> bool {
         true
     }
-    /// What its task table holds just now; nothing, where it has not begun.
+    /// The size of the task table just now.
     fn table_size(&self) -> TableSize {
         TableSize::default()
     }
-    /// There is a kernel for this op of the crate's. What has none is asked for as ops that do.
+    /// True where the device has a kernel for this op of the crate's. An op without a kernel is
+    /// called as a combination of ops that have one.
     fn has_kernel(&self, _op: &dyn Operation) -> bool {
         true
     }
@@ -84,24 +89,24 @@ pub(crate) trait Runner: Send + Sync {
     fn receive(&self, value: Value, _shape: &Shape, _dtype: DType) -> Value {
         value
     }
-    /// A complete value of this device's as `to` takes it without a copy through the host, where
-    /// that can be.
+    /// A complete value of this device's in the form that `to` takes without a copy through the
+    /// host, where there is one.
     fn lend(&self, value: &Value, _shape: &Shape, _to: &dyn Runner) -> Option<Value> {
         // Values are immutable: host devices share their elements.
         Some(value.clone())
     }
-    /// What carries values of this device's from rank to rank, where it has a library of its own
-    /// for that; or why it has not. It is asked where a group is to go by this device.
+    /// The library that carries values of this device's from rank to rank, where the device has one
+    /// of its own; or the reason why not. Called when a group is to go by this device.
     #[cfg(all(feature = "ranks", unix))]
     fn exchange(&self, _port: &'static Port) -> Option<Result<Box<dyn Engine>, String>> {
         None
     }
-    /// For tests, and to reach what only one kind of device has (a GPU's hardware name, say).
+    /// For tests, and for facts that only one kind of device has (a GPU's hardware name, say).
     #[allow(dead_code)]
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What a device's task table holds at one moment.
+/// The size of a device's task table at one moment.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct TableSize {
     /// Nodes that wait, are delayed or run.
@@ -110,76 +115,40 @@ pub(crate) struct TableSize {
     pub markers: usize,
 }
 
-/// Places in [`Port::polls`]: small steps that polls have run, and awaits that have ended.
-pub(crate) const INLINE: usize = 0;
-pub(crate) const BARRIERS: usize = 1;
-
-/// Counters of whoever runs ops. All are read by `Device::stats`.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Steps of the engine's.
-    pub started: AtomicU64,
-    pub fused: AtomicU64,
-    pub skipped: AtomicU64,
-    pub failed: AtomicU64,
-    pub in_flight: AtomicUsize,
-    pub events: AtomicU64,
-    /// Steps that were launched as one graph.
-    pub graphs: AtomicU64,
-    /// Ops of steps whose values are published and that are still counted as queued.
-    pub closing: AtomicUsize,
-    /// The same of the small step that the engine runs just now. Only the one who attends writes
-    /// it.
-    pub closing_small: AtomicUsize,
-}
-
-/// Errors of detached work since the last `waitall`.
-#[derive(Default)]
-pub(crate) struct ErrorLog {
-    pub kept: Vec<Error>,
-    pub more: usize,
-}
-
-/// How many detached errors are kept.
-const ERRORS_KEPT: usize = 64;
-/// With more than this queued, what somebody awaits does not wait for its turn.
+/// Beyond this number of queued nodes, an awaited one does not wait for its turn.
 const BACKLOG: usize = 256;
 
-pub(crate) struct Port {
+/// The fixed facts of a device.
+///
+/// The law: fixed when the device is opened, and never written again, so that any thread reads it
+/// as plain memory.
+pub(crate) struct Profile {
     pub name: String,
     /// Polls may run small steps themselves.
     pub inline: bool,
     /// Values lie in memory that any thread may read.
     pub in_memory: bool,
     pub limits: Limits,
-    /// Written at each op by whoever calls it.
-    pub intake: Apart<Intake<Node>>,
-    /// Looked at at each op, written when a worker comes or goes.
-    pub attendance: Apart<Attendance>,
-    /// What somebody awaits and is to be looked at before its turn; and whether there is any.
-    awaited: Mutex<Vec<NodeLink>>,
-    has_awaited: AtomicBool,
-    /// Something is in the intake that no poll will run. A hint on a line of its own, which who
-    /// attends looks at all the time.
-    hurry: Apart<AtomicBool>,
-    pub sources: Sources,
-    /// Written at each op by whoever runs it.
-    pub counters: Apart<Counters>,
-    /// Counters of polls.
-    pub polls: Tally<2>,
-    /// Nanoseconds that awaits have waited.
-    pub barrier_ns: AtomicU64,
+}
+
+/// The part of a device that any thread may touch.
+///
+/// The law: a port is never freed, and each of its parts says who may write it. A part that is
+/// written at every op lies in lines of its own ([`CachePadded`]).
+pub(crate) struct Port {
+    pub profile: Profile,
+    pub mailbox: Mailbox,
     pub pressure: Pressure,
+    pub life: Life,
+    pub counters: CachePadded<Counters>,
+    pub polls: PollCounters,
+    pub log: ErrorLog,
+    pub recordings: Recordings,
+    pub sources: Sources,
     pub memory: Arc<Memory>,
     pub runner: Box<dyn Runner>,
+    /// Seed and position of the device's own random numbers. A call reserves its positions.
     pub generator: Mutex<(u64, u64)>,
-    pub recordings: Recordings,
-    errors: Mutex<ErrorLog>,
-    /// Why it ends is in `end`.
-    life: Life,
-    end: Mutex<Option<(ErrorKind, String)>>,
-    /// The `Device` handles' common token, while there is one.
-    pub token: Mutex<std::sync::Weak<dyn Any + Send + Sync>>,
 }
 
 /// A node that was marked as queued, and is not in the intake yet.
@@ -202,12 +171,9 @@ pub(crate) fn all() -> Vec<&'static Port> {
     lock_plain(&PORTS).clone()
 }
 
-/// What a port is opened with.
+/// The description of a device that is to be opened.
 pub(crate) struct Opening {
-    pub name: String,
-    pub inline: bool,
-    pub in_memory: bool,
-    pub limits: Limits,
+    pub profile: Profile,
     pub queue: QueueLimits,
     pub memory: Arc<Memory>,
     pub runner: Box<dyn Runner>,
@@ -216,48 +182,37 @@ pub(crate) struct Opening {
 
 impl Port {
     pub fn open(opening: Opening) -> &'static Port {
-        let Opening { name, inline, in_memory, limits, queue, memory, runner, seed } = opening;
-        let none: std::sync::Weak<dyn Any + Send + Sync> = std::sync::Weak::<()>::new();
+        let Opening { profile, queue, memory, runner, seed } = opening;
         let port = Box::leak(Box::new(Port {
-            name,
-            inline,
-            in_memory,
-            limits,
-            intake: Apart(Intake::new()),
-            attendance: Apart(Attendance::new()),
-            awaited: Mutex::new(Vec::new()),
-            has_awaited: AtomicBool::new(false),
-            hurry: Apart(AtomicBool::new(false)),
-            sources: Sources::default(),
-            counters: Apart::default(),
-            polls: Tally::default(),
-            barrier_ns: AtomicU64::new(0),
+            profile,
+            mailbox: Mailbox::new(),
             pressure: Pressure::new(queue),
+            life: Life::new(),
+            counters: CachePadded::default(),
+            polls: PollCounters::default(),
+            log: ErrorLog::default(),
+            recordings: Recordings::default(),
+            sources: Sources::default(),
             memory,
             runner,
             generator: Mutex::new((seed, 0)),
-            recordings: Recordings::default(),
-            errors: Mutex::new(ErrorLog::default()),
-            life: Life::default(),
-            end: Mutex::new(None),
-            token: Mutex::new(none),
         }));
         lock_plain(&PORTS).push(port);
         #[cfg(futensor_shuttle)]
         Port::close_at_end(port);
         #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
-        fork::list(&port.life);
+        fork::list(&port.life.switches);
         port
     }
 
-    /// A port lives as long as the process, but for one of a schedule that is explored.
+    /// A port lives as long as the process, except under the explorer of schedules.
     #[cfg(futensor_shuttle)]
     fn close_at_end(port: &'static Port) {
         let address = std::ptr::from_ref(port).cast_mut();
         crate::sync::schedule::at_end(move || {
             assert_eq!(port.pressure.queued(), (0, 0), "stays queued");
             assert!(port.pressure.is_at_rest(), "somebody waits for room, or has a permit");
-            assert!(!port.has_queued() && lock(&port.awaited).is_empty(), "stays to be looked at");
+            assert!(!port.mailbox.has_queued(), "stays to be visited");
             assert_eq!(port.counters.in_flight.load(Relaxed), 0, "stays in flight");
             assert_eq!(
                 port.counters.closing.load(Relaxed) + port.counters.closing_small.load(Relaxed),
@@ -280,7 +235,7 @@ impl Port {
         unsafe { &*(node.home as *const dyn Home as *const Port) }
     }
 
-    /// Takes a new node in: it is queued and will be looked at. Returns its first handle.
+    /// Takes a new node in and queues it: its first handle.
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
         let (handle, queued) = self.enter(node);
         if let Some(queued) = queued {
@@ -290,7 +245,8 @@ impl Port {
     }
 
     /// Takes a new node in that is marked as queued, with a result of `bytes`: its first handle,
-    /// and what is to be [pushed](Self::push). For a device that [has not ended](Self::is_ended).
+    /// and the link that is to be [pushed](Self::push). For a device that [has not
+    /// ended](Life::is_ended).
     #[inline(always)]
     pub fn take_in(
         &'static self,
@@ -300,7 +256,7 @@ impl Port {
         self.pressure.enqueued(bytes);
         let (handle, link) = NodeHandle::with_link(node);
         debug_assert!(handle.completion.state().has(QUEUED));
-        super::events::op(&self.name, &handle);
+        super::events::op(&self.profile.name, &handle);
         (handle, Queued(link))
     }
 
@@ -316,8 +272,8 @@ impl Port {
     /// Takes a new node in: its first handle, and what is to be [pushed](Self::push) if the device
     /// is there.
     pub fn enter(&'static self, mut node: Node) -> (NodeHandle, Option<Queued>) {
-        if self.is_ended()
-            && let Some(error) = self.end_error(node.op.name(), node.at)
+        if self.life.is_ended()
+            && let Some(error) = self.life.end_error(node.op.name(), node.at)
         {
             {
                 let (shape, dtype, at) = (node.shape.clone(), node.dtype, node.at);
@@ -341,69 +297,6 @@ impl Port {
     ) -> NodeHandle {
         self.count_failure(&value);
         NodeHandle::new(Node::complete(shape, dtype, self, at, value))
-    }
-
-    /// Notes the error of a node that is detached.
-    pub fn log(&self, error: &Error) {
-        let mut errors = lock(&self.errors);
-        if errors.kept.len() < ERRORS_KEPT {
-            errors.kept.push(error.clone());
-        } else {
-            errors.more += 1;
-        }
-    }
-
-    /// The errors of detached work since the last call.
-    pub fn take_log(&self) -> ErrorLog {
-        std::mem::take(&mut *lock(&self.errors))
-    }
-
-    /// From now on everything fails with this kind and message. The first end stays.
-    pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
-        lock(&self.end).get_or_insert((kind, message.into()));
-        self.life.ended.store(true, Relaxed);
-    }
-
-    /// True where every new op fails.
-    #[inline]
-    pub fn is_ended(&self) -> bool {
-        self.life.ended.load(Relaxed)
-    }
-
-    /// It has ended as it was asked to: nothing of it is lost.
-    pub fn is_shut_down(&self) -> bool {
-        matches!(&*lock(&self.end), Some((ErrorKind::Shutdown, _)))
-    }
-
-    /// The process was forked after it was opened: its threads are not here.
-    pub fn is_forked(&self) -> bool {
-        self.life.forked.load(Relaxed)
-    }
-
-    /// The error of whoever would wait for it then.
-    #[cold]
-    pub fn forked_error(&self, op: &str, at: &'static Location<'static>) -> Error {
-        let text = "the device is the parent process's, and its threads are not in this one: open a device after the fork";
-        Error::new(ErrorKind::DeviceLost, op, text, at)
-    }
-
-    /// The error with which `op` fails because the device has ended.
-    pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
-        if self.is_forked() {
-            return Some(self.forked_error(op, at));
-        }
-        let (kind, message) = lock(&self.end).clone()?;
-        Some(Error::new(kind, op, message, at))
-    }
-
-    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work
-    /// after it. Else [`Runner::abandon`] sets this.
-    pub fn note_abandoned(&self, abandoned: &AtomicBool) {
-        // First the flag: a handle that goes just now sets it again.
-        abandoned.store(false, plain::Ordering::SeqCst);
-        if lock(&self.token).strong_count() == 0 {
-            abandoned.store(true, plain::Ordering::SeqCst);
-        }
     }
 
     /// Asks a source for its value: here where its poll is this library's own, else where it may
@@ -436,7 +329,7 @@ impl Port {
     }
 }
 
-/// A node that was never queued is no skipped work.
+/// Drops a node that was never queued: that is no skipped work.
 fn drop_unrun(node: Node) {
     if node.completion.claim(Phase::Writing, 0) {
         // SAFETY: claimed by us.
@@ -444,24 +337,24 @@ fn drop_unrun(node: Node) {
     }
 }
 
-/// A value smaller than this is freed by whoever drops its last handle; a larger one is handed to
+/// The thread that drops the last handle frees a value smaller than this. A larger one is handed to
 /// the engine, since giving its pages back may take a while.
 const FREED_BY_CALLER: usize = 1 << 20;
 
 impl Home for Port {
     fn unobserved(&'static self, node: NodeLink) {
         match node.completion.state_in_order().phase() {
-            // Its queued work may now be cancelled.
+            // The queued work may now be cancelled.
             Phase::Pending => self.schedule(node),
             Phase::Done
-                // A view's, whose elements others have, goes here: on its way to the engine it
-                // would keep them from being written over.
+                // A view that shares its elements goes here: on its way to the engine it would keep
+                // them from being written over.
                 if node.value().is_some_and(|v| v.bytes_freed() >= FREED_BY_CALLER)
                     && node.is_only_owner() =>
             {
                 self.schedule(node);
             }
-            // Running work is never torn down: who runs it lets it go.
+            // Running work is never torn down: its thread lets the node go.
             _ => {}
         }
     }

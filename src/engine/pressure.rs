@@ -5,9 +5,11 @@
 //! permits go to one waiter after the other, in the order of asking, and only while the count is
 //! below its limit. Knows nothing of nodes.
 
+use crate::concurrent::sharded_counters::ShardedCounters;
 use crate::guard::wake_all;
-use crate::sync::{Apart, AtomicBool, AtomicUsize, Mutex, Ordering, fence, in_total_order, lock};
-use crate::tally::Tally;
+use crate::sync::{
+    AtomicBool, AtomicUsize, CachePadded, Mutex, Ordering, fence, in_total_order, lock,
+};
 use std::collections::BTreeMap;
 use std::task::Waker;
 
@@ -24,12 +26,12 @@ pub(crate) struct QueueLimits {
 
 pub(crate) struct Pressure {
     /// Ops that have come, and ops that have come to an end.
-    ops: Tally<2>,
+    ops: ShardedCounters<2>,
     /// Bytes of results that have come, written by callers; wraps around.
-    bytes_came: Apart<AtomicUsize>,
-    /// And those that have come to an end, written by whoever runs it. One counter for both would
-    /// go back and forth between two cores at each op.
-    bytes_ended: Apart<AtomicUsize>,
+    bytes_came: CachePadded<AtomicUsize>,
+    /// And those that have come to an end, written by the threads that run ops. One counter for
+    /// both would go back and forth between two cores at each op.
+    bytes_ended: CachePadded<AtomicUsize>,
     limits: QueueLimits,
     waiting: AtomicBool,
     waiters: Mutex<Waiters>,
@@ -43,16 +45,16 @@ const ENDED: usize = 1;
 struct Waiters {
     /// Numbers are given once.
     next: u64,
-    /// By number, as all that wait: to leave costs little, however many there are.
+    /// By number, as all waiters: leaving costs little, however many there are.
     ready: BTreeMap<u64, Waker>,
-    /// Those who ask for a permit, in the order of asking, and whether one is theirs already.
+    /// The requests for a permit, in the order of asking, and whether each was granted.
     admit: BTreeMap<u64, (Waker, bool)>,
     permits: usize,
-    /// The device has ended: nobody waits any more.
+    /// The device has ended, or the queue is closed: nobody waits any more.
     open_gate: bool,
 }
 
-/// How a queued request for a permit stands.
+/// The state of a queued request for a permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     Waiting,
@@ -62,9 +64,9 @@ pub(crate) enum Turn {
 impl Pressure {
     pub fn new(limits: QueueLimits) -> Pressure {
         Pressure {
-            ops: Tally::default(),
-            bytes_came: Apart::default(),
-            bytes_ended: Apart::default(),
+            ops: ShardedCounters::default(),
+            bytes_came: CachePadded::default(),
+            bytes_ended: CachePadded::default(),
             limits,
             waiting: AtomicBool::new(false),
             waiters: Mutex::new(Waiters::default()),
@@ -73,7 +75,7 @@ impl Pressure {
 
     /// Ops and bytes that are queued or running.
     pub fn queued(&self) -> (usize, usize) {
-        // What has ended first: who sees the end of an op sees, after it, that it came.
+        // First the ends: a thread that sees the end of an op sees, after that, that the op came.
         let (ops, bytes) = (self.ops.sum(ENDED), self.bytes_ended.load(Ordering::SeqCst));
         let ops = self.ops.sum(CAME).wrapping_sub(ops);
         (ops as usize, self.bytes_came.load(Ordering::SeqCst).wrapping_sub(bytes))
@@ -84,7 +86,7 @@ impl Pressure {
         self.ops.sum(CAME)
     }
 
-    /// What a result of this many bytes weighs.
+    /// The weight of a result of this many bytes.
     pub fn weight(bytes: usize) -> usize {
         if bytes < WEIGHED_FROM { 0 } else { bytes }
     }
@@ -108,7 +110,7 @@ impl Pressure {
         self.wake_if_below();
     }
 
-    /// Counts ops off. Whoever waits is woken by who then [asks](Self::wake_if_below) for it.
+    /// Counts ops off. The caller then [wakes](Self::wake_if_below) the waiters.
     #[inline]
     pub fn count_off(&self, ops: usize, weight: usize) {
         self.count_bytes_off(weight);
@@ -116,8 +118,9 @@ impl Pressure {
         self.ops.add_in_order(ENDED, ops as u64);
     }
 
-    /// The same without a locked access, for who takes something back from the intake before it
-    /// asks, which [`Intake::meet`](super::intake::Intake::meet) is for, or a `fence`.
+    /// The same without a locked access, for a caller that takes a node back from the intake before
+    /// it wakes the waiters (see [`Intake::meet`](super::intake::Intake::meet)), or has a `fence`
+    /// there.
     #[inline]
     pub fn count_off_early(&self, ops: usize, weight: usize) {
         self.count_bytes_off(weight);
@@ -131,13 +134,13 @@ impl Pressure {
         }
     }
 
-    /// Somebody waits for less to be queued, or did a moment ago.
+    /// True while a task waits for less to be queued, or shortly after.
     #[inline]
     pub fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Wakes those who wait for less to be queued, if it is so little.
+    /// Wakes the tasks that wait for less to be queued, if the queue is below its limits.
     #[inline]
     pub fn wake_if_below(&self) {
         in_total_order();
@@ -153,7 +156,7 @@ impl Pressure {
 
     #[cold]
     fn wake(&self) {
-        // Of two who have counted off, each in its row, one sees both.
+        // Of two threads that have counted off, each in its row, one sees both.
         fence(Ordering::SeqCst);
         if !self.is_below() && !lock(&self.waiters).open_gate {
             return;
@@ -168,7 +171,7 @@ impl Pressure {
         wake_all(woken);
     }
 
-    /// Gives free permits to those who asked first.
+    /// Gives free permits to the first requests.
     fn grant(&self, waiters: &mut Waiters, woken: &mut Vec<Waker>) {
         if !self.is_below() && !waiters.open_gate {
             return;
@@ -186,7 +189,7 @@ impl Pressure {
         waiters.permits += given;
     }
 
-    /// True where the queue is below its limits; else the waker is put on the list under `id`.
+    /// True where the queue is below its limits; else the waker goes onto the list under `id`.
     pub fn ready(&self, id: &mut Option<u64>, waker: &Waker) -> bool {
         if self.is_below() {
             if let Some(id) = id.take() {
@@ -204,7 +207,7 @@ impl Pressure {
             waiters.next += 1;
         }
         let before = waiters.ready.insert(key, fresh);
-        // After this, whoever ends an op sees the flag, or we see that it has ended.
+        // After this, a thread that ends an op sees the flag, or this one sees the op's end.
         self.waiting.store(true, Ordering::SeqCst);
         let is_below = self.is_below();
         let ours = if is_below { waiters.ready.remove(&key) } else { None };
@@ -218,7 +221,7 @@ impl Pressure {
         drop(left);
     }
 
-    /// A permit at once, if one is free, nobody asked before, and the queue is below its limits.
+    /// A permit at once, if one is free, no request is waiting, and the queue is below its limits.
     pub fn try_admit(&self) -> bool {
         let mut waiters = lock(&self.waiters);
         let first = waiters.admit.values().all(|(_, granted)| *granted);
@@ -244,7 +247,7 @@ impl Pressure {
         key
     }
 
-    /// How a request stands; a granted one leaves the line.
+    /// The state of a request; a granted one leaves the line.
     pub fn turn(&self, key: u64, waker: &Waker) -> Turn {
         let fresh = waker.clone();
         let mut waiters = lock(&self.waiters);
@@ -264,7 +267,7 @@ impl Pressure {
         turn
     }
 
-    /// Takes a request out of the line; what it was granted goes to the next.
+    /// Takes a request out of the line; its permit goes to the next one.
     pub fn withdraw(&self, key: u64) {
         let left = lock(&self.waiters).admit.remove(&key);
         if left.is_some_and(|(_, granted)| granted) {
@@ -272,14 +275,14 @@ impl Pressure {
         }
     }
 
-    /// Nobody waits, and no permit is out.
+    /// True while no task waits, and no permit is out.
     #[cfg(futensor_shuttle)]
     pub fn is_at_rest(&self) -> bool {
         let waiters = lock(&self.waiters);
         waiters.ready.is_empty() && waiters.admit.is_empty() && waiters.permits == 0
     }
 
-    /// Who waits for less to be queued or for a permit, and permits that are out.
+    /// The tasks that wait for less to be queued or for a permit, and the permits that are out.
     pub fn waiting(&self) -> (usize, usize) {
         let waiters = lock(&self.waiters);
         let asking = waiters.admit.values().filter(|(_, granted)| !granted).count();
@@ -296,7 +299,7 @@ impl Pressure {
         wake_all(woken);
     }
 
-    /// The device has ended: everybody goes through, and meets the error at their op.
+    /// The device has ended: every waiter goes through, and meets the error at its op.
     pub fn open_gate(&self) {
         lock(&self.waiters).open_gate = true;
         self.wake();

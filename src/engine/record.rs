@@ -85,7 +85,7 @@ pub struct RecordedStep {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecordedAwait {
-    /// What was awaited: `await`, `to_vec`, `waitall`...
+    /// The awaited thing: `await`, `to_vec`, `waitall`...
     pub what: &'static str,
     /// Where it was awaited.
     pub site: &'static Location<'static>,
@@ -106,7 +106,7 @@ pub struct RecordedAwait {
     pub ran_dry: bool,
 }
 
-/// What a device ran while somebody recorded, and who waited.
+/// The steps that a device ran during the recording, and the awaits.
 ///
 /// Its pictures are those of [`to_html`](Self::to_html), [`to_svg`](Self::to_svg) and
 /// [`to_chrome_json`](Self::to_chrome_json).
@@ -126,7 +126,7 @@ pub(crate) struct Awaited<'a> {
     pub what: &'static str,
     pub site: &'static Location<'static>,
     pub node: &'a Node,
-    /// What tells the task from others.
+    /// Tells the task from others.
     pub task: usize,
     pub name: Option<Arc<str>>,
     pub began: Instant,
@@ -185,13 +185,13 @@ impl Recordings {
         found.map_or_else(Default::default, |reel| (reel.steps, reel.awaits))
     }
 
-    /// True while somebody records.
+    /// True while a recording is on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.open.load(Relaxed) != 0
     }
 
-    /// The time, where somebody records: taken as work begins.
+    /// The time, while a recording is on: taken as work begins.
     #[inline]
     pub fn now(&self) -> Option<Instant> {
         self.is_on().then(Instant::now)

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// Runs work. Its operands are those of the group, then those of the head or of the one node,
 /// `inputs` of which say what they are and no more. `program` is what is to be run in place of the
-/// group's; for `spare` see [`group`]. Compiled once a device, whoever calls.
+/// group's; for `spare` see [`group`]. Compiled once a device.
 pub(crate) fn work<'v, B: Backend>(
     work: &Work,
     inputs: &[NodeLink],
@@ -74,7 +74,7 @@ fn node<'v, B: Backend>(
     }
 }
 
-/// The value of an op for which no kernel runs, on whatever device: a constant, a predicated value,
+/// The value of an op for which no kernel runs, on any device: a constant, a predicated value,
 /// another look at the same elements. (A reshape that mixes dimensions needs a copy, and is an op
 /// like others.)
 pub(crate) fn without_kernel<'v>(
@@ -147,8 +147,9 @@ where
     B::Kept: 'v,
 {
     let operand = |k: usize| progress.value(step.reads[k], call).map_or_else(&given, B::kept);
-    // The plan says who reads last inside; a value from outside has to be nobody else's as well.
-    // What a head reads and its group as well is read once more when the head has run.
+    // The plan says which step reads a value last; a value from outside also has to have no other
+    // owner.
+    // An operand of both the head and its group is read once more when the head has run.
     let spare = |k: usize| {
         let slot = step.reads[k];
         let once = || step.reads.iter().filter(|&&other| other == slot).count() == 1;
@@ -276,13 +277,13 @@ pub(crate) fn run(step: &mut Step, port: &Port, backend: impl Immediate) {
     publish(step, results, port, began);
 }
 
-/// Runs a step: what it came to, for [`publish`], and when it began, where somebody records.
+/// Runs a step: its results, for [`publish`], and the time at which it began, during a recording.
 pub(crate) fn compute_step(
     step: &Step,
     port: &Port,
     mut backend: impl Immediate,
 ) -> (Results, Option<Instant>) {
-    let _span = super::events::step(&port.name, step);
+    let _span = super::events::step(&port.profile.name, step);
     let began = port.recordings.now();
     let inputs = step.inputs();
     let results = match step.work() {
@@ -302,7 +303,7 @@ pub(crate) fn compute_step(
 }
 
 /// Completes a step's nodes with their results, and lets go of what they were made from.
-/// `began` is when it began, where somebody records.
+/// `began` is the time at which it began, during a recording.
 pub(crate) fn publish(step: &mut Step, results: Results, port: &Port, began: Option<Instant>) {
     if port.recordings.is_on() {
         port.recordings.step(step, began);

@@ -11,10 +11,10 @@ use super::port::Port;
 use super::port::publish::By;
 use super::pressure::Pressure;
 use super::run::{run_group, run_node};
-use super::scheduler::OnTheSpot;
+use super::scheduler::RunSmall;
 use crate::backend::Immediate;
-use crate::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
-use crate::counted::Lent;
+use crate::concurrent::completion::{AWAITED, DETACHED, ENTERED, Phase, QUEUED};
+use crate::concurrent::counted::Lent;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
 use crate::graph::fuse::Group;
@@ -25,35 +25,36 @@ use crate::sync::clock::Instant;
 use crate::sync::{Ordering::SeqCst, fence};
 use smallvec::SmallVec;
 
-/// Most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
+/// The most ancestors in a row that are run for the sake of one node: tiny ones, of a few elements.
 const DEPTH: u32 = 64;
-/// So many of them count as one that is not tiny.
+/// An ancestor that is not tiny counts as so many.
 const DEPTH_OF_A_GROUP: u32 = 8;
-/// Most ancestors in all.
+/// The most ancestors in all.
 const ANCESTORS: u32 = 256;
 
-/// What runs small steps: the device, where to compute, and what has been done.
+/// The running of small ops on a device, and the account of it.
 pub(crate) struct SmallOps<B> {
     port: &'static Port,
     backend: B,
-    /// Longest step that counts as small, in estimated nanoseconds.
+    /// The longest op that counts as small, in estimated nanoseconds.
     limit_ns: u32,
-    /// The engine may have looked at a node while it was claimed here: ask it to look again.
+    /// A poll runs the ops. The engine may have visited a node while it was claimed here, so a node
+    /// that is given back is scheduled again.
     by_poll: bool,
     /// Links that have been let go, released together at the end: ops in a row share operands, and
     /// each release touches a count that the caller is just counting up. Few lie in here: a poll
     /// lets go of one or two, and would pay an allocation for them (9 % of an awaited op).
     freed: SmallVec<[NodeLink; 4]>,
-    /// How many more may be run for the sake of the one that was asked for.
+    /// How many more ops may be run for the sake of the first one.
     left: u32,
-    /// What has been counted off the queue is known to those who then begin to wait for that.
+    /// A task that begins to wait for room now sees the ops that were counted off.
     in_order: bool,
 }
 
-/// A node as its holder has it.
+/// A node, by the kind of hold on it.
 #[derive(Clone, Copy)]
 enum Held<'a> {
-    /// What a poll awaits.
+    /// The node that a poll awaits.
     Lent(Lent<'a, Node>),
     Link(&'a NodeLink),
 }
@@ -73,15 +74,15 @@ impl<'a> Held<'a> {
     }
 }
 
-/// A claim, while its node is computed. Should the engine itself panic meanwhile, the node fails,
-/// and nobody waits for ever.
+/// A claim, while its node is computed. If the engine itself panics meanwhile, the node fails, and
+/// nobody waits for ever.
 struct Claimed<'a>(&'a Node, &'static Port);
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         if self.0.completion.state().phase() == Phase::Writing {
             let error = self.0.fail(ErrorKind::Kernel, "the engine panicked while running it");
-            // SAFETY: whoever claimed it did not come to write it.
+            // SAFETY: the claimer did not come to write the node.
             unsafe { self.1.finish(self.0, Err(error)) };
         }
     }
@@ -94,7 +95,7 @@ enum Not {
     Failed(Error),
 }
 
-impl<B: Immediate> OnTheSpot for SmallOps<B> {
+impl<B: Immediate> RunSmall for SmallOps<B> {
     fn run(&mut self, node: &NodeLink) -> bool {
         self.run_held(Held::Link(node))
     }
@@ -115,8 +116,8 @@ impl<B: Immediate> SmallOps<B> {
         SmallOps { by_poll: true, ..SmallOps::new(port, backend, limit_ns) }
     }
 
-    /// Runs what a poll awaits, if it is small and can be run now; true where it is complete
-    /// afterwards.
+    /// Runs the node that a poll awaits, if it is small and can be run now; true where it is
+    /// complete afterwards.
     #[inline]
     pub fn run_awaited(&mut self, node: &mut NodeHandle) -> bool {
         let done = self.run_held(Held::Lent(node.into()));
@@ -173,7 +174,7 @@ impl<B: Immediate> SmallOps<B> {
                 if self.port.recordings.is_on() {
                     self.port.recordings.lone(&claim, self.by_poll, began);
                 }
-                super::events::small(&self.port.name, node, 0, self.by_poll);
+                super::events::small(&self.port.profile.name, node, 0, self.by_poll);
                 claim.let_go_each(|link| self.freed.push(link));
                 self.in_order = self.port.publish_small(1, 0, self.by(held), |alone| match alone {
                     // SAFETY: nobody has waited, since nobody else can reach it.
@@ -186,8 +187,8 @@ impl<B: Immediate> SmallOps<B> {
         self.run_group(held, claim, depth.saturating_sub(DEPTH_OF_A_GROUP))
     }
 
-    /// Runs a claimed node that is more than a few elements. Apart, for the sake of the stack: tiny
-    /// ones call each other.
+    /// Runs a claimed node that is more than a few elements. A function of its own, for the sake of
+    /// the stack: tiny ones call each other.
     #[inline(never)]
     fn run_group(&mut self, held: Held<'_>, claim: Claim<'_>, depth: u32) -> bool {
         let node = held.node();
@@ -223,7 +224,7 @@ impl<B: Immediate> SmallOps<B> {
         true
     }
 
-    /// True where all of these are there, be it that they are small and were run just now.
+    /// True where all of these are there. Small ones may be run just now for that.
     fn are_there(&mut self, inputs: &[NodeLink], depth: u32) -> bool {
         inputs.iter().all(|input| {
             input.completion.state().is_complete()
@@ -286,8 +287,8 @@ impl<B: Immediate> SmallOps<B> {
         }
         let counts = input.counts();
         let edges = inputs.iter().filter(|i| i.address() == input.address()).count() as u32;
-        // A link of the queue cannot be told from another reader's: one that is queued runs by
-        // itself. A detached one is the engine's to look after.
+        // A link of the intake cannot be told from another reader's: a queued node runs by itself.
+        // The engine sees to a detached one.
         counts.handles == 0 && counts.links <= edges && !input.completion.state().has(DETACHED)
     }
 
@@ -306,14 +307,15 @@ impl<B: Immediate> SmallOps<B> {
         let link = self.by_poll.then(|| held.link());
         let before = claim.unclaim();
         match link {
-            // Whoever began to await it meanwhile found it claimed, and asked for no look.
+            // A task that began to await the node meanwhile found it claimed, and did not schedule
+            // it.
             Some(link) if before.has(AWAITED) => self.port.schedule_awaited(link),
             Some(link) if !before.has(QUEUED) => self.port.schedule(link),
             _ => {}
         }
     }
 
-    /// Writes the result, marks the temporaries, lets go of what they were made from.
+    /// Writes the result, marks the temporaries, lets go of the inputs.
     fn publish(
         &mut self,
         held: Held<'_>,
@@ -330,7 +332,7 @@ impl<B: Immediate> SmallOps<B> {
             unsafe { self.port.recordings.small(temporaries, node, self.by_poll, began) };
         }
         super::events::small(
-            &self.port.name,
+            &self.port.profile.name,
             node,
             group.members.len().saturating_sub(1),
             self.by_poll,

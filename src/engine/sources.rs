@@ -11,9 +11,9 @@ use crate::sync::{clock, lock_plain as lock, threads};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Threads of a device at once: so many polls may take long before others wait for them.
+/// The threads of a device: so many polls may take long before others wait for them.
 const THREADS: usize = 4;
-/// How long a thread waits for more.
+/// How long a thread waits for another job.
 const LINGER: Duration = Duration::from_millis(500);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -33,7 +33,7 @@ pub(crate) struct Sources {
     held: AtomicUsize,
 }
 
-/// A future of a user's exists: made with it, to go just after it.
+/// Counts a user's future: made with the future, to go just after it.
 pub(crate) struct Held(&'static Sources);
 
 impl Drop for Held {
@@ -54,7 +54,7 @@ impl Sources {
         self.held.load(Relaxed) + lock(&self.jobs).list.len()
     }
 
-    /// Has a job done, soon: by a thread, or by whoever calls [`run`](Self::run).
+    /// Has a job done, soon: by a thread, or by the caller of [`run`](Self::run).
     pub fn put(&'static self, by_thread: bool, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.jobs);
         jobs.list.push_back(Box::new(job));
@@ -69,7 +69,7 @@ impl Sources {
         drop(jobs);
         if threads::start("futensor-sources".into(), || self.live()).is_err() {
             lock(&self.jobs).threads -= 1;
-            // With no thread at all the caller does it.
+            // With no thread at all the caller does the job.
             while lock(&self.jobs).threads == 0 && self.run() {}
         }
     }

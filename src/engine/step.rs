@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::completion::Phase;
+use crate::concurrent::completion::Phase;
 use crate::graph::node::{Inputs, NodeLink, Op, ViewOp};
 use crate::graph::work::Work;
 use smallvec::SmallVec;
@@ -19,9 +19,9 @@ pub(crate) struct At {
 
 pub(crate) struct Step {
     pub at: At,
-    /// What other streams have to have reached before this step may run.
+    /// The points that other streams have to reach before this step may run.
     pub waits: SmallVec<[At; 2]>,
-    /// What was claimed, and stays.
+    /// The claimed work. It stays in the step.
     work: Work,
     /// The step's nodes in the engine's task table.
     pub entries: SmallVec<[u32; 2]>,
@@ -33,7 +33,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Claims the nodes of some work, which are pending, for a step of these entries.
+    /// Claims the pending nodes of some work for a step of these entries.
     pub fn claim(
         work: Work,
         bytes: usize,
@@ -59,7 +59,7 @@ impl Step {
         matches!(&self.work, Work::Node(node) if matches!(node.op, Op::Call(_)))
     }
 
-    /// What the head of its work, or its one node, is made from.
+    /// The inputs of the work's head, or of its one node.
     pub fn inputs(&self) -> &[NodeLink] {
         let node = match &self.work {
             Work::Group { group, .. } => group.head.as_ref().map(|(head, _)| head),
@@ -69,7 +69,7 @@ impl Step {
         node.map_or(&[], |node| unsafe { node.inputs() })
     }
 
-    /// Lets go of what its nodes are made from, before they have values.
+    /// Lets go of the inputs of its nodes, before the nodes have values.
     #[allow(dead_code)] // Hosts let go as they publish.
     pub fn let_go(&mut self) -> Inputs {
         let mut links = Inputs::new();
@@ -88,12 +88,12 @@ impl Step {
         self.work.nodes()
     }
 
-    /// Every link that it holds.
+    /// Every link that the step holds.
     pub fn into_links(self) -> Inputs {
         self.work.into_links()
     }
 
-    /// One op that touches no element: another look at a value, or the value itself.
+    /// True of one op that touches no element: a view of a value, or the value itself.
     pub fn is_without_kernel(&self) -> bool {
         let Work::Node(node) = &self.work else { return false };
         matches!(node.op, Op::Predicated(_) | Op::View(_))

@@ -3,10 +3,10 @@
 use super::machine::tests::{host_machine, is_of, large, machine, node, port, publish, visit_all};
 use super::machine::{Machine, Visit};
 use super::port::Port;
-use super::scheduler::OnTheSpot;
+use super::scheduler::RunSmall;
 use super::small::SmallOps;
-use crate::completion::{DETACHED, QUEUED};
-use crate::counted::Counts;
+use crate::concurrent::completion::{DETACHED, QUEUED};
+use crate::concurrent::counted::Counts;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::graph::node::{NodeHandle, Op, Source};
@@ -70,14 +70,14 @@ fn run_awaited(port: &'static Port, node: &mut NodeHandle) -> bool {
     SmallOps::of_poll(port, backend, 6_000).run_awaited(node)
 }
 
-/// What a waker of this value sees as it is woken: how much is queued, and how many errors are in
-/// the log.
+/// The queue's length and the number of logged errors that a waker of this value sees as it is
+/// called.
 fn seen_at_the_end(port: &'static Port, node: &NodeHandle) -> Arc<Mutex<Vec<(usize, usize)>>> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (tell, link) = (seen.clone(), node.link());
     let waker = Waker::from(Arc::new(Does(move || {
         assert!(link.completion.state().is_complete());
-        tell.lock().unwrap().push((port.pressure.queued().0, port.take_log().kept.len()));
+        tell.lock().unwrap().push((port.pressure.queued().0, port.log.take().kept.len()));
     })));
     assert!(!node.completion.register(&mut None, &waker));
     seen
@@ -137,7 +137,7 @@ fn constant(port: &'static Port) -> NodeHandle {
 }
 
 /// How far a poll goes for one node: a chain of so many tiny ops, and not one more; of a tree so
-/// many in all. What it did not come to is whole, and another poll goes on.
+/// many in all. The rest is whole, and another poll goes on.
 #[test]
 fn a_poll_runs_a_bounded_number_of_ancestors() {
     let chain = |port: &'static Port, length: usize| {
@@ -175,7 +175,7 @@ fn a_poll_runs_a_bounded_number_of_ancestors() {
     }
 }
 
-/// What a poll has run and nobody else can reach, the engine is not troubled with.
+/// The engine never sees a node that a poll has run and that nobody else can reach.
 #[test]
 fn what_a_poll_has_run_it_takes_back_where_nobody_else_can_reach_it() {
     let port = port();
@@ -186,7 +186,7 @@ fn what_a_poll_has_run_it_takes_back_where_nobody_else_can_reach_it() {
         assert_eq!(end.completion.state().has(QUEUED), kept.is_some());
         let links = kept.is_some() as u32;
         assert_eq!(end.counts(), Counts { handles: 1 + links, links });
-        assert_eq!(port.intake.take().count(), kept.iter().count());
+        assert_eq!(port.mailbox.intake.take().count(), kept.iter().count());
         assert_eq!(port.pressure.queued().0, 0);
     }
 }
@@ -222,7 +222,7 @@ fn what_a_poll_has_run_for_a_nodes_sake_it_takes_back_down_to_what_others_can_re
         assert!(run_awaited(port, &mut end));
         assert_eq!(end.counts(), Counts { handles: 1, links: 0 });
         assert_eq!(
-            port.intake.take().count(),
+            port.mailbox.intake.take().count(),
             kept.map_or(0, |k| k + 1),
             "but for {kept:?} and what came before it"
         );
@@ -242,7 +242,7 @@ fn what_a_failed_poll_has_not_run_stays_with_the_engine() {
     let mut sum = node(port, Op::Binary(BinaryOp::Add), &[&failed, &pending], 64);
     drop(pending);
     assert!(run_awaited(port, &mut sum) && sum.error().is_some());
-    let left: Vec<_> = port.intake.take().collect();
+    let left: Vec<_> = port.mailbox.intake.take().collect();
     assert_eq!(left.len(), 1, "the one that is detached");
     assert!(left[0].completion.state().has(DETACHED | QUEUED));
 }
@@ -252,13 +252,13 @@ fn what_a_failed_poll_has_not_run_stays_with_the_engine() {
 fn what_no_poll_will_run_is_in_a_hurry_until_the_intake_is_taken() {
     let port = port();
     let hurries = |what: &str| {
-        assert!(port.is_in_hurry(), "{what}");
-        drop(port.take_queued());
-        assert!(!port.is_in_hurry(), "after {what}");
+        assert!(port.mailbox.is_in_hurry(), "{what}");
+        drop(port.mailbox.take_queued());
+        assert!(!port.mailbox.is_in_hurry(), "after {what}");
     };
     let small = || node(port, Op::Unary(UnaryOp::Neg), &[&constant(port)], 4);
     let _small = small();
-    assert!(!port.is_in_hurry(), "a small op");
+    assert!(!port.mailbox.is_in_hurry(), "a small op");
     let _large = large(port, &[], 1);
     hurries("a large one");
     let _marker = port.enqueue_marker(Location::caller());
@@ -315,8 +315,8 @@ fn what_is_awaited_is_looked_at_before_its_turn_and_no_earlier_waitall_waits_for
     let root = large(port, &[], 1);
     let awaited = large(port, &[&root], 2);
     port.schedule_awaited(awaited.link());
-    assert!(port.has_queued());
-    for node in port.take_awaited() {
+    assert!(port.mailbox.has_queued());
+    for node in port.mailbox.take_awaited() {
         match machine.visit_early(node) {
             Visit::New(node) => machine.enter(node, 0, &mut |_| false),
             Visit::Settled => panic!("it is new"),
@@ -359,7 +359,7 @@ fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
     }
     let last = chain.last().expect("the last one");
     port.schedule_awaited(last.link());
-    for node in port.take_awaited() {
+    for node in port.mailbox.take_awaited() {
         if let Visit::New(node) = machine.visit_early(node) {
             machine.enter(node, 0, &mut |_| false);
         }
@@ -378,14 +378,16 @@ fn of_a_long_chain_that_is_awaited_a_piece_is_brought_in_before_its_turn() {
 fn a_long_intake_is_turned_round_in_pieces_and_read_oldest_first() {
     let port = port();
     let nodes: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
-    let mut batch = port.intake.take();
+    let mut batch = port.mailbox.intake.take();
     assert!(!batch.turn(4) && !batch.is_empty() && !batch.turn(4) && batch.turn(4));
     assert!(batch.map(|n| n.address()).eq(nodes.iter().map(NodeHandle::address)));
     // One that is read before it is turned turns by itself; one that is dropped half way drops all.
     let more: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
-    assert!(port.intake.take().map(|n| n.address()).eq(more.iter().map(NodeHandle::address)));
+    assert!(
+        port.mailbox.intake.take().map(|n| n.address()).eq(more.iter().map(NodeHandle::address))
+    );
     let rest: Vec<NodeHandle> = (0..10).map(|_| large(port, &[], 1)).collect();
-    let mut batch = port.intake.take();
+    let mut batch = port.mailbox.intake.take();
     batch.turn(5);
     drop(batch);
     assert!(rest.iter().all(|n| n.counts().links == 0));
@@ -418,7 +420,7 @@ fn edges_are_cut_in_any_order() {
         skipped.fetch_add(1, SeqCst);
         assert_eq!(port.counters.skipped.load(SeqCst) as usize, skipped.load(SeqCst));
     }
-    // What is left runs; then nothing is in the task table.
+    // The rest runs; then the task table is empty.
     publish(&first);
     machine.finished(first, 0);
     drive(&mut machine);

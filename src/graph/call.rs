@@ -29,7 +29,7 @@ pub(crate) struct Kept {
 pub(crate) struct Progress<K> {
     next: usize,
     made: Vec<Option<K>>,
-    /// Outputs that somebody wanted when it began.
+    /// Outputs that were wanted when the run began.
     wanted: u64,
 }
 
@@ -39,8 +39,8 @@ impl<K> Progress<K> {
         Progress { next: 0, made, wanted: call.wanted() }
     }
 
-    /// The next step that is needed; `None` at the end. What only serves outputs that nobody can
-    /// look at is left out.
+    /// The next step that is needed; `None` at the end. A step that serves only outputs that nobody
+    /// can look at is left out.
     pub fn step<'a>(&mut self, call: &'a Call) -> Option<&'a PlanStep> {
         self.next = self.needed(call, self.next)?;
         call.plan.steps.get(self.next)
@@ -69,7 +69,7 @@ impl<K> Progress<K> {
         steps
     }
 
-    /// What a step has made; `Err` with its number where the value comes from outside.
+    /// A value that a step has made; `Err` with its number if the value comes from outside.
     pub fn value(&self, slot: Slot, call: &Call) -> Result<&K, usize> {
         let slot = slot as usize;
         match slot.checked_sub(call.plan.given).map(|k| &self.made[k]) {
@@ -102,7 +102,7 @@ pub(crate) struct Call {
     pub plan: Arc<Plan>,
     /// Seed and offset of each draw, reserved for this run.
     pub draws: Vec<(u64, u64)>,
-    /// A bit for each output that somebody may still look at.
+    /// A bit for each output that has an observer.
     wanted: AtomicU64,
     results: Mutex<Vec<Option<Kept>>>,
     /// How far a device has come that could not go on.
@@ -142,13 +142,13 @@ impl Call {
         Call { wanted: AtomicU64::new(wanted), ..Call::new(self.plan.clone(), draws) }
     }
 
-    /// Outputs that somebody may still look at.
+    /// Outputs that have an observer.
     pub fn wanted(&self) -> u64 {
         self.wanted.load(Relaxed)
     }
 
-    /// What becomes of the outputs: the result of the only one, or of the call itself, with the
-    /// outputs left to its parts.
+    /// Hands the outputs out: returns the result of the only one, or of the call itself, and leaves
+    /// several outputs to the parts.
     pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
         if outputs.len() > 1 {
             *lock(&self.results) = outputs;

@@ -7,7 +7,7 @@
 
 use super::node::{Inputs, Node, NodeLink};
 use super::value::{Storage, Value};
-use crate::completion::{ENTERED, Phase, State};
+use crate::concurrent::completion::{ENTERED, Phase, State};
 use crate::error::{Error, ErrorKind};
 
 /// The right to write a node that was pending and in no task table: nobody else writes its value,
@@ -96,18 +96,19 @@ impl<'a> Traced<'a> {
     }
 
     pub fn inputs(self, k: usize) -> &'a [NodeLink] {
-        // SAFETY: whoever made this has promised it.
+        // SAFETY: the maker has promised it.
         unsafe { self.0[k].inputs() }
     }
 }
 
 /// The error of a value of a region that is waited for while the region's closure runs.
 pub(crate) fn unready(node: &Node) -> Error {
-    let text = "a value of a region is not there while the region's closure runs: return it, and await what a call gives";
+    let text = "a value of a region is not there while the region's closure runs: return it, and \
+                await what a call gives";
     node.fail(ErrorKind::Argument, text)
 }
 
-/// Somebody waits for a value that is only traced, or for what is made from it elsewhere: it fails,
+/// A task waits for a traced value, or for a value made from it elsewhere: it fails,
 /// since it will never be there.
 #[cold]
 pub(crate) fn refuse_traced(node: &Node) {

@@ -212,8 +212,8 @@ pub enum CudaArg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Who carries launches out, on one stream, in order. The device implements it; what goes wrong
-/// there beyond the op itself (memory, the device) it remembers, and answers with any refusal.
+/// A queue that carries launches out, on one stream, in order. The device implements it. The device
+/// remembers a fault beyond the op itself (memory, the device), and answers with any refusal.
 pub(crate) trait CudaQueue {
     fn launch(
         &mut self,
@@ -225,7 +225,7 @@ pub(crate) trait CudaQueue {
     /// Copies elements in row-major order to contiguous memory that does not overlap.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
-    /// Zeroes memory of the step's own. What goes wrong fails the step, whatever the op answers.
+    /// Zeroes memory of the step's own. A fault fails the step, whatever the op answers.
     fn zero(&mut self, ptr: u64, bytes: usize);
     /// Work in the crate's own terms, which only its ops and `cuda/` know.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
@@ -240,7 +240,7 @@ pub(crate) trait CudaQueue {
     fn takes(&mut self, work: &dyn Any) -> Result<bool, Refusal>;
 }
 
-/// What an op's CUDA side is given: where the operands lie, where the result goes, and a way to
+/// The arguments of an op's CUDA side: the places of the operands and of the result, and a way to
 /// launch.
 ///
 /// Launches run one after the other, on the op's stream, after everything that the operands are

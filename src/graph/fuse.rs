@@ -14,11 +14,11 @@ use std::ops::Deref;
 /// Nodes that become one step, and the program that computes them.
 pub(crate) struct Group<N> {
     pub program: Program,
-    /// What the program reads, in the order of `Code::Input`.
+    /// The operands of the program, in the order of `Code::Input`.
     pub inputs: SmallVec<[N; 2]>,
     /// How many of the members' operands each input is.
     pub edges: SmallVec<[u8; 2]>,
-    /// Who is computed, and in which register.
+    /// The nodes that are computed, with their registers.
     pub members: SmallVec<[(N, Reg); 2]>,
     /// A node that is no instruction, is computed just before the program, and is read by its
     /// members only; and which of the inputs it is.

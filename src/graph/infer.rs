@@ -36,7 +36,7 @@ pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {
 fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
     let same = |t| Types { on: t, out: t };
     Ok(match op.class() {
-        // What most ops are.
+        // Most ops.
         Class::number | Class::float | Class::any if promoted.is_float() => same(promoted),
         Class::float => same(float_of(promoted)),
         Class::compare => Types { on: promoted, out: DType::Bool },
@@ -57,7 +57,7 @@ pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Resu
 #[inline]
 pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
     let types = joined(op, dtype.promote_scalar(scalar))?;
-    // What the integer type cannot hold is compared as it is, and not as what is left of it.
+    // A number that the integer type cannot hold is compared as it is, and not truncated.
     let whole = matches!(scalar, Scalar::Int(_));
     if whole && op.class() == Class::compare && scalar.limited_to(types.on) != scalar {
         return Ok(Types { on: DType::I64, ..types });

@@ -11,9 +11,9 @@ use super::cost::{BYTE_PS, instr_ps};
 use super::operation::Meta;
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
-use crate::alive::{Alive, NODES};
-use crate::completion::{Completion, Phase, QUEUED, VISITED};
-use crate::counted::{Counts, Handle, Inner, Link, Observed};
+use crate::concurrent::completion::{Completion, Phase, QUEUED, VISITED};
+use crate::concurrent::counted::{Counts, Handle, Inner, Link, Observed};
+use crate::concurrent::live_counts::{LiveCount, NODES};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
 use crate::shape::{Layout, Shape};
@@ -112,19 +112,19 @@ pub(crate) struct Node {
     pub next: AtomicPtr<Inner<Node>>,
     pub home: &'static dyn Home,
     pub at: &'static Location<'static>,
-    /// The engine's note: where it stands in its task table. Only who holds the device's scheduler
+    /// The engine's note: the node's entry in the task table. Only who holds the device's scheduler
     /// reads or writes it.
     pub entry: AtomicU32,
     /// Estimated time on one thread of a CPU, in nanoseconds.
     pub cost_ns: u32,
-    /// What it is made from. Let go by the writer of the value.
+    /// The inputs. The writer of the value lets them go.
     inputs: UnsafeCell<Inputs>,
-    /// The value or the error, and who waits for it.
+    /// The value or the error, and its waiters.
     pub completion: Completion<Result<Value, Error>>,
     /// Its shape and type; see `Deref`.
     pub meta: Meta,
     pub op: Op,
-    alive: Alive<NODES>,
+    live: LiveCount<NODES>,
 }
 
 // SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
@@ -171,7 +171,7 @@ impl Node {
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
-            alive: Alive::new(),
+            live: LiveCount::new(),
         }
     }
 
@@ -194,7 +194,7 @@ impl Node {
             inputs: UnsafeCell::new(Inputs::new()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
-            alive: Alive::new(),
+            live: LiveCount::new(),
         }
     }
 
@@ -202,7 +202,7 @@ impl Node {
         self.shape.numel()
     }
 
-    /// What it is made from.
+    /// The inputs.
     ///
     /// # Safety
     /// The caller may take the node up: it holds the claim, or it is the engine and the node is
@@ -213,8 +213,8 @@ impl Node {
         self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
     }
 
-    /// Empties the inputs. Whoever writes the value calls this before the value is published, so
-    /// that nobody else can be reading them.
+    /// Empties the inputs. The writer of the value calls this before it publishes, so that nobody
+    /// else can be reading them.
     ///
     /// # Safety
     /// As of [`inputs`](Self::inputs), and nobody else reads them meanwhile: the caller holds the
@@ -289,7 +289,7 @@ impl Node {
     }
 }
 
-/// What is known of the value from the start is asked of the node itself.
+/// Shape and type are known from the start, and read off the node itself.
 impl Deref for Node {
     type Target = Meta;
     #[inline(always)]
@@ -324,15 +324,15 @@ impl Drop for Node {
     }
 }
 
-/// A node's owners but for the engine's links that only ask for another look, or give it. Never
-/// fewer than may come to read it. (Whoever asks for a look has a handle, or had the link that it
-/// pushes before the value could be there.)
+/// A node's owners, without the engine's links that only ask for a visit, or make it. Never fewer
+/// than may come to read the node. (A thread that schedules a node has a handle, or had the link
+/// that it pushes before the value could be there.)
 pub(crate) fn readers(link: &NodeLink) -> Counts {
     // First the counts: each flag goes before its link does.
     let counts = link.counts();
     let state = link.completion.state();
-    let looks = state.has(QUEUED) as u32 + state.has(VISITED) as u32;
-    Counts { links: counts.links.saturating_sub(looks), ..counts }
+    let visits = state.has(QUEUED) as u32 + state.has(VISITED) as u32;
+    Counts { links: counts.links.saturating_sub(visits), ..counts }
 }
 
 /// True where these links are the only way to the node's value that is left.
@@ -340,7 +340,7 @@ pub(crate) fn is_read_by(link: &NodeLink, links: u32) -> bool {
     readers(link) == Counts { handles: 0, links }
 }
 
-/// What is in there, the last first. (To take few links out of a node as a list took 150
+/// The links of a list, the last one first. (To take few links out of a node as a list took 150
 /// instructions.)
 pub(crate) fn pops<A: Array>(list: &mut SmallVec<A>) -> impl Iterator<Item = A::Item> {
     std::iter::from_fn(|| list.pop())

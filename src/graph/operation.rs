@@ -15,7 +15,7 @@ use crate::shape::Shape;
 use crate::view::{Output, Parallel, View, ViewMut};
 use std::any::Any;
 
-/// What is known of a value before it is computed.
+/// The shape and type of a value, known before the value is computed.
 ///
 /// ```
 /// use futensor::{DType, custom::Meta};
@@ -42,7 +42,7 @@ impl Meta {
     }
 }
 
-/// What a CPU kernel is given.
+/// The arguments of a CPU kernel.
 pub struct CpuRun<'a> {
     pub(crate) inputs: &'a [View<'a>],
     pub(crate) output: ViewMut<'a>,
@@ -51,8 +51,8 @@ pub struct CpuRun<'a> {
     /// So many elements of the output, from the first on, an op from outside has written or was
     /// given. The crate's own write all of them through the field.
     pub(crate) written: usize,
-    /// What each input's elements lie in, where that is more than their node: kernels may keep
-    /// something beside them.
+    /// The buffer of each input, if its elements lie in one and not in the node: kernels may keep
+    /// data beside them.
     pub(crate) buffers: &'a [Option<&'a dyn Buffer>],
 }
 
@@ -127,7 +127,7 @@ impl Needs {
         Needs { output: true, ..self }
     }
 
-    /// What either needs.
+    /// The needs of both.
     pub const fn and(self, other: Needs) -> Needs {
         Needs {
             inputs: self.inputs | other.inputs,

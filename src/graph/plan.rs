@@ -28,7 +28,7 @@ pub(crate) struct PlanStep {
     /// Where the operands are: those of the group, for its head [`NOWHERE`], then those of the head
     /// or of the one node.
     pub reads: SmallVec<[Slot; 4]>,
-    /// What the group's head, or the one node, is made from.
+    /// The inputs of the group's head, or of the one node.
     pub inputs: Inputs,
     /// Where the results go, in their order.
     pub makes: SmallVec<[Slot; 2]>,
@@ -62,7 +62,7 @@ pub(crate) struct Plan {
     pub cost_ns: u64,
     /// Its calls come before what is not urgent.
     pub urgent: bool,
-    /// What a device keeps from one run to the next.
+    /// The data that a device keeps from one run to the next.
     #[allow(dead_code)] // Host devices keep nothing.
     pub kept: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -78,7 +78,7 @@ struct Draft {
     members: Vec<usize>,
     /// A reduction of a member.
     end: Option<usize>,
-    /// What is computed just before, and read by members only.
+    /// The head: computed just before, and read by members only.
     head: Option<usize>,
     /// The members are fused into one program; else there is one, which is anything.
     group: bool,
@@ -478,7 +478,7 @@ impl<'a> Drafter<'a> {
         }
     }
 
-    /// What one group alone reads, over its own shape, may be computed at its head.
+    /// A node that one group alone reads, over the group's shape, may become its head.
     fn set_heads(&mut self) {
         for o in 0..self.nodes.len() {
             let lone = self.draft_of[o];

@@ -26,7 +26,7 @@ pub(crate) enum Arg {
     Scalar(Scalar),
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Code {
     /// Reads input `i`, broadcast to the iteration shape.
@@ -60,8 +60,8 @@ pub(crate) struct Instr {
 }
 
 /// The type in which a number, or a 0-d value, beside halves is taken. Arithmetic takes it in
-/// float32: `1000 / 1e5` is 0.01. What compares, limits or divides with a remainder rounds it to
-/// the type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
+/// float32: `1000 / 1e5` is 0.01. An op that compares, limits or divides with a remainder rounds it
+/// to the type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
 pub(crate) fn number_beside(op: BinaryOp, on: DType) -> DType {
     use BinaryOp::*;
     match op {
@@ -90,8 +90,8 @@ impl Program {
         self.instrs[reg as usize].dtype
     }
 
-    /// What these registers need of the program, with them as its outputs: the rest is left out,
-    /// registers and inputs are numbered anew. Also the old number of each input that is left.
+    /// The part of the program that these registers need, with them as its outputs. Registers and
+    /// inputs are numbered anew. Also the old number of each input that is left.
     #[allow(dead_code)] // Only a device that splits groups asks for it.
     pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
         let mut needed: SmallVec<[bool; INSTRS_MAX]> =

@@ -9,9 +9,9 @@
 //!
 //! An entry is *active* while a user holds its value, or a gradient rule will ask for it, or an
 //! active entry leans on it. The one invariant: **an active entry can give its value.** It has it
-//! (`kept`), or it is *light* (elementwise or a view: what fusion as a rule never writes out) and
-//! leans on its operands, so that the value can be computed again from theirs. What is not light
-//! has its own value from the start, and lets it go as soon as it is not active. So:
+//! (`kept`), or it is *light* (elementwise or a view, which fusion as a rule never writes out) and
+//! leans on its operands, so that the value can be computed again from theirs. An entry that is not
+//! light has its own value from the start, and lets it go as soon as it is not active. So:
 //!
 //! - A product whose result only feeds `+ bias` and `relu` is kept no longer than fusion needs it;
 //!   the `relu` is kept in its place once an op reads it that needs it in memory anyway (`want`).
@@ -26,7 +26,7 @@
 
 use super::node::{Home, NodeHandle, Op, ViewOp};
 use super::operation::{Meta, Needs};
-use crate::counted::{Handle, Link, Observed};
+use crate::concurrent::counted::{Handle, Link, Observed};
 use crate::sync::plain::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Mutex, lock, statics};
 use smallvec::SmallVec;
@@ -115,7 +115,7 @@ struct State {
     observed: bool,
     /// Wants its operands' values so as to give its own.
     leans: bool,
-    /// What its gradient rule will ask for.
+    /// The values that its gradient rule will ask for.
     needs: Needs,
     /// The gradient has gone through; what the rule needed is gone.
     spent: bool,
@@ -132,7 +132,7 @@ pub(crate) struct Entry {
     state: Mutex<State>,
 }
 
-/// What an entry's value comes from.
+/// The origin of an entry's value.
 pub(crate) enum Origin {
     Kept(NodeHandle),
     /// By the op again, of these.
@@ -228,7 +228,7 @@ impl Entry {
         (state.inputs.clone(), state.spent)
     }
 
-    /// What the gradient rule asks for.
+    /// The values that the gradient rule asks for.
     pub fn needs(&self) -> Needs {
         lock(&self.state).needs
     }
@@ -287,7 +287,7 @@ impl Constant {
     }
 }
 
-/// What an entry has let go of, to be dropped when its lock is open.
+/// Values that an entry has let go, to be dropped outside its lock.
 #[derive(Default)]
 struct Released {
     wants: Vec<(TapeLink, u32)>,

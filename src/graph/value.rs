@@ -3,7 +3,7 @@
 //! A small value lies in the node itself, a larger one in a counted buffer that views share. Only
 //! the device knows the kind of a buffer's memory.
 
-use crate::counted::seen_after;
+use crate::concurrent::counted::seen_after;
 use crate::dtype::DType;
 use crate::shape::{Layout, Shape, Strides, contiguous_strides};
 use crate::sync::lock_plain;
@@ -22,7 +22,7 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     fn is_reusable(&self) -> bool {
         false
     }
-    /// What kernels keep beside these elements, if the buffer has a place for that.
+    /// The data that kernels keep beside these elements, if the buffer has a place for that.
     fn keep(&self) -> Option<&Keep> {
         None
     }
@@ -38,7 +38,7 @@ pub(crate) trait Buffer: Send + Sync + fmt::Debug + 'static {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// What a kernel made of a buffer's elements.
+/// Data that a kernel made of a buffer's elements.
 pub(crate) type Made = Arc<dyn Any + Send + Sync>;
 
 /// The place for what a kernel made of a buffer's elements, kept for the next time: a weight in
@@ -69,7 +69,7 @@ impl Keep {
         self.kept.get().is_some_and(|kept| matches!(*kept.lock(), State::Making | State::Kept(_)))
     }
 
-    /// What is kept. Who uses it holds it meanwhile.
+    /// The kept data. Its user holds it meanwhile.
     pub fn get(&self) -> Option<Made> {
         match &*self.kept.get()?.lock() {
             State::Kept(made) => Some(made.clone()),
@@ -77,8 +77,8 @@ impl Keep {
         }
     }
 
-    /// What is kept; if it is nothing, what `make` gives is from now on. Nobody waits for somebody
-    /// else's making, a poll least of all: there is nothing meanwhile.
+    /// The kept data; if there is none, the result of `make` is kept from now on. Nobody waits for
+    /// another thread's making, a poll least of all: there is nothing meanwhile.
     pub fn get_or_make(
         &self,
         buffer: &dyn Buffer,
@@ -100,7 +100,7 @@ impl Keep {
     }
 }
 
-/// What is kept beside a buffer's elements, as the device that lent the memory sees it.
+/// The data that is kept beside a buffer's elements, for the device that lent the memory.
 pub(crate) struct Kept {
     /// Held for a look or a change, never while something is made.
     state: Mutex<State>,
@@ -148,8 +148,8 @@ pub(crate) enum Storage {
     Shared(Arc<dyn Buffer>),
 }
 
-/// How many owners a buffer has. Who finds no others may write over it: what they did with it came
-/// before.
+/// The number of owners of a buffer. A sole owner may write over the buffer: everything that other
+/// owners did with it came before.
 pub(crate) fn owners(buffer: &Arc<dyn Buffer>) -> usize {
     seen_after(|| Arc::strong_count(buffer))
 }
@@ -173,7 +173,7 @@ impl Value {
         Value { storage, placed: None }
     }
 
-    /// What stands where nobody reads an element.
+    /// A value whose elements nobody reads.
     pub fn nothing() -> Value {
         Value::contiguous(Storage::Inline([0; INLINE_BYTES / 8]))
     }

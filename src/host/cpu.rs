@@ -2,7 +2,7 @@
 
 use super::runner::{CpuRunner, RunnerOptions};
 use crate::engine::limits::Limits;
-use crate::engine::port::{Opening, Port};
+use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
 use crate::options::{nanos, options};
@@ -121,17 +121,19 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
         watchdog: options.watchdog,
     };
     Port::open(Opening {
-        name,
-        inline: options.inline,
-        in_memory: true,
-        limits: Limits {
-            streams: options.streams.clamp(1, 1024) as u16,
-            depth_max: 1,
-            ops_max: options.in_flight_ops.max(1),
-            bytes_max: options.in_flight_bytes,
-            fusion_delay_max_ns: nanos(options.fusion_delay),
-            ahead: false,
-            epilogues: true,
+        profile: Profile {
+            name,
+            inline: options.inline,
+            in_memory: true,
+            limits: Limits {
+                streams: options.streams.clamp(1, 1024) as u16,
+                depth_max: 1,
+                ops_max: options.in_flight_ops.max(1),
+                bytes_max: options.in_flight_bytes,
+                fusion_delay_max_ns: nanos(options.fusion_delay),
+                ahead: false,
+                epilogues: true,
+            },
         },
         queue: QueueLimits {
             ops_max: options.queue_ops,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::backend::Results;
-use crate::counted::Link;
+use crate::concurrent::counted::Link;
 use crate::dtype::Scalar;
 use crate::engine::fused;
 use crate::graph::fuse::Group;

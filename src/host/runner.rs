@@ -19,10 +19,10 @@ use crate::engine::small::SmallOps;
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
-use crate::guard::{self, Later, Woken, caught};
+use crate::guard::{self, DeferredDrops, DeferredWakes, caught};
 use crate::host::step::Host;
 use crate::host::thread_pool::ThreadPool;
-use crate::host::threads::{self, Place, Threads, lower_priority};
+use crate::host::threads::{self, Affinity, Threads, lower_priority};
 use crate::host::wake_queue::WakeQueues;
 use crate::memory::Memory;
 use crate::options::nanos;
@@ -36,7 +36,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use user_code::{UserCode, is_replaced};
 
-/// How the workers behave.
+/// The behaviour of the workers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunnerOptions {
     pub threads: usize,
@@ -46,16 +46,16 @@ pub(crate) struct RunnerOptions {
     pub spread: bool,
     /// How long an idle worker stays awake.
     pub linger: Duration,
-    /// Longest step that the engine runs where it takes it up.
+    /// The longest op that a worker runs as it visits it.
     pub small_ns: u32,
     /// A step that runs longer ends the device.
     pub watchdog: Option<Duration>,
 }
 
-/// What the lock guards.
+/// The state under the device's lock.
 struct Queues {
     scheduler: Scheduler,
-    /// What is submitted and has not begun. Each can run at once, on any thread.
+    /// Submitted steps that have not begun. Each can run at once, on any thread.
     steps: VecDeque<Step>,
 }
 
@@ -67,9 +67,10 @@ struct Shared {
     memory: Arc<Memory>,
     /// Steps that wait for a thread.
     runnable: AtomicUsize,
-    /// Deadline of what is delayed; u64::MAX for none.
+    /// The earliest deadline of a delayed entry; u64::MAX for none.
     deadline: AtomicU64,
-    /// When each worker's step began, in nanoseconds since `epoch`, plus one; 0 while it has none.
+    /// The time at which each worker's step began, in nanoseconds since `epoch`, plus one; 0 for a
+    /// worker without a step.
     began: Vec<AtomicU64>,
     epoch: Instant,
     abandoned: Arc<AtomicBool>,
@@ -79,7 +80,7 @@ struct Shared {
     own: Weak<Shared>,
 }
 
-/// Owner of a CPU device's threads.
+/// The owner of a CPU device's threads.
 pub(crate) struct CpuRunner {
     options: RunnerOptions,
     memory: Arc<Memory>,
@@ -124,7 +125,7 @@ impl Runner for CpuRunner {
         if self.threads.running.load(SeqCst) > 0 {
             return;
         }
-        port.note_abandoned(&self.abandoned);
+        port.life.note_abandoned(&self.abandoned);
         let shared = slot.get_or_insert_with(|| {
             Arc::new_cyclic(|own: &Weak<Shared>| {
                 let weak = own.clone();
@@ -159,7 +160,7 @@ impl Runner for CpuRunner {
         self.threads.running.store(self.options.threads, SeqCst);
         for worker in 0..self.options.threads {
             let shared = shared.clone();
-            let name = format!("futensor-{}-{worker}", port.name);
+            let name = format!("futensor-{}-{worker}", port.profile.name);
             match door::start(name, move || shared.live(worker)) {
                 Ok(thread) => list.push(Some(thread)),
                 Err(_) => {
@@ -170,12 +171,12 @@ impl Runner for CpuRunner {
         }
         drop((list, slot));
         if self.threads.running.load(SeqCst) == 0 {
-            port.end(ErrorKind::DeviceLost, "no compute thread could be started");
+            port.life.end(ErrorKind::DeviceLost, "no compute thread could be started");
             shared.refuse_all();
         }
         if let (Some(limit), 1..) = (self.options.watchdog, self.threads.running.load(SeqCst)) {
             let shared = shared.clone();
-            let name = format!("futensor-{}-watchdog", port.name);
+            let name = format!("futensor-{}-watchdog", port.profile.name);
             // Without the thread there is no watchdog, and nothing else changes.
             let _ = door::start(name, move || shared.watch(limit));
         }
@@ -203,7 +204,7 @@ impl Runner for CpuRunner {
     }
 
     fn trim(&self) -> usize {
-        crate::blocks::trim();
+        crate::concurrent::trim();
         self.memory.trim()
     }
 
@@ -219,25 +220,25 @@ impl Shared {
 
     /// Wakes sleeping workers to a large step.
     fn call_help(&self) {
-        while let Some(worker) = self.port.attendance.unpark_any() {
+        while let Some(worker) = self.port.mailbox.attendance.unpark_any() {
             self.threads.wake_apart(worker);
         }
     }
 
-    /// A worker's thread. Kernels' panics end with their value; one in the engine itself would
-    /// leave its task table broken, so it ends the device, and every await with it.
+    /// A worker's thread. A kernel's panic ends with its value. A panic of the engine itself would
+    /// leave the task table broken, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.options.nice);
-        let place = self.options.spread.then(Place::here).flatten().map(Arc::new);
-        self.threads.have_place(me, place.clone());
-        while let Err(words) = caught(|| self.work(me, place.as_deref())) {
-            self.port.end(
+        let affinity = self.options.spread.then(Affinity::here).flatten().map(Arc::new);
+        self.threads.set_affinity(me, affinity.clone());
+        while let Err(words) = caught(|| self.work(me, affinity.as_deref())) {
+            self.port.life.end(
                 ErrorKind::DeviceLost,
                 format!("the device is lost: its engine panicked: {words}"),
             );
             self.end(&mut guard::lock(&self.queues));
         }
-        self.threads.lose_place(me, place);
+        self.threads.clear_affinity(me, affinity);
     }
 
     /// Ends everything in the task table.
@@ -248,12 +249,12 @@ impl Shared {
     }
 
     /// A worker's life.
-    fn work(&self, me: usize, place: Option<&Place>) {
+    fn work(&self, me: usize, affinity: Option<&Affinity>) {
         let mut last = Instant::now();
         let mut ran: Option<Step> = None;
         let mut came = false;
         let mut by_polls = 0;
-        let later = Later::begin();
+        let later = DeferredDrops::begin();
         while !is_replaced() {
             let (did, step) = self.visit_scheduler(me, came, ran.take());
             came = step.is_some();
@@ -264,8 +265,8 @@ impl Shared {
                 return;
             }
             if later.has_some() {
-                // A user's things may take their time to go, and wait for what others do: nobody
-                // waits for them.
+                // The drop of a user's captures may take long, and may wait for other work: nobody
+                // waits for the drop.
                 if let Some(step) = ran.take() {
                     self.tell_end(step);
                 }
@@ -276,9 +277,9 @@ impl Shared {
                 last = Instant::now();
                 continue;
             }
-            // Who has looked at something goes on to `idle` all the same: taking each node as it
-            // comes would have this core and the caller's fight for it, and for the head of the
-            // intake.
+            // A worker that has visited a node goes on to `idle` all the same. If it took each node
+            // as it comes, this core and the caller's would fight for the node, and for the head of
+            // the intake.
             if self.thread_pool.help(me) {
                 last = Instant::now();
                 continue;
@@ -289,15 +290,15 @@ impl Shared {
             let idle = self.wake_queues.idle(me, threads::core());
             let found = self.idle(me, &idle, &mut last, &mut by_polls);
             if let Some(wakers) = idle.end() {
-                // As in `wake`. What they drop goes on the next round.
+                // As in `wake`. Their drops run in the next round.
                 self.call_user_code(me, || drop(wakers));
                 continue;
             }
             if !found && !self.sleep(me) {
                 return;
             }
-            if let Some(place) = place {
-                place.go_anywhere();
+            if let Some(affinity) = affinity {
+                affinity.go_anywhere();
             }
             if last.elapsed() > self.options.linger {
                 // It slept: it is awake for a reason.
@@ -306,8 +307,8 @@ impl Shared {
         }
     }
 
-    /// Runs a step, with the post left to somebody else where that is needed. Given back unless its
-    /// end has been told.
+    /// Runs a step, and hands the attendance over before if need be. Returns the step unless its
+    /// end has been reported.
     fn run(&self, me: usize, mut step: Step) -> Option<Step> {
         self.hand_over(me);
         self.wake_queues.busy(me);
@@ -318,12 +319,12 @@ impl Shared {
             true => self.thread_pool.in_a_row(|| run::compute_step(&step, self.port, host)),
             false => run::compute_step(&step, self.port, host),
         };
-        let woken = Woken::begin();
+        let woken = DeferredWakes::begin();
         run::publish(&mut step, results, self.port, began);
         self.began[me].store(0, Relaxed);
         let mut step = Some(step);
-        // A waker may wait for what this end lets go on. (And `waitall` for what has been let go by
-        // now.)
+        // A waker may wait for a step that this end unblocks. (And `waitall` for an input that was
+        // let go by now.)
         if woken.has_some()
             && let Some(step) = step.take()
         {
@@ -343,21 +344,21 @@ impl Shared {
         self.put_off(&queues);
     }
 
-    /// Has those woken who were put off. A waker is a user's, and may wait for what somebody has to
-    /// look at: the post is left.
-    fn wake(&self, me: usize, woken: Woken) {
+    /// Has deferred wakers called. A waker is user code, and may wait for a node that is to be
+    /// visited: the worker leaves the attendance first.
+    fn wake(&self, me: usize, woken: DeferredWakes) {
         let wakers = woken.end();
         if !wakers.is_empty() {
             self.call_user_code(me, || self.wake_queues.wake(me, threads::core, wakers));
         }
     }
 
-    /// Leaves the post for a while; appoints another worker where there is something left to do.
+    /// Leaves the attendance for a while; appoints another worker if work is left.
     fn hand_over(&self, me: usize) {
-        let attendance = &self.port.attendance;
+        let attendance = &self.port.mailbox.attendance;
         let left = attendance.leave(me);
         let more = self.runnable.load(SeqCst) > 0
-            || left && (self.port.has_queued() || self.deadline.load(Relaxed) != u64::MAX);
+            || left && (self.port.mailbox.has_queued() || self.deadline.load(Relaxed) != u64::MAX);
         if more {
             match attendance.unpark_any() {
                 Some(other) => self.threads.wake_apart(other),
@@ -367,17 +368,17 @@ impl Shared {
         }
     }
 
-    /// Looks at what came in, and takes a step. True where anything was done. Who has run a step
-    /// has to come by, attending or not: its end may let others begin. Who `ran` one tells of its
-    /// end and takes another in one visit: between two, another worker would take what follows, and
-    /// fetch from this one's cache what it reads.
+    /// Visits queued nodes, and takes a step. True where anything was done. A worker that has run a
+    /// step comes here whether it attends or not: the step's end may let others begin. A worker
+    /// that `ran` one reports its end and takes another in one go: in between, another worker would
+    /// take the next step, and fetch its operands from this one's cache.
     fn visit_scheduler(&self, me: usize, has_run: bool, ran: Option<Step>) -> (bool, Option<Step>) {
-        let attends = self.port.attendance.attend(me);
+        let attends = self.port.mailbox.attendance.attend(me);
         let due = self.deadline.load(Relaxed) <= self.now();
         if !has_run && !due && self.runnable.load(SeqCst) == 0 && !attends {
             return (false, None);
         }
-        let woken = Woken::begin();
+        let woken = DeferredWakes::begin();
         let mut queues = guard::lock(&self.queues);
         let mut did = ran.is_some();
         if let Some(step) = ran {
@@ -389,7 +390,7 @@ impl Shared {
         let now = self.now();
         queues.scheduler.machine.tick(now);
         self.offer(&mut queues, now);
-        // A waker may wait for the very step that this one would take: then others can have it.
+        // A waker may wait for the very step that this worker would take: others take it then.
         let step = if woken.has_some() { None } else { self.take(&mut queues) };
         self.put_off(&queues);
         drop(queues);
@@ -397,7 +398,7 @@ impl Shared {
         (did, step)
     }
 
-    /// Looks at a bounded number of nodes; runs the small ones.
+    /// Visits a bounded number of nodes; runs the small ones.
     fn visit_queued(&self, queues: &mut Queues) -> bool {
         let backend = Host { memory: &self.memory, parallel: &Serial, inline_values: true };
         let mut small = SmallOps::new(self.port, backend, self.options.small_ns);
@@ -409,25 +410,25 @@ impl Shared {
         did
     }
 
-    /// When what is delayed is due; what is left of a batch at once, whoever comes to attend.
+    /// Notes the deadline of delayed entries. The rest of a batch is due at once.
     fn put_off(&self, queues: &Queues) {
         let left_over = (!queues.scheduler.is_clear()).then_some(0);
         self.deadline
             .store(left_over.or(queues.scheduler.machine.deadline()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// A step, and word to the others of how many there are besides.
+    /// Takes a step, and notes how many are left for others.
     fn take(&self, queues: &mut Queues) -> Option<Step> {
         let step = queues.steps.pop_front();
         self.runnable.store(queues.steps.len(), SeqCst);
         step
     }
 
-    /// Makes steps of all that is ready, for whoever is free.
+    /// Makes steps of all ready entries, for free workers.
     fn offer(&self, queues: &mut Queues, now: u64) {
         while let Some(mut step) = queues.scheduler.machine.next(now) {
             if step.is_without_kernel() {
-                // It takes less than to hand it to another thread, which would have to wake.
+                // It takes less than a hand-over to another thread, which would have to wake.
                 run::run(
                     &mut step,
                     self.port,
@@ -441,17 +442,17 @@ impl Shared {
         self.runnable.store(queues.steps.len(), SeqCst);
     }
 
-    /// After the end: fails whatever is in the intake.
+    /// After the end: fails all nodes in the intake.
     fn refuse_all(&self) {
         let mut queues = guard::lock(&self.queues);
         while self.visit_queued(&mut queues) {}
     }
 
-    /// The watchdog's life: a step that runs too long ends the device, and its thread is not waited
-    /// for.
+    /// The watchdog's life: a step that runs too long ends the device. Nobody waits for the step's
+    /// thread.
     fn watch(&self, limit: Duration) {
         let limit_ns = nanos(limit);
-        while self.threads.running.load(SeqCst) > 0 && !self.port.is_ended() {
+        while self.threads.running.load(SeqCst) > 0 && !self.port.life.is_ended() {
             // Not so long that it would outlive the device for long.
             clock::sleep((limit / 8).clamp(Duration::from_millis(1), Duration::from_secs(1)));
             let now = self.now();
@@ -462,13 +463,13 @@ impl Shared {
             if stuck {
                 let text =
                     format!("the device is lost: a step ran longer than the watchdog's {limit:?}");
-                self.port.end(ErrorKind::DeviceLost, text);
-                let later = Later::begin();
+                self.port.life.end(ErrorKind::DeviceLost, text);
+                let later = DeferredDrops::begin();
                 self.end(&mut guard::lock(&self.queues));
                 self.refuse_all();
-                // Every worker may be stuck: from now on this thread refuses what comes in.
+                // Every worker may be stuck: from now on this thread refuses new nodes.
                 loop {
-                    if self.port.has_queued() {
+                    if self.port.mailbox.has_queued() {
                         self.refuse_all();
                     }
                     later.let_go();

@@ -2,7 +2,7 @@
 
 use super::simulation::{Faults, Script, SimRunner};
 use crate::engine::limits::Limits;
-use crate::engine::port::{Opening, Port};
+use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
 use crate::options::{nanos, options};
@@ -92,17 +92,19 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
         own_thread: options.own_thread,
     };
     Port::open(Opening {
-        name: format!("sim:{}", COUNT.fetch_add(1, Ordering::Relaxed)),
-        inline: false,
-        in_memory: true,
-        limits: Limits {
-            streams: options.streams.clamp(1, 1024) as u16,
-            depth_max: 4,
-            ops_max: options.in_flight_ops.max(1),
-            bytes_max: usize::MAX,
-            fusion_delay_max_ns: 50_000,
-            ahead: true,
-            epilogues: true,
+        profile: Profile {
+            name: format!("sim:{}", COUNT.fetch_add(1, Ordering::Relaxed)),
+            inline: false,
+            in_memory: true,
+            limits: Limits {
+                streams: options.streams.clamp(1, 1024) as u16,
+                depth_max: 4,
+                ops_max: options.in_flight_ops.max(1),
+                bytes_max: usize::MAX,
+                fusion_delay_max_ns: 50_000,
+                ahead: true,
+                epilogues: true,
+            },
         },
         queue: QueueLimits {
             ops_max: options.queue_ops,

@@ -22,7 +22,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What goes wrong, and when; counted in steps that have begun, from 1.
+/// The faults to come, each at a step, counted as steps begin, from 1.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     pub kernel_at: Option<u64>,
@@ -64,7 +64,7 @@ pub(crate) struct SimRunner {
     abandoned: AtomicBool,
 }
 
-/// What can happen next.
+/// A possible next event.
 enum Event {
     Visit,
     Run(usize),
@@ -88,7 +88,7 @@ impl SimRunner {
         !self.script.own_thread
     }
 
-    /// Lets one thing happen, chosen by the seed, and whatever sources have to say to it; false
+    /// Lets one thing happen, chosen by the seed, and then polls the sources; false
     /// where nothing can.
     pub fn step(&self, port: &'static Port) -> bool {
         let went_on = self.go_on(port);
@@ -102,15 +102,15 @@ impl SimRunner {
         let world = slot.get_or_insert_with(|| World {
             scheduler: Scheduler::new(port),
             port,
-            streams: (0..port.limits.all_streams()).map(|_| VecDeque::new()).collect(),
-            reached: vec![0; port.limits.all_streams() as usize],
-            stuck: (0..port.limits.all_streams()).map(|_| None).collect(),
+            streams: (0..port.profile.limits.all_streams()).map(|_| VecDeque::new()).collect(),
+            reached: vec![0; port.profile.limits.all_streams() as usize],
+            stuck: (0..port.profile.limits.all_streams()).map(|_| None).collect(),
             clock: 0,
             random: self.script.seed,
             begun: 0,
         });
         let mut events = Vec::new();
-        if !world.scheduler.is_clear() || port.has_queued() {
+        if !world.scheduler.is_clear() || port.mailbox.has_queued() {
             events.push(Event::Visit);
         }
         let runs = |&s: &usize| {
@@ -119,8 +119,8 @@ impl SimRunner {
             };
             world.stuck[s].is_none() && world.streams[s].front().is_some_and(ready)
         };
-        // What is urgent goes before what has not begun.
-        let urgent = (port.limits.streams as usize..world.streams.len()).find(runs);
+        // An urgent step goes before those that have not begun.
+        let urgent = (port.profile.limits.streams as usize..world.streams.len()).find(runs);
         let all = urgent.unwrap_or(0)..world.streams.len();
         events.extend(all.filter(runs).map(Event::Run));
         if let Some(deadline) = world.scheduler.machine.deadline() {
@@ -148,7 +148,7 @@ impl SimRunner {
             }
             Event::Expire(to) => {
                 world.clock = world.clock.max(to);
-                port.end(
+                port.life.end(
                     ErrorKind::DeviceLost,
                     "the device is lost: a step ran longer than the watchdog allows",
                 );
@@ -186,7 +186,7 @@ impl SimRunner {
             let place = at.map_or(String::new(), |at| format!(" ({}:{})", at.file(), at.line()));
             let text =
                 format!("the device is lost: it failed while running {}{place}", names.join(", "));
-            world.port.end(ErrorKind::DeviceLost, text);
+            world.port.life.end(ErrorKind::DeviceLost, text);
             world.end();
             return;
         }
@@ -214,7 +214,7 @@ impl SimRunner {
     /// ends the device, and every await with it.
     fn step_or_lose(&self, port: &'static Port) -> bool {
         caught(|| self.step(port)).unwrap_or_else(|words| {
-            port.end(
+            port.life.end(
                 ErrorKind::DeviceLost,
                 format!("the device is lost: its engine panicked: {words}"),
             );
@@ -231,7 +231,7 @@ impl SimRunner {
             while self.step_or_lose(port) {}
             if self.abandoned.load(SeqCst) {
                 let mut thread = lock(&self.thread);
-                if port.intake.is_empty() {
+                if port.mailbox.intake.is_empty() {
                     *thread = None;
                     return;
                 }
@@ -276,7 +276,7 @@ impl Runner for SimRunner {
                         runner.live(port);
                     }
                 };
-                *slot = threads::start(format!("futensor-{}", port.name), life).ok();
+                *slot = threads::start(format!("futensor-{}", port.profile.name), life).ok();
             }
         }
     }

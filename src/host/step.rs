@@ -226,7 +226,7 @@ struct Output<'a> {
 }
 
 /// Reduces a register of a program as it is computed, tile by tile, and writes `out` on the way.
-/// What is reduced is only written as a whole where it is among these.
+/// The reduced register is written as a whole only if it is among these.
 fn run_reduction_of(
     program: &Program,
     end: End<'_, Place>,

@@ -21,15 +21,15 @@ type Part = dyn Fn(usize) + Sync;
 
 /// One parallel kernel while it runs.
 struct Job {
-    /// The kernel's closure, alive until `Member::run` returns, which waits for `helpers` to be
-    /// gone.
+    /// The kernel's closure. It is alive until `Member::run` returns, and that waits for `helpers`
+    /// to be gone.
     part: *const Part,
     partitions: Box<[Partition]>,
     helpers: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// The parts that a worker begins with.
+/// The parts that one worker begins with.
 struct Partition {
     next: AtomicUsize,
     end: usize,
@@ -59,8 +59,8 @@ impl Job {
         let (before, from_me) = self.partitions.split_at(me);
         for partition in from_me.iter().chain(before) {
             while let Some(i) = partition.take() {
-                // SAFETY: the owner is still inside `Member::run`: it leaves only once no helper is
-                // counted.
+                // SAFETY: the owner is still inside `Member::run`, and leaves only once no helper
+                // is counted.
                 let part = unsafe { &*self.part };
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| part(i))) {
                     self.partitions.iter().for_each(|partition| {
@@ -84,12 +84,12 @@ impl Job {
 pub(crate) struct ThreadPool {
     threads: usize,
     jobs: Mutex<Vec<Arc<Job>>>,
-    /// How many jobs are on offer, so that the idle need not take the lock to see that there is
-    /// none.
+    /// The number of jobs on offer, so that an idle worker need not take the lock to see that there
+    /// is none.
     offered: AtomicUsize,
-    /// How many calls of regions are under way, whose kernels come in a row. A hint.
+    /// The number of calls of regions that are under way, whose kernels come in a row. A hint.
     rows: AtomicUsize,
-    /// Calls sleeping workers to a job. Set by the runner, which owns the threads.
+    /// Wakes sleeping workers for a job. The runner, the owner of the threads, sets it.
     call: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -104,13 +104,13 @@ impl ThreadPool {
         }
     }
 
-    /// The pool, as a kernel sees it that this worker runs.
+    /// The pool for a kernel that this worker runs.
     pub fn member(&self, me: usize) -> Member<'_> {
         debug_assert!(me < self.threads);
         Member { pool: self, me }
     }
 
-    /// Has this worker take part in a job, if there is one; true where it did.
+    /// Has this worker take parts of a job, if there is a job; true where it did.
     pub fn help(&self, me: usize) -> bool {
         if self.offered.load(Ordering::Relaxed) == 0 {
             return false;
@@ -127,7 +127,7 @@ impl ThreadPool {
         let kernel = Kernel::begin();
         job.work(me);
         drop(kernel);
-        // Release: what the parts wrote comes before the owner sees this helper gone.
+        // Release: the writes of the parts come before the owner sees this helper gone.
         job.helpers.fetch_sub(1, Ordering::Release);
         true
     }
@@ -142,7 +142,7 @@ impl ThreadPool {
         self.rows.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs something whose kernels come in a row: helpers had better stay awake.
+    /// Runs a call whose kernels come in a row: helpers had better stay awake.
     pub fn in_a_row<R>(&self, run: impl FnOnce() -> R) -> R {
         self.rows.fetch_add(1, Ordering::Relaxed);
         let _row = Row(self);
@@ -150,7 +150,7 @@ impl ThreadPool {
     }
 }
 
-/// While kernels come in a row; ends also where one panics.
+/// A row of kernels; a panic ends it as well.
 struct Row<'a>(&'a ThreadPool);
 
 impl Drop for Row<'_> {
@@ -159,7 +159,7 @@ impl Drop for Row<'_> {
     }
 }
 
-/// One of the pool.
+/// A worker as a member of the pool.
 pub(crate) struct Member<'a> {
     pool: &'a ThreadPool,
     me: usize,

@@ -51,29 +51,29 @@ pub(super) fn core() -> Option<usize> {
     None
 }
 
-/// Which cores a compute thread may use, for who wakes it.
+/// The cores that a compute thread may use, for the thread that wakes it.
 ///
-/// The system puts a thread beside the one that wakes it, and while both have run within half a
-/// millisecond it moves neither: with two threads on one of two cores a product of [256, 256] took
-/// 3.1 ms instead of 0.09, for what had been begun there waited for a slice of time. So the thread
-/// is kept off its waker's core until it is awake. (Not for good: what a user's op starts would be
-/// kept with it, and beside a caller that goes on working the thread would wait while another core
-/// is idle.)
-pub(crate) struct Place {
+/// The system puts a thread beside the one that wakes it, and moves neither while both have run
+/// within half a millisecond: with two threads on one of two cores a product of [256, 256] took 3.1
+/// ms instead of 0.09, since the parts begun there waited for a slice of time. So the thread is
+/// kept off its waker's core until it is awake. (Not for good: threads that a user's op starts
+/// would be kept with it, and beside a caller that goes on working the thread would wait while
+/// another core is idle.)
+pub(crate) struct Affinity {
     #[cfg(target_os = "linux")]
     thread: libc::pid_t,
     #[cfg(target_os = "linux")]
     cores: libc::cpu_set_t,
-    /// It is kept off a core.
+    /// The thread is kept off a core.
     is_apart: AtomicBool,
 }
 
 #[cfg(target_os = "linux")]
 const SET: usize = size_of::<libc::cpu_set_t>();
 
-impl Place {
-    /// The calling thread's, where there is more than one core and the system tells.
-    pub fn here() -> Option<Place> {
+impl Affinity {
+    /// The calling thread's affinity, where there is more than one core and the system tells.
+    pub fn here() -> Option<Affinity> {
         #[cfg(target_os = "linux")]
         // SAFETY: plain system calls on the calling thread, with a place of the size that they are
         // told; zeros are a set.
@@ -82,14 +82,13 @@ impl Place {
             let known =
                 libc::sched_getaffinity(0, SET, &raw mut cores) == 0 && libc::CPU_COUNT(&cores) > 1;
             let thread = libc::syscall(libc::SYS_gettid) as libc::pid_t;
-            known.then_some(Place { thread, cores, is_apart: AtomicBool::new(false) })
+            known.then_some(Affinity { thread, cores, is_apart: AtomicBool::new(false) })
         }
         #[cfg(not(target_os = "linux"))]
         None
     }
 
-    /// Keeps the thread, which has not ended, off the caller's core. A refusal leaves it where it
-    /// was.
+    /// Keeps the thread off the caller's core. The thread has not ended. A refusal changes nothing.
     pub fn keep_apart(&self) {
         #[cfg(target_os = "linux")]
         if let Some(core) = core().filter(|&core| core < 8 * SET) {
@@ -106,7 +105,7 @@ impl Place {
         }
     }
 
-    /// For the thread itself, once it is awake: it may be moved anywhere again.
+    /// Called by the thread itself, once it is awake: the system may move it anywhere again.
     pub fn go_anywhere(&self) {
         #[cfg(target_os = "linux")]
         if self.is_apart.load(Relaxed) {
@@ -118,12 +117,12 @@ impl Place {
     }
 }
 
-/// The threads, as those who wake them see them.
+/// The threads, for the callers that wake them.
 #[derive(Default)]
 pub(super) struct Threads {
     pub list: Mutex<Vec<Option<Thread>>>,
-    /// Of those that have not ended.
-    places: Mutex<Vec<Option<Arc<Place>>>>,
+    /// The affinities of the threads that have not ended.
+    affinities: Mutex<Vec<Option<Arc<Affinity>>>>,
     pub running: AtomicUsize,
 }
 
@@ -134,35 +133,35 @@ impl Threads {
         }
     }
 
-    /// For a worker that goes on working: on another core. A caller that is about to await leaves
-    /// its own to whom it wakes, which is sooner there: an op began 5 us after its call, and 57
-    /// where another core had to wake for it.
+    /// Wakes a worker on another core, for a caller that goes on working. A caller that is about to
+    /// await leaves its own core to the woken worker, which begins sooner there: an op began 5 us
+    /// after its call, and 57 when another core had to wake for it.
     pub fn wake_apart(&self, worker: usize) {
-        if let Some(Some(place)) = lock(&self.places).get(worker) {
-            place.keep_apart();
+        if let Some(Some(affinity)) = lock(&self.affinities).get(worker) {
+            affinity.keep_apart();
         }
         self.wake(worker);
     }
 
-    /// Another thread has this worker's place.
+    /// Another thread takes this worker's place.
     pub fn replace(&self, worker: usize, thread: Thread) {
         if let Some(slot) = lock(&self.list).get_mut(worker) {
             *slot = Some(thread);
         }
     }
 
-    pub fn have_place(&self, worker: usize, place: Option<Arc<Place>>) {
-        let mut places = lock(&self.places);
-        let size = places.len().max(worker + 1);
-        places.resize(size, None);
-        places[worker] = place;
+    pub fn set_affinity(&self, worker: usize, affinity: Option<Arc<Affinity>>) {
+        let mut affinities = lock(&self.affinities);
+        let size = affinities.len().max(worker + 1);
+        affinities.resize(size, None);
+        affinities[worker] = affinity;
     }
 
-    /// The thread ends: its number may soon be another's.
-    pub fn lose_place(&self, worker: usize, place: Option<Arc<Place>>) {
-        // One that was started since has another.
-        if let Some(own) = lock(&self.places).get_mut(worker)
-            && own.as_ref().zip(place.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
+    /// The thread ends: its number may soon be another thread's.
+    pub fn clear_affinity(&self, worker: usize, affinity: Option<Arc<Affinity>>) {
+        // A thread that was started since has another affinity.
+        if let Some(own) = lock(&self.affinities).get_mut(worker)
+            && own.as_ref().zip(affinity.as_ref()).is_some_and(|(a, b)| Arc::ptr_eq(a, b))
         {
             *own = None;
         }
@@ -215,15 +214,15 @@ mod tests {
         let woken = std::thread::spawn({
             let turn = turn.clone();
             move || {
-                let place = Arc::new(Place::here().expect("a place"));
-                tell.send(place.clone()).expect("a waker");
+                let affinity = Arc::new(Affinity::here().expect("an affinity"));
+                tell.send(affinity.clone()).expect("a waker");
                 turn.wait();
                 let apart = cores();
-                place.go_anywhere();
+                affinity.go_anywhere();
                 (apart, cores())
             }
         });
-        told.recv().expect("a place").keep_apart();
+        told.recv().expect("an affinity").keep_apart();
         turn.wait();
         let (apart, after) = woken.join().expect("no panic");
         assert_eq!(apart.len(), all.len() - 1, "{apart:?} of {all:?}");

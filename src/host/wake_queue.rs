@@ -14,33 +14,34 @@ use crate::sync::{Mutex, lock};
 use std::task::Waker;
 use std::time::Duration;
 
-/// How long a worker waits for another to come and take what it leaves: from core to core and back
-/// took up to 0.4 us, a look around with a yield 1.
+/// How long a worker waits for another to take its wakers: a line took up to 0.4 us from core to
+/// core and back, an idle round with a yield 1.
 const WAIT: Duration = Duration::from_micros(3);
 
 /// No core, or none that is known.
 const NONE: usize = usize::MAX;
 
 pub(super) struct WakeQueues {
-    /// The core of who last began to wait for a value. A hint: whoever wakes it, it is woken.
+    /// The core of the thread that last began to wait for a value. A hint: any waker's call wakes
+    /// the thread.
     awaited_on: AtomicUsize,
     workers: Box<[Worker]>,
     wait: Duration,
 }
 
-/// Apart, so that a look at one's own takes nothing from another's cache.
+/// In lines of its own, so that a worker's look at its own takes nothing from another's cache.
 #[repr(align(128))]
 struct Worker {
-    /// Where it is idle, or will soon be.
+    /// The core on which the worker is idle, or will soon be.
     core: AtomicUsize,
     left: Mutex<Left>,
-    /// Something is left. A hint: who goes away looks under the lock.
+    /// Wakers are left. A hint: a worker that stops being idle looks under the lock.
     is_some: AtomicBool,
 }
 
 #[derive(Default)]
 struct Left {
-    /// The worker looks now and then, and once more before it does anything else.
+    /// The worker looks into its queue now and then, and once more before it does anything else.
     is_idle: bool,
     wakers: Wakers,
 }
@@ -56,12 +57,12 @@ impl WakeQueues {
         WakeQueues { awaited_on: AtomicUsize::new(NONE), workers, wait: WAIT }
     }
 
-    /// Somebody on this core begins to wait.
+    /// A thread on this core begins to wait.
     pub fn awaits_on(&self, core: Option<usize>) {
         self.awaited_on.store(core.unwrap_or(NONE), Relaxed);
     }
 
-    /// A worker on this core has nothing to do.
+    /// A worker on this core is idle.
     pub fn idle(&self, me: usize, core: Option<usize>) -> Idle<'_> {
         let worker = &self.workers[me];
         lock(&worker.left).is_idle = true;
@@ -70,13 +71,13 @@ impl WakeQueues {
         idle
     }
 
-    /// This worker sleeps, or does what may take long: nobody is to wait for it.
+    /// This worker sleeps, or begins something long: nobody is to wait for it.
     pub fn busy(&self, me: usize) {
         self.workers[me].core.store(NONE, Relaxed);
     }
 
-    /// Sees to it that all of them are woken: by an idle worker on their core where there is one,
-    /// else here and now.
+    /// Has all of these called: by an idle worker on their core where there is one, else here and
+    /// now.
     pub fn wake(&self, me: usize, here: impl FnOnce() -> Option<usize>, mut wakers: Wakers) {
         let core = self.awaited_on.load(Relaxed);
         if core != NONE && here() != Some(core) {
@@ -85,7 +86,7 @@ impl WakeQueues {
         wake_all(wakers);
     }
 
-    /// What is in `wakers` after that nobody has taken.
+    /// The worker takes wakers out of `wakers`; the rest stays there.
     fn leave_to_one_on(&self, core: usize, me: usize, wakers: &mut Wakers) {
         let is_there = |i: usize, worker: &Worker| i != me && worker.core.load(Relaxed) == core;
         let Some((_, worker)) =
@@ -102,8 +103,8 @@ impl WakeQueues {
             is_left = is_left || worker.take_on(wakers);
             spin_loop();
         }
-        // It does not run just now: until it says again where it is nobody waits for it. What
-        // others have left there is woken with this.
+        // The worker does not run just now: until it names its core again nobody waits for it. This
+        // thread calls all wakers in the worker's queue, those of others too.
         worker.core.store(NONE, Relaxed);
         if is_left {
             while let Some(waker) = worker.next() {
@@ -115,7 +116,7 @@ impl WakeQueues {
 
 impl Worker {
     fn take_on(&self, wakers: &mut Wakers) -> bool {
-        // Who holds the lock may be off its core.
+        // The holder of the lock may be off its core.
         let Ok(mut left) = self.left.try_lock() else { return false };
         if left.is_idle {
             left.wakers.append(wakers);
@@ -124,7 +125,8 @@ impl Worker {
         left.is_idle
     }
 
-    /// One at a time: who is woken may have this very core, and those after it are taken back then.
+    /// One at a time: a woken thread may take this very core, and the wakers after it are taken
+    /// back then.
     fn next(&self) -> Option<Waker> {
         let mut left = lock(&self.left);
         let waker = (!left.wakers.is_empty()).then(|| left.wakers.remove(0));
@@ -133,22 +135,22 @@ impl Worker {
     }
 }
 
-/// A worker, while it has nothing to do.
+/// An idle worker.
 pub(super) struct Idle<'a>(&'a Worker);
 
 impl<'a> Idle<'a> {
-    /// It may have been moved.
+    /// The system may have moved the worker.
     pub fn is_on(&self, core: Option<usize>) {
         self.0.core.store(core.unwrap_or(NONE), Relaxed);
     }
 
-    /// Others have left somebody to it, to be woken.
+    /// True where others have left wakers to the worker.
     #[inline]
     pub fn is_asked(&self) -> bool {
         self.0.is_some.load(Relaxed)
     }
 
-    /// It is idle no more: who was left to it, if anybody was.
+    /// The worker is idle no more: the wakers that were left to it, if any.
     pub fn end(self) -> Option<LeftTo<'a>> {
         let worker = self.0;
         std::mem::forget(self);
@@ -158,7 +160,7 @@ impl<'a> Idle<'a> {
     }
 }
 
-/// Where the engine panics: nobody is forgotten.
+/// A panic of the engine forgets no waker.
 impl Drop for Idle<'_> {
     fn drop(&mut self) {
         lock(&self.0.left).is_idle = false;
@@ -166,7 +168,7 @@ impl Drop for Idle<'_> {
     }
 }
 
-/// Those who were left to a worker that is idle no more: they are woken as it goes.
+/// The wakers that were left to a worker that is idle no more. The drop calls them.
 pub(super) struct LeftTo<'a>(&'a Worker);
 
 impl Drop for LeftTo<'_> {
@@ -205,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Worker 0, on core 3, has woken somebody.
+    /// Worker 0, on core 3, calls a waker.
     fn wake(wake_queues: &WakeQueues, sleeper: &Arc<Sleeper>) {
         wake_queues.wake(0, || Some(3), Wakers::from_iter([Waker::from(sleeper.clone())]));
     }
@@ -230,7 +232,7 @@ mod tests {
             }
             let is_woken_by_other = |wakes| {
                 wake(&wake_queues, &sleeper);
-                // Who has taken it may still be about to.
+                // The taker may still be about to call it.
                 while sleeper.times() < wakes {
                     thread::yield_now();
                 }

@@ -115,7 +115,8 @@ impl Attention {
         // Lengths are in the mask.
         let of = Attention { lengths: false, ..*self };
         let op = |result| AttentionGradient { of, result };
-        if port.in_memory || !port.runner.has_kernel(&op(Flow::Stats)) || call.keeps_graph() {
+        if port.profile.in_memory || !port.runner.has_kernel(&op(Flow::Stats)) || call.keeps_graph()
+        {
             return false;
         }
         let with = |result: Flow, more: &[&TensorFuture]| {

@@ -23,7 +23,7 @@ use super::top_p::TopP;
 use super::topk::TopK;
 use super::triangle::Triangle;
 use super::turned::Turned;
-use crate::counted::{Handle, Link};
+use crate::concurrent::counted::{Handle, Link};
 use crate::dtype::{DType, Scalar};
 use crate::graph::infer;
 use crate::graph::node::{Home, Inputs, Node, Op, Reduction, ViewOp};
@@ -88,9 +88,9 @@ fn priced(op: Op, inputs: &[Meta], out: &Meta) -> (u64, u64) {
     let all = inputs.iter().chain([out]).map(|meta| meta.shape.numel() as u64).sum();
     // No engine looks for these.
     for handle in &given {
-        handle.completion.claim(crate::completion::Phase::Claimed, 0);
+        handle.completion.claim(crate::concurrent::completion::Phase::Claimed, 0);
     }
-    made.completion.claim(crate::completion::Phase::Claimed, 0);
+    made.completion.claim(crate::concurrent::completion::Phase::Claimed, 0);
     (made.cost_ns as u64, all)
 }
 

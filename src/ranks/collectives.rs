@@ -5,7 +5,7 @@ use super::gradients::{OfCollective, Rule};
 use super::group::{Asked, Group, Waiting};
 use super::protocol::message::Lane;
 use super::slot::End;
-use crate::completion::TRACED;
+use crate::concurrent::completion::TRACED;
 use crate::dtype::DType;
 use crate::engine::exchange::{Combine, What};
 use crate::error::{Error, ErrorKind};

@@ -372,7 +372,7 @@ impl Group {
         let home = self.0.world.as_ref().and_then(|membership| membership.0.home.as_ref());
         match home {
             Some(home) => home.port,
-            None if device.port.in_memory => device.port,
+            None if device.port.profile.in_memory => device.port,
             None => Device::cpu().port,
         }
     }

@@ -173,7 +173,7 @@ impl Options {
             }
         };
         let Options { silence, deadline, arrival, compares, .. } = *self;
-        let home = self.device.clone().filter(|device| !device.port.in_memory);
+        let home = self.device.clone().filter(|device| !device.port.profile.in_memory);
         let [silence, deadline, arrival] = [silence, deadline, arrival].map(|d| d.min(NEVER));
         let rules = Rules { silence, deadline, arrival, compares };
         Ok(Some(Plan { rank, size, meeting, rules, home }))

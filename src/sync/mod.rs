@@ -2,11 +2,11 @@
 //! time.
 //!
 //! Engine, graph, host, tensor and ground name these things through here and nowhere else, so that
-//! what explores orders runs the code that ships:
+//! the explorers of orders run the code that ships:
 //!
 //! - Under `--cfg futensor_loom` the types are loom's: small models see every order that memory
-//!   allows. What no model runs, or would only make it longer, takes its types from [`plain`],
-//!   which loom does not follow.
+//!   allows. Code that no model runs, or that would only make a model longer, takes its types from
+//!   [`plain`], and loom does not follow those.
 //! - Under `--cfg futensor_shuttle` all of them are shuttle's, `plain` ones too: programs over the
 //!   whole engine see orders of threads (`tests/schedules`).
 //! - Else all are `std`'s, and cost what those cost.
@@ -30,7 +30,7 @@ pub(crate) use plain::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
 };
 
-/// What loom does not follow: counters and switches that are no part of a lock-free protocol,
+/// Types that loom does not follow: counters and switches that are no part of a lock-free protocol,
 /// statics, and the locks of layers above the engine.
 #[allow(unused_imports)] // Under each `cfg` some.
 pub(crate) mod plain {
@@ -49,7 +49,7 @@ pub(crate) mod plain {
     };
 }
 
-/// Declares what a process has one of: `statics! { static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Declares globals of the process: `statics! { static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// }`. Each schedule that is explored has its own.
 #[cfg(not(futensor_shuttle))]
 macro_rules! statics {
@@ -85,13 +85,13 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Alone in its lines: what one core writes often does not take away what others look at. Two
-/// lines, since processors fetch them in pairs.
+/// A value alone in its lines, so that a core that writes it often takes no other value out of
+/// others' caches. Two lines, since processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Apart<T>(pub T);
+pub(crate) struct CachePadded<T>(pub T);
 
-impl<T> std::ops::Deref for Apart<T> {
+impl<T> std::ops::Deref for CachePadded<T> {
     type Target = T;
     #[inline(always)]
     fn deref(&self) -> &T {
@@ -108,7 +108,7 @@ pub(crate) fn in_total_order() {
     loom::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Locks, and goes on after a panic elsewhere: what these locks guard is valid between statements.
+/// Locks, and goes on after a panic elsewhere: the guarded values are valid between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

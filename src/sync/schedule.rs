@@ -22,7 +22,7 @@ use std::time::Duration;
 std::thread_local! {
     static NOW: Cell<u64> = const { Cell::new(0) };
     static LIVES: RefCell<Vec<JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
-    /// What threads have for themselves that needs no drop, by thread and key.
+    /// Thread-local values that need no drop, by thread and key.
     static LASTING: RefCell<HashMap<(TaskId, usize), Rc<dyn Any>>> = RefCell::default();
     static AT_END: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
 }
@@ -104,7 +104,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Time runs out, or somebody notifies, or nothing is the matter: whoever waits looks again.
+/// Time runs out, or a thread notifies, or nothing is the matter: the waiter looks again.
 pub(crate) fn wait_for<'a, T>(mutex: &'a Mutex<T>, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     drop(guard);
     yield_now();
@@ -154,19 +154,30 @@ impl<T> OnceLock<T> {
     }
 }
 
-/// What each thread has for itself.
+/// Thread-local values.
 pub(crate) struct LocalKey<T: 'static>(pub shuttle::thread::LocalKey<T>);
 
 /// `std::thread_local`, over [`LocalKey`].
 macro_rules! local {
     () => {};
-    ($(#[$attribute:meta])* $vis:vis static $name:ident: $type:ty = const { $value:expr } $(; $($rest:tt)*)?) => {
+    (
+        $(#[$attribute:meta])* $vis:vis static $name:ident: $type:ty = const { $value:expr }
+        $(; $($rest:tt)*)?
+    ) => {
         $(#[$attribute])* $vis static $name: $crate::sync::schedule::LocalKey<$type> =
-            $crate::sync::schedule::LocalKey(shuttle::thread::LocalKey { init: || $value, _p: std::marker::PhantomData });
+            $crate::sync::schedule::LocalKey(shuttle::thread::LocalKey {
+                init: || $value,
+                _p: std::marker::PhantomData,
+            });
         $($crate::sync::schedule::local!($($rest)*);)?
     };
-    ($(#[$attribute:meta])* $vis:vis static $name:ident: $type:ty = $value:expr $(; $($rest:tt)*)?) => {
-        $crate::sync::schedule::local!($(#[$attribute])* $vis static $name: $type = const { $value } $(; $($rest)*)?);
+    (
+        $(#[$attribute:meta])* $vis:vis static $name:ident: $type:ty = $value:expr
+        $(; $($rest:tt)*)?
+    ) => {
+        $crate::sync::schedule::local!(
+            $(#[$attribute])* $vis static $name: $type = const { $value } $(; $($rest)*)?
+        );
     };
 }
 pub(crate) use local;

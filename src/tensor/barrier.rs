@@ -2,7 +2,8 @@
 
 use super::future::{At, TensorFuture};
 use super::watch;
-use crate::engine::port::{self, ErrorLog, Port};
+use crate::engine::port::counters::Detached;
+use crate::engine::port::{self, Port};
 use crate::engine::pressure::Turn;
 use crate::error::{Error, ErrorKind, Result};
 use std::future::Future;
@@ -17,7 +18,7 @@ fn marker(port: &'static Port, at: At) -> Option<TensorFuture> {
     Some(TensorFuture::new(port.enqueue_marker(at)))
 }
 
-fn result_of(log: ErrorLog) -> Result<()> {
+fn result_of(log: Detached) -> Result<()> {
     match Error::several(log.kept, log.more) {
         None => Ok(()),
         Some(error) => Err(error),
@@ -56,7 +57,7 @@ impl Future for WaitAll {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         std::task::ready!(self.poll_end(cx))?;
-        Poll::Ready(result_of(self.port.take_log()))
+        Poll::Ready(result_of(self.port.log.take()))
     }
 }
 
@@ -97,9 +98,9 @@ impl Future for WaitEverything {
             std::task::ready!(self.devices[ended].poll_end(cx))?;
             self.ended += 1;
         }
-        let mut log = ErrorLog::default();
+        let mut log = Detached::default();
         for all in &self.devices {
-            let one = all.port.take_log();
+            let one = all.port.log.take();
             log.kept.extend(one.kept);
             log.more += one.more;
         }
@@ -208,7 +209,7 @@ impl Future for Shutdown {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let result = std::task::ready!(Pin::new(&mut self.0).poll(cx));
         let port = self.0.port;
-        port.end(ErrorKind::Shutdown, "the device was shut down");
+        port.life.end(ErrorKind::Shutdown, "the device was shut down");
         port.pressure.open_gate();
         // What came in beside this may wait in the task table for what never comes: somebody has to
         // look, to end it.
@@ -220,6 +221,6 @@ impl Future for Shutdown {
 
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Port({})", self.name)
+        write!(f, "Port({})", self.profile.name)
     }
 }

@@ -1,11 +1,12 @@
 //! From a call to a queued node: checks, metadata, failed values.
 
+pub(crate) mod intercept;
+
 use super::device::Device;
 pub(crate) use super::future::At;
 use super::future::TensorFuture;
 use super::gradient::taped;
-use super::region::trace::{enqueue, enter, is_tracing};
-use crate::completion::{Phase, QUEUED};
+use crate::concurrent::completion::{Phase, QUEUED};
 use crate::dtype::{DType, Scalar};
 use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
@@ -16,6 +17,7 @@ use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::Shape;
 use crate::sync::threads::thread_local;
+use intercept::{enqueue, enter, is_intercepted};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -226,7 +228,7 @@ pub(crate) fn ask(
         Ok(Meta { shape, dtype }) => {
             let numel = shape.numel();
             let bytes = numel.saturating_mul(dtype.size());
-            let usual = operands.iter().all(is_plain) && !is_tracing() && !port.is_ended();
+            let usual = operands.iter().all(is_plain) && !is_intercepted() && !port.life.is_ended();
             // Of no elements, sizes may be any: they are looked at one by one.
             if !usual || numel == 0 || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
                 return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
@@ -262,8 +264,8 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
     if let Some(other) = operands.iter().find(|x| !std::ptr::eq(x.port(), port)) {
         let text = format!(
             "operands are on two devices, {} and {}: copy one with to_device",
-            port.name,
-            other.port().name
+            port.profile.name,
+            other.port().profile.name
         );
         return fail(Error::new(ErrorKind::Device, named(op.name()), text, at));
     }

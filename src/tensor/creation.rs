@@ -1,13 +1,13 @@
 //! Creation: constants, ranges, random numbers, host data, and data that some future brings.
 
+use super::build::intercept::Sequence;
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
 use super::gradient::taped::{is_taping, taped};
 use super::read;
-use super::region::trace::Dice;
-use crate::completion::{AWAITED, Phase, TRACED};
+use crate::concurrent::completion::{AWAITED, Phase, TRACED};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::engine::sources::Held;
@@ -257,7 +257,7 @@ impl Device {
     pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
         draw(
             self.port,
-            &Dice::Device(self.port),
+            &Sequence::Device(self.port),
             shape.into(),
             DType::F32,
             false,
@@ -280,7 +280,7 @@ impl Device {
     pub fn randn(&self, shape: impl Into<Shape>) -> TensorFuture {
         draw(
             self.port,
-            &Dice::Device(self.port),
+            &Sequence::Device(self.port),
             shape.into(),
             DType::F32,
             true,
@@ -528,8 +528,9 @@ pub(crate) struct Arrival {
 impl Arrival {
     /// From elsewhere to the host the copy is queued now, behind what makes the value.
     pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
-        let reading = (!x.port().in_memory && to.in_memory).then(|| read::to_memory(x, to, at));
-        let packs = plain && !to.in_memory && std::ptr::eq(x.port(), to);
+        let reading = (!x.port().profile.in_memory && to.profile.in_memory)
+            .then(|| read::to_memory(x, to, at));
+        let packs = plain && !to.profile.in_memory && std::ptr::eq(x.port(), to);
         Arrival { from: x.stop_gradient(), registration: None, to, at, plain, packs, reading }
     }
 

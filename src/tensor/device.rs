@@ -2,7 +2,7 @@
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
-use crate::engine::port::{BARRIERS, INLINE, Port};
+use crate::engine::port::Port;
 use crate::host::cpu::{self, CpuOptions};
 use crate::memory::DeviceMemory;
 use crate::sync::plain::{AtomicUsize, OnceLock, Ordering::Relaxed};
@@ -114,7 +114,7 @@ impl Device {
 
     /// A handle on a port's device.
     pub(crate) fn of(port: &'static Port) -> Device {
-        let mut slot = lock(&port.token);
+        let mut slot = lock(&port.life.token);
         let held = slot
             .upgrade()
             .and_then(|token: Arc<dyn Any + Send + Sync>| token.downcast::<Token>().ok());
@@ -138,7 +138,7 @@ impl Device {
 
     /// Its name: `cpu`, `cpu:1`...
     pub fn name(&self) -> &str {
-        &self.port.name
+        &self.port.profile.name
     }
 
     /// What it has done and has in hand. Looks, and waits for nothing.
@@ -157,7 +157,7 @@ impl Device {
         let c = &self.port.counters;
         let bytes = self.port.memory.bytes();
         let queued = self.port.pressure.queued().0;
-        let inline = self.port.polls.sum(INLINE);
+        let inline = self.port.polls.inline();
         let (fused, skipped) = (c.fused.load(Relaxed), c.skipped.load(Relaxed));
         Stats {
             enqueued: self.port.pressure.came(),
@@ -175,8 +175,8 @@ impl Device {
             bytes_cached: bytes.cached,
             copied_bytes: bytes.copied,
             allocations: bytes.asked,
-            barriers: self.port.polls.sum(BARRIERS),
-            barrier_time: Duration::from_nanos(self.port.barrier_ns.load(Relaxed)),
+            barriers: self.port.polls.barriers(),
+            barrier_time: Duration::from_nanos(self.port.polls.waited_ns()),
         }
     }
 

@@ -1,17 +1,17 @@
 //! `TensorFuture`: a value to come, and awaiting it; `Tensor`: one that is known to be there.
 
 use super::budget;
-use crate::completion::{AWAITED, DETACHED, Phase, TRACED};
+use crate::concurrent::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
 use crate::engine::limits::INLINE_NS;
-use crate::engine::port::{BARRIERS, Port};
+use crate::engine::port::Port;
 use crate::error::{Error, Result};
 use crate::graph::claim::refuse_traced;
 use crate::graph::node::{Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::sync::clock::Instant;
-use crate::sync::{Ordering::Relaxed, threads::spin_loop};
+use crate::sync::threads::spin_loop;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Deref;
@@ -113,7 +113,7 @@ impl TensorFuture {
             && !before.has(DETACHED)
             && let Some(error) = self.node.error()
         {
-            self.port().log(error);
+            self.port().log.note(error);
         }
     }
 
@@ -221,11 +221,11 @@ impl TensorFuture {
             }
             let port = self.port();
             if counted {
-                port.polls.add(BARRIERS, 1);
+                port.polls.ended_barrier();
             }
             if let Some(waiting) = self.waiting.take() {
                 let waited = if counted { waiting.since.elapsed().as_nanos() as u64 } else { 0 };
-                port.barrier_ns.fetch_add(waited, Relaxed);
+                port.polls.waited(waited);
                 if let Some(id) = waiting.id {
                     self.node.completion.deregister(id);
                 }
@@ -259,7 +259,7 @@ impl TensorFuture {
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
-        let small = port.inline && node.cost_ns <= INLINE_NS;
+        let small = port.profile.inline && node.cost_ns <= INLINE_NS;
         if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
             return false;
         }
@@ -337,7 +337,7 @@ impl fmt::Debug for TensorFuture {
             "TensorFuture({} {} on {}, {state})",
             self.dtype(),
             self.shape(),
-            self.port().name
+            self.port().profile.name
         )
     }
 }
@@ -437,7 +437,7 @@ impl IntoFuture for &Tensor {
 
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tensor({} {} on {})", self.dtype(), self.shape(), &self.port().name)
+        write!(f, "Tensor({} {} on {})", self.dtype(), self.shape(), &self.port().profile.name)
     }
 }
 
@@ -453,7 +453,7 @@ impl fmt::Debug for Tensor {
 /// ```
 impl fmt::Display for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (dtype, shape, name) = (self.dtype(), self.shape(), &self.port().name);
+        let (dtype, shape, name) = (self.dtype(), self.shape(), &self.port().profile.name);
         write!(f, "Tensor({dtype} {shape} on {name}; for the elements: `x.display().await`)")
     }
 }

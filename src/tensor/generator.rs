@@ -1,10 +1,10 @@
 //! Random numbers: a seed and a position, reserved at the call.
 
+use super::build::intercept::Sequence;
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::repeat;
-use super::region::trace::{Dice, drew};
 use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// that fails here has none.
 pub(crate) fn draw(
     port: &'static Port,
-    dice: &Dice,
+    sequence: &Sequence,
     shape: Shape,
     dtype: DType,
     normal: bool,
@@ -39,10 +39,7 @@ pub(crate) fn draw(
         Ok(()) => repeat::drawn(|| {
             // Words of 32 bits: one an element, two for doubles; whole blocks of four.
             let words = shape.numel() as u64 * if dtype == DType::F64 { 2 } else { 1 };
-            let positions = words.next_multiple_of(4);
-            let drawn = dice.reserve(positions);
-            drew(dice, positions, drawn);
-            drawn
+            sequence.draw(words.next_multiple_of(4))
         }),
         // It fails below, and uses no numbers up.
         Err(_) => (0, 0),
@@ -78,7 +75,7 @@ impl Generator {
     pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
         draw(
             device.port,
-            &Dice::Own(self.0.clone()),
+            &Sequence::Own(self.0.clone()),
             shape.into(),
             DType::F32,
             false,
@@ -91,7 +88,7 @@ impl Generator {
     pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
         draw(
             device.port,
-            &Dice::Own(self.0.clone()),
+            &Sequence::Own(self.0.clone()),
             shape.into(),
             DType::F32,
             true,
@@ -109,7 +106,7 @@ impl Generator {
     ) -> TensorFuture {
         draw(
             device.port,
-            &Dice::Own(self.0.clone()),
+            &Sequence::Own(self.0.clone()),
             shape.into(),
             dtype,
             false,
@@ -125,6 +122,13 @@ impl Generator {
         shape: impl Into<Shape>,
         dtype: DType,
     ) -> TensorFuture {
-        draw(device.port, &Dice::Own(self.0.clone()), shape.into(), dtype, true, Location::caller())
+        draw(
+            device.port,
+            &Sequence::Own(self.0.clone()),
+            shape.into(),
+            dtype,
+            true,
+            Location::caller(),
+        )
     }
 }

@@ -3,7 +3,7 @@
 //! Looks at every device of the process, from outside; takes the locks that it has to.
 
 use super::device::Device;
-use crate::alive::{self, NODES, WAKERS};
+use crate::concurrent::live_counts::{self, NODES, WAKERS};
 use crate::engine::port::{self, Port};
 use crate::host::simulated;
 use crate::sync::plain::Ordering::Relaxed;
@@ -40,13 +40,13 @@ impl InHand {
 
     /// The device's name.
     pub fn name(&self) -> &'static str {
-        &self.port.name
+        &self.port.profile.name
     }
 
     /// A GPU that is lost: what it had goes with the process, as no call of the driver's succeeds
     /// any more.
     pub fn is_lost(&self) -> bool {
-        !self.port.in_memory && self.port.is_ended() && !self.port.is_shut_down()
+        !self.port.profile.in_memory && self.port.life.is_ended() && !self.port.life.is_shut_down()
     }
 
     /// A handle on it.
@@ -62,7 +62,7 @@ pub fn devices() -> Vec<InHand> {
 
 /// Values of all devices, and wakers that wait for one: counted where debug assertions are on.
 pub fn values_and_wakers() -> [(&'static str, usize); 2] {
-    [("values", alive::count(NODES)), ("wakers", alive::count(WAKERS))]
+    [("values", live_counts::count(NODES)), ("wakers", live_counts::count(WAKERS))]
 }
 
 /// Lets everything happen on those simulated devices that are run by hand.

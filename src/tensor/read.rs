@@ -162,7 +162,7 @@ fn unfilled<T: Element>(n: usize) -> Result<Unfilled<Vec<T>>, Refusal> {
 fn memory_of(port: &'static Port, bytes: usize) -> Result<(*mut u8, Value), Refusal> {
     let block = port.memory.alloc(bytes).ok_or_else(|| Refusal {
         kind: ErrorKind::OutOfMemory,
-        message: format!("out of memory: {bytes} bytes on {}", port.name),
+        message: format!("out of memory: {bytes} bytes on {}", port.profile.name),
     })?;
     let ptr = block.host().unwrap_or(std::ptr::null_mut());
     Ok((ptr, Value::contiguous(Storage::Shared(block))))
@@ -235,7 +235,7 @@ impl<T: Element> How<Vec<T>> {
             let text = format!("the tensor is {}, asked for {}", x.dtype(), T::DTYPE);
             return How::Wrong(Some(Error::new(ErrorKind::DType, name, text, at)));
         }
-        if x.node.bytes() <= COPIED_BY_POLL && x.port().in_memory {
+        if x.node.bytes() <= COPIED_BY_POLL && x.port().profile.in_memory {
             return How::Few(x.clone(), name, at);
         }
         let n = x.numel();
@@ -361,7 +361,7 @@ impl TensorFuture {
     #[track_caller]
     pub fn display(&self) -> Shown {
         let at = Location::caller();
-        let (device, shape) = (self.port().name.clone(), self.shape().clone());
+        let (device, shape) = (self.port().profile.name.clone(), self.shape().clone());
         let sink = move |view: View<'_>, _: &dyn Parallel| Ok(show(&shape, &device, view));
         Shown(Reading::queue("display", self, at, sink, None))
     }

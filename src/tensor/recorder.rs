@@ -47,7 +47,7 @@ impl Recorder {
     /// Ends the recording, and gives it: steps, and the awaits that had to wait.
     pub fn finish(self) -> Recording {
         let (steps, awaits) = self.port.recordings.stop(self.id);
-        Recording { device: self.port.name.clone(), steps, awaits }
+        Recording { device: self.port.profile.name.clone(), steps, awaits }
     }
 }
 

@@ -10,7 +10,7 @@
 //! count. Knows nothing of executors: tasks are told apart by their wakers.
 
 use super::future::{At, TensorFuture};
-use crate::completion::AWAITED;
+use crate::concurrent::completion::AWAITED;
 use crate::engine::events;
 use crate::engine::port::Port;
 use crate::engine::record::Awaited;
@@ -207,8 +207,9 @@ impl Table {
         }
         let mut sites = lock(&self.sites);
         let key = (*ended.site, ended.what, device);
-        let (_, _, tally) =
-            sites.entry(key).or_insert_with(|| (ended.site, &ended.port.name, Tally::default()));
+        let (_, _, tally) = sites
+            .entry(key)
+            .or_insert_with(|| (ended.site, &ended.port.profile.name, Tally::default()));
         tally.count += 1;
         tally.queued_sum += ended.queued as u64;
         tally.queued_max = tally.queued_max.max(ended.queued);
@@ -282,7 +283,14 @@ impl Ended<'_> {
             });
         }
         let waited = self.waited.map(|(_, waited)| waited);
-        events::barrier(&self.port.name, self.what, self.site, waited, self.queued, ran_dry);
+        events::barrier(
+            &self.port.profile.name,
+            self.what,
+            self.site,
+            waited,
+            self.queued,
+            ran_dry,
+        );
     }
 }
 
@@ -323,13 +331,13 @@ impl TensorFuture {
 
     /// Pending, unless this thread runs a kernel: it would wait for what it may itself be to run.
     fn wait_for_it(&self, what: &'static str, site: At) -> Poll<Result<()>> {
-        let is_forked = self.port().is_forked();
+        let is_forked = self.port().life.is_forked();
         if !Kernel::is_on() && !is_forked {
             return Poll::Pending;
         }
         let site = if is_foreign(site) { self.node.at } else { site };
         if is_forked {
-            return Poll::Ready(Err(self.port().forked_error(what, site)));
+            return Poll::Ready(Err(self.port().life.forked_error(what, site)));
         }
         let text =
             "a barrier inside a kernel: the device that runs it may be the one that is waited for";

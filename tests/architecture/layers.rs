@@ -26,7 +26,6 @@ pub const LAYERS: [(&str, &[&str]); 15] = [
     (
         "ground",
         &[
-            "alive",
             "op",
             "options",
             "dtype",
@@ -35,14 +34,10 @@ pub const LAYERS: [(&str, &[&str]); 15] = [
             "error",
             "guard",
             "sync",
-            "tally",
             "room",
             "view",
             "window",
-            "blocks",
-            "counted",
-            "completion",
-            "waiters",
+            "concurrent",
             "philox",
         ],
     ),

@@ -4,9 +4,9 @@ use crate::source::{shipped, sources};
 
 /// Where unsafe code may be.
 const UNSAFE: &[&str] = &[
-    "blocks.rs",
-    "completion.rs",
-    "counted.rs",
+    "concurrent/free_lists.rs",
+    "concurrent/completion.rs",
+    "concurrent/counted.rs",
     "cuda/device/driver_context.rs",
     "cuda/device/graph/executable.rs",
     "cuda/device/graph/replay.rs",
@@ -30,6 +30,7 @@ const UNSAFE: &[&str] = &[
     "cuda/worker/thread.rs",
     "engine/intake.rs",
     "engine/machine.rs",
+    "engine/machine/task_table.rs",
     "engine/port.rs",
     "engine/port/fork.rs",
     "engine/port/publish.rs",

@@ -8,7 +8,9 @@
 use super::libraries::nvidia::Opened;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
-use crate::guard::{Later, Leftovers, Wakers, Woken, caught, discard_unlocked, wake_all};
+use crate::guard::{
+    DeferredDrops, DeferredWakes, Leftovers, Wakers, caught, discard_unlocked, wake_all,
+};
 use crate::host::threads::lower_priority;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -94,7 +96,7 @@ impl ThreadPool {
                 Some(job) => {
                     drop(queue);
                     // In this order they go: what is dropped may wait for who is woken.
-                    let (later, woken) = (Later::begin(), Woken::begin());
+                    let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
                     job();
                     (self.on_done)();
                     queue = self.queue();

@@ -5,7 +5,7 @@
 //! nothing of streams.
 
 use super::Shared;
-use crate::completion::AWAITED;
+use crate::concurrent::completion::AWAITED;
 use crate::cuda::device::background::Wanted;
 use crate::cuda::device::index_check::Known;
 use crate::cuda::device::libraries::nvidia::Event;

@@ -35,7 +35,9 @@ use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::guard::{self, Later, Leftovers, Wakers, Woken, caught, discard, wake_all};
+use crate::guard::{
+    self, DeferredDrops, DeferredWakes, Leftovers, Wakers, caught, discard, wake_all,
+};
 use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
@@ -144,7 +146,7 @@ impl CudaRunner {
 
 impl Shared {
     fn new(driver: &CudaRunner, port: &'static Port) -> Arc<Shared> {
-        let lanes = port.limits.all_streams() as usize + 1;
+        let lanes = port.profile.limits.all_streams() as usize + 1;
         let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
         heap.on_return(move || port.attend());
         Arc::new(Shared {
@@ -180,8 +182,8 @@ impl Shared {
         } else {
             format!("the device is lost: {what}; it was running {running}")
         };
-        self.port.end(ErrorKind::DeviceLost, text);
-        let (later, woken) = (Later::begin(), Woken::begin());
+        self.port.life.end(ErrorKind::DeviceLost, text);
+        let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
         // Whatever panics here, the others are to hear of the end.
         let _ = caught(|| guard::lock(&self.scheduler).end());
         self.over.store(true, SeqCst);
@@ -224,7 +226,7 @@ impl Shared {
             }
         }
         // The device's thread may be stuck in the driver: then this one refuses what comes in.
-        while self.port.is_ended() && !self.abandoned.load(SeqCst) {
+        while self.port.life.is_ended() && !self.abandoned.load(SeqCst) {
             self.refuse_all();
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -234,7 +236,7 @@ impl Shared {
     fn refuse_all(&self) {
         let mut is_more = true;
         while is_more {
-            let (later, woken) = (Later::begin(), Woken::begin());
+            let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
             is_more = self.visit_queued(&mut guard::lock(&self.scheduler));
             self.see_to(woken.end(), later.end());
         }
@@ -257,7 +259,7 @@ impl Runner for CudaRunner {
         if self.running.swap(true, SeqCst) {
             return;
         }
-        port.note_abandoned(&self.abandoned);
+        port.life.note_abandoned(&self.abandoned);
         let shared = Shared::new(self, port);
         *lock(&self.shared) = Some(shared.clone());
         let (running, trim) = (self.running.clone(), self.trim.clone());
@@ -265,15 +267,18 @@ impl Runner for CudaRunner {
             let shared = shared.clone();
             move || thread::live(shared, running, trim)
         };
-        match std::thread::Builder::new().name(format!("futensor-{}", port.name)).spawn(life) {
+        match std::thread::Builder::new()
+            .name(format!("futensor-{}", port.profile.name))
+            .spawn(life)
+        {
             Ok(handle) => *slot = Some(handle.thread().clone()),
             Err(_) => {
-                port.end(ErrorKind::DeviceLost, "the device's thread could not be started");
+                port.life.end(ErrorKind::DeviceLost, "the device's thread could not be started");
                 shared.refuse_all();
             }
         }
         if let Some(limit) = self.manner.watchdog {
-            let name = format!("futensor-{}-watchdog", port.name);
+            let name = format!("futensor-{}-watchdog", port.profile.name);
             // Without the thread there is no watchdog, and nothing else changes.
             let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
         }
@@ -314,7 +319,7 @@ impl Runner for CudaRunner {
         let shared = lock(&self.shared).clone();
         let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
         let settled = self.manner.graphs && replay::is_settled(plan);
-        shared.is_none_or(|shared| shared.port.is_ended())
+        shared.is_none_or(|shared| shared.port.life.is_ended())
             || settled
             || !self.manner.graphs && open.background.is_idle()
     }

@@ -8,7 +8,7 @@
 
 use super::Shared;
 use crate::cuda::device::describe;
-use crate::guard::{Later, Woken, caught};
+use crate::guard::{DeferredDrops, DeferredWakes, caught};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::thread::JoinHandle;
@@ -22,7 +22,7 @@ pub(super) fn call(shared: &Arc<Shared>, lane: usize) {
 }
 
 fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
-    let name = format!("futensor-{}-reaper-{lane}", shared.port.name);
+    let name = format!("futensor-{}-reaper-{lane}", shared.port.profile.name);
     let shared = shared.clone();
     let life = move || {
         // Nobody else would tell those who await what is on this lane.
@@ -69,7 +69,7 @@ fn live(shared: &Arc<Shared>, number: usize) {
             sky.moved = Some(Instant::now());
         }
         // In this order they go: what is dropped may wait for who is woken.
-        let (later, woken) = (Later::begin(), Woken::begin());
+        let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
         for flight in through {
             shared.publish(number, flight);
         }

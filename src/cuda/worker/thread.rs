@@ -18,7 +18,7 @@ use crate::cuda::device::{Trouble, describe};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::Step;
 use crate::graph::node::NodeLink;
-use crate::guard::{self, Later, Leftovers, Wakers, Woken, caught};
+use crate::guard::{self, DeferredDrops, DeferredWakes, Leftovers, Wakers, caught};
 use crate::sync::lock;
 use std::collections::VecDeque;
 use std::panic::Location;
@@ -113,7 +113,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
             shared: shared.clone(),
         }),
         Err(why) => {
-            shared.lose(format_args!("{} could not be opened: {why}", port.name));
+            shared.lose(format_args!("{} could not be opened: {why}", port.profile.name));
             None
         }
     };
@@ -134,20 +134,20 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
     refuse_until_abandoned(&shared);
     running.store(false, SeqCst);
     // A push that came in between found a thread: start again for it.
-    if !port.intake.is_empty() {
+    if !port.mailbox.intake.is_empty() {
         port.runner.start(port);
     }
 }
 
 /// After the end: everything that comes in fails.
 fn refuse_until_abandoned(shared: &Shared) {
-    let attendance = &shared.port.attendance;
-    while shared.port.is_ended() {
+    let attendance = &shared.port.mailbox.attendance;
+    while shared.port.life.is_ended() {
         attendance.attend(0);
         shared.refuse_all();
         attendance.park(0);
         attendance.leave(0);
-        if !shared.port.intake.is_empty() {
+        if !shared.port.mailbox.intake.is_empty() {
             attendance.unpark(0);
             continue;
         }
@@ -216,7 +216,7 @@ impl Worker {
     /// One round of everything; true where anything was done. What it lets go of and is a user's
     /// goes on another thread.
     fn turn(&mut self) -> Result<bool, Trouble> {
-        let later = Later::begin();
+        let later = DeferredDrops::begin();
         let did = self.round();
         let leftovers = later.end();
         if !leftovers.is_empty() {
@@ -234,8 +234,8 @@ impl Worker {
         if self.trim.swap(false, SeqCst) {
             self.tidy |= self.gear.begin_trim()?;
         }
-        shared.port.attendance.attend(0);
-        let woken = Woken::begin();
+        shared.port.mailbox.attendance.attend(0);
+        let woken = DeferredWakes::begin();
         let is_ended = {
             let mut scheduler = guard::lock(&shared.scheduler);
             did |= self.settle_done(&mut scheduler);
@@ -243,7 +243,7 @@ impl Worker {
             did |= !scheduler.machine.is_ended() && self.take_steps(&mut scheduler);
             // One that was shut down goes on until its values are gone, and then gives back what it
             // has.
-            scheduler.machine.is_ended() && !shared.port.is_shut_down()
+            scheduler.machine.is_ended() && !shared.port.life.is_shut_down()
         };
         shared.see_to(woken.end(), Leftovers::new());
         if is_ended {
@@ -377,7 +377,7 @@ impl Worker {
     fn has_all_memory(&self) -> bool {
         let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
         !freed
-            && !self.shared.port.has_queued()
+            && !self.shared.port.mailbox.has_queued()
             && lock(&self.shared.scheduler).is_clear()
             && self.is_alone()
     }
@@ -430,9 +430,9 @@ impl Worker {
     /// Stays awake for a moment, then sleeps. False where the thread is to end.
     fn idle(&mut self, last: Instant) -> bool {
         let shared = self.shared.clone();
-        let attendance = &shared.port.attendance;
+        let attendance = &shared.port.mailbox.attendance;
         let news = || {
-            shared.port.has_queued()
+            shared.port.mailbox.has_queued()
                 || shared.progress.load(SeqCst) != self.seen
                 || shared.heap.has_returned()
                 || shared.over.load(SeqCst)
@@ -475,13 +475,13 @@ impl Worker {
         let shared = &self.shared;
         let nothing = {
             let scheduler = lock(&shared.scheduler);
-            scheduler.machine.is_idle() && scheduler.is_clear() && !shared.port.has_queued()
+            scheduler.machine.is_idle() && scheduler.is_clear() && !shared.port.mailbox.has_queued()
         };
         if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
             return false;
         }
         // Appointed meanwhile: whoever did so counts on this thread.
-        shared.port.attendance.unpark(0)
+        shared.port.mailbox.attendance.unpark(0)
     }
 
     /// The orderly end.

@@ -6,7 +6,7 @@ use super::Shared;
 use crate::engine::port::publish::By;
 use crate::engine::pressure::Pressure;
 use crate::engine::run::without_kernel;
-use crate::engine::scheduler::{OnTheSpot, Scheduler, VISITS_AT_ONCE};
+use crate::engine::scheduler::{RunSmall, Scheduler, VISITS_AT_ONCE};
 use crate::graph::node::{NodeLink, Op, free};
 use crate::graph::value::Value;
 
@@ -49,7 +49,7 @@ impl Shared {
     }
 }
 
-impl OnTheSpot for &Shared {
+impl RunSmall for &Shared {
     fn run(&mut self, node: &NodeLink) -> bool {
         self.complete(node)
     }

@@ -1,78 +1,82 @@
 //! The ready entries: delayed for a moment, queued behind the chain that they continue, and picked
 //! for a stream. The making of a step stands in `take_up`.
 
-use super::{Machine, Stage, Stream, is_wanted};
+use super::stream::Stream;
+use super::task_table::{EntryId, EntryRef, Stage};
+use super::{Machine, is_wanted};
 use crate::engine::step::Step;
-use crate::graph::node::Op;
+use crate::graph::node::{Node, Op};
+
+/// A shorter delay is not worth a deadline, in nanoseconds.
+const FUSION_DELAY_MIN_NS: u64 = 200;
 
 impl Machine {
-    /// Longest time that this node may be delayed: 2 % of its own estimated time.
-    fn fusion_delay_ns(&self, e: u32) -> u64 {
-        let node =
-            &self.entries[e as usize].as_ref().expect("a number is given up with its entry").node;
+    /// The longest delay of this node: 2 % of its own estimated time.
+    fn fusion_delay_ns(&self, node: &Node) -> u64 {
         if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
             return 0;
         }
         (node.cost_ns as u64 / 50).min(self.limits.fusion_delay_max_ns)
     }
 
+    /// Delays unblocked entries, or makes them ready.
     pub(super) fn settle_unblocked(&mut self, now: u64, awaited: bool) {
-        while let Some(e) = self.unblocked.pop() {
-            let delay = if awaited { 0 } else { self.fusion_delay_ns(e) };
-            let x = self.entry(e);
-            let generation = x.generation;
-            // The time that it has waited for its inputs counts.
-            let deadline = x.since + delay;
-            if delay >= 200 && deadline > now {
-                x.stage = Stage::Delayed;
-                self.delayed_until = if self.delayed.is_empty() {
-                    deadline
-                } else {
-                    self.delayed_until.min(deadline)
+        while let Some(id) = self.unblocked.pop() {
+            let entry = self.table.entry(id);
+            let delay = if awaited { 0 } else { self.fusion_delay_ns(&entry.node) };
+            // The time that the entry has waited for its inputs counts.
+            let deadline = entry.since + delay;
+            if delay >= FUSION_DELAY_MIN_NS && deadline > now {
+                self.delayed_until = match self.delayed.is_empty() {
+                    true => deadline,
+                    false => self.delayed_until.min(deadline),
                 };
-                self.delayed.push((e, generation));
+                self.delayed.push(self.table.entry_ref(id));
+                self.table.entry_mut(id).stage = Stage::Delayed;
             } else {
-                self.make_ready(e);
+                self.make_ready(id);
             }
         }
     }
 
+    /// Makes all delayed entries ready.
     pub(super) fn release_delayed(&mut self) {
-        for (e, generation) in std::mem::take(&mut self.delayed) {
-            if self.is_live(e, generation) && self.entry(e).stage == Stage::Delayed {
-                self.make_ready(e);
+        for entry in std::mem::take(&mut self.delayed) {
+            if self.table.is_at(entry, Stage::Delayed) {
+                self.make_ready(entry.id);
             }
         }
     }
 
     /// Queues an entry behind the chain that it continues, or with those that begin one.
-    fn make_ready(&mut self, e: u32) {
-        self.entry(e).stage = Stage::Ready;
-        let x = self.entry_of(e);
-        let (generation, mut chain, mut urgent) = (x.generation, x.chain, is_urgent(&x.node.op));
-        for input in x.inputs() {
-            if let Some(i) = input.entry()
-                && let Stage::Submitted(at) = self.entry_of(i).stage
+    fn make_ready(&mut self, id: EntryId) {
+        self.table.entry_mut(id).stage = Stage::Ready;
+        let entry = self.table.entry(id);
+        let (mut chain, mut urgent) = (entry.chain, is_urgent(&entry.node.op));
+        for input in entry.inputs() {
+            if let Some(input) = input.entry()
+                && let Stage::Submitted(at) = self.table.entry(input).stage
             {
                 if at.stream >= self.limits.streams {
-                    // The stream for what is urgent is for what hands it out, and for nothing else
-                    // that follows.
-                    urgent |= matches!(x.node.op, Op::Part(_) | Op::Sink(_));
+                    // The stream for urgent steps also takes those that hand their results out,
+                    // and nothing else that follows.
+                    urgent |= matches!(entry.node.op, Op::Part(_) | Op::Sink(_));
                     continue;
                 }
-                let tail = self.streams[at.stream as usize].submitted == at.point;
-                if tail || chain.is_none() {
+                let is_tail = self.streams[at.stream as usize].submitted == at.point;
+                if is_tail || chain.is_none() {
                     chain = Some(at.stream);
                 }
-                if tail {
+                if is_tail {
                     break;
                 }
             }
         }
+        let entry = self.table.entry_ref(id);
         match chain {
-            _ if urgent => self.urgent.push_back((e, generation)),
-            Some(stream) => self.streams[stream as usize].queue.push_back((e, generation)),
-            None => self.queue.push_back((e, generation)),
+            _ if urgent => self.urgent.push_back(entry),
+            Some(stream) => self.streams[stream as usize].queue.push_back(entry),
+            None => self.queue.push_back(entry),
         }
     }
 
@@ -82,26 +86,26 @@ impl Machine {
             if self.in_flight >= self.limits.ops_max {
                 return None;
             }
-            let (e, stream) = self.pick()?;
-            let x = self.entry(e);
-            if x.root && x.wants == 0 && !is_wanted(&x.node) {
-                // Word of the drop is still on its way.
-                x.root = false;
-                self.cancel(e);
+            let (picked, stream) = self.pick()?;
+            let entry = self.table.entry_mut(picked.id);
+            if entry.is_observed && entry.wants == 0 && !is_wanted(&entry.node) {
+                // The last handle is gone, and the visit that says so is still to come.
+                entry.is_observed = false;
+                self.cancel(picked.id);
                 continue;
             }
-            let (bytes, generation) = (x.node.bytes(), x.generation);
+            let bytes = entry.node.bytes();
             if self.in_flight > 0
                 && self.in_flight_bytes.saturating_add(bytes) > self.limits.bytes_max
             {
-                // It stays first in line; a step larger than the limit runs alone.
-                match stream >= self.limits.streams || is_urgent(&self.entry_of(e).node.op) {
-                    true => self.urgent.push_front((e, generation)),
-                    false => self.streams[stream as usize].queue.push_front((e, generation)),
+                // The entry stays first in line. A step larger than the limit runs alone.
+                match stream >= self.limits.streams || is_urgent(&entry.node.op) {
+                    true => self.urgent.push_front(picked),
+                    false => self.streams[stream as usize].queue.push_front(picked),
                 }
                 return None;
             }
-            let step = self.take_up(e, stream);
+            let step = self.take_up(picked.id, stream);
             self.settle_unblocked(now, false);
             return Some(step);
         }
@@ -109,43 +113,42 @@ impl Machine {
 
     /// The stream with the least to do, unless all are full.
     fn least_busy(&self) -> Option<usize> {
-        let depth = |s: &Stream| (s.stuck, s.depth() + s.queue.len() as u64);
-        let s = (0..self.limits.streams as usize).min_by_key(|&s| depth(&self.streams[s]))?;
-        (self.streams[s].depth() < self.limits.depth_max).then_some(s)
+        let load = |s: &Stream| (s.is_stuck, s.depth() + s.queue.len() as u64);
+        let least = (0..self.limits.streams as usize).min_by_key(|&s| load(&self.streams[s]))?;
+        (self.streams[least].depth() < self.limits.depth_max).then_some(least)
     }
 
-    /// Chooses a ready entry and the stream for it: what is urgent comes first, in a stream of its
-    /// own where there is one; chains continue where they are; whatever begins goes to the least
-    /// busy stream, so that independent work overlaps in whatever order it came.
-    fn pick(&mut self) -> Option<(u32, u16)> {
+    /// Chooses a ready entry and the stream for it. Urgent entries come first, on a stream of their
+    /// own where there is one. A chain continues on its stream. The beginning of a chain goes to
+    /// the least busy stream, so that independent work overlaps in whatever order it came.
+    fn pick(&mut self) -> Option<(EntryRef, u16)> {
         let count = self.limits.streams as usize;
-        while let Some(&(e, generation)) = self.urgent.front() {
-            let ready = self.is_live(e, generation) && self.entry(e).stage == Stage::Ready;
-            let s = match self.streams.get(count) {
-                _ if !ready => 0,
+        while let Some(&entry) = self.urgent.front() {
+            let is_ready = self.table.is_at(entry, Stage::Ready);
+            let stream = match self.streams.get(count) {
+                _ if !is_ready => 0,
                 Some(own) if own.depth() < self.limits.depth_max => count,
                 Some(_) => return None,
                 None => self.least_busy()?,
             };
             self.urgent.pop_front();
-            if ready {
-                return Some((e, s as u16));
+            if is_ready {
+                return Some((entry, stream as u16));
             }
         }
         for k in 0..count {
-            let s = (self.next_stream + k) % count;
-            let depth = self.streams[s].depth();
-            if depth >= self.limits.depth_max {
+            let stream = (self.next_stream + k) % count;
+            if self.streams[stream].depth() >= self.limits.depth_max {
                 continue;
             }
-            while let Some((e, generation)) = self.streams[s].queue.pop_front() {
-                if self.is_live(e, generation) && self.entry(e).stage == Stage::Ready {
-                    self.next_stream = s + 1;
-                    return Some((e, s as u16));
+            while let Some(entry) = self.streams[stream].queue.pop_front() {
+                if self.table.is_at(entry, Stage::Ready) {
+                    self.next_stream = stream + 1;
+                    return Some((entry, stream as u16));
                 }
             }
         }
-        let s = self.least_busy()?;
+        let stream = self.least_busy()?;
         // With nothing else to do, a stream continues another's chain where that needs nothing but
         // a thread.
         let others = (!self.limits.ahead).then_some(0..count).into_iter().flatten();
@@ -154,10 +157,9 @@ impl Machine {
                 Some(other) => &mut self.streams[other].queue,
                 None => &mut self.queue,
             };
-            while let Some((e, generation)) = queue.pop_front() {
-                let x = self.entries[e as usize].as_ref();
-                if x.is_some_and(|x| x.generation == generation && x.stage == Stage::Ready) {
-                    return Some((e, s as u16));
+            while let Some(entry) = queue.pop_front() {
+                if self.table.is_at(entry, Stage::Ready) {
+                    return Some((entry, stream as u16));
                 }
             }
         }

@@ -8,8 +8,9 @@
 //! a result that leaves the cache, 4 MiB and more, comes from a product beside which the pass over
 //! it takes a few percent.
 
-use super::{Machine, Stage};
-use crate::completion::DETACHED;
+use super::Machine;
+use super::task_table::{EntryId, Stage};
+use crate::concurrent::completion::DETACHED;
 use crate::engine::step::{At, Step};
 use crate::graph::fuse::Group;
 use crate::graph::node::{NodeLink, Op, readers};
@@ -18,19 +19,22 @@ use crate::graph::work::Work;
 use crate::sync::Ordering::Relaxed;
 use smallvec::SmallVec;
 
+/// How far up the inputs of a member are taken into its group.
+const INPUTS_DEPTH: u32 = 6;
+
 impl Machine {
     /// Makes a step of an entry and of what fuses with it.
-    pub(super) fn take_up(&mut self, e: u32, stream: u16) -> Step {
-        let node = self.entry(e).node.clone();
-        let mut entries: SmallVec<[u32; 2]> = SmallVec::new();
+    pub(super) fn take_up(&mut self, id: EntryId, stream: u16) -> Step {
+        let node = self.table.entry(id).node.clone();
+        let mut entries: SmallVec<[EntryId; 2]> = SmallVec::new();
         let mut group: Group<NodeLink> = Group::new();
         let mut end = None;
         let fusible = node.op.is_elementwise() && !matches!(node.op, Op::Fill(_));
         if fusible {
-            self.include(e, &mut group, &mut entries);
+            self.include(id, &mut group, &mut entries);
             end = self.grow(&node, &mut group, &mut entries);
         } else {
-            entries.push(e);
+            entries.push(id);
             if self.limits.epilogues && node.op.takes_epilogue() {
                 end = self.follow(&node, &mut group, &mut entries);
             }
@@ -51,11 +55,11 @@ impl Machine {
         let at = At { stream, point: self.streams[stream as usize].submitted + 1 };
         self.streams[stream as usize].submitted = at.point;
 
-        // What it reads from other streams, and is not there yet.
+        // The operands that come from other streams, and are not there yet.
         let mut waits: SmallVec<[At; 2]> = SmallVec::new();
         let mut wait_for = |machine: &Machine, input: &NodeLink| {
-            let Some(i) = input.entry() else { return };
-            if let Stage::Submitted(on) = machine.entry_of(i).stage
+            let Some(id) = input.entry() else { return };
+            if let Stage::Submitted(on) = machine.table.entry(id).stage
                 && on.stream != stream
                 && machine.streams[on.stream as usize].completed < on.point
             {
@@ -69,7 +73,7 @@ impl Machine {
             wait_for(self, input);
         }
         if !fusible {
-            for input in self.entry_of(e).inputs() {
+            for input in self.table.entry(id).inputs() {
                 wait_for(self, input);
             }
         }
@@ -77,7 +81,7 @@ impl Machine {
             self.port.counters.events.fetch_add(waits.len() as u64, Relaxed);
         }
 
-        // Who else wants a member's value decides whether it is written out.
+        // A member's value is written out if anybody else wants it.
         let mut written: SmallVec<[u8; 2]> = SmallVec::new();
         if grouped {
             written = self.written(&group, end.as_ref(), &node);
@@ -86,8 +90,8 @@ impl Machine {
         }
 
         let mut bytes = 0usize;
-        for &e in &entries {
-            self.entry(e).stage = Stage::Submitted(at);
+        for &id in &entries {
+            self.table.entry_mut(id).stage = Stage::Submitted(at);
         }
         for &k in &written {
             bytes = bytes.saturating_add(group.members[k as usize].0.bytes());
@@ -98,7 +102,7 @@ impl Machine {
         let work = if grouped { Work::Group { group, written, end } } else { Work::Node(node) };
         let step = Step::claim(work, bytes, at, waits, entries);
         if self.limits.ahead {
-            let outside = self.consumers_outside(&step.entries);
+            let outside = self.table.consumers_outside(&step.entries);
             self.unblock(&outside);
         }
         self.in_flight += 1;
@@ -128,65 +132,69 @@ impl Machine {
     }
 
     /// The group of these entries alone, in their order.
-    fn regroup(&mut self, entries: &[u32]) -> Group<NodeLink> {
+    fn regroup(&mut self, entries: &[EntryId]) -> Group<NodeLink> {
         let mut group = Group::new();
-        for &e in entries {
-            self.include(e, &mut group, &mut SmallVec::new());
+        for &id in entries {
+            self.include(id, &mut group, &mut SmallVec::new());
         }
         group
     }
 
     /// Adds an entry's node to the group.
-    fn include(&mut self, e: u32, group: &mut Group<NodeLink>, entries: &mut SmallVec<[u32; 2]>) {
-        let node = self.entry(e).node.clone();
-        let inputs: SmallVec<[NodeLink; 3]> = self.entry_of(e).inputs().iter().cloned().collect();
-        group.add(&node, &inputs);
-        entries.push(e);
+    fn include(
+        &mut self,
+        id: EntryId,
+        group: &mut Group<NodeLink>,
+        entries: &mut SmallVec<[EntryId; 2]>,
+    ) {
+        let entry = self.table.entry(id);
+        let inputs: SmallVec<[NodeLink; 3]> = entry.inputs().iter().cloned().collect();
+        group.add(&entry.node, &inputs);
+        entries.push(id);
     }
 
-    /// Takes in what follows, as far as it is elementwise over the same shape and needs nothing
-    /// that is not there; a reduction ends it.
+    /// Takes in consumers that are elementwise over the same shape and have all their inputs. A
+    /// reduction ends the group.
     fn grow(
         &mut self,
         first: &NodeLink,
         group: &mut Group<NodeLink>,
-        entries: &mut SmallVec<[u32; 2]>,
+        entries: &mut SmallVec<[EntryId; 2]>,
     ) -> Option<(NodeLink, u8)> {
         let mut k = 0;
-        let mut end: Option<(u32, u8)> = None;
+        let mut end: Option<(EntryId, u8)> = None;
         // Where the group follows a node, that one is an entry and no member.
         let members_from = !first.op.is_elementwise() as usize;
         while k < entries.len() {
-            let consumers = self.entry(entries[k]).consumers.clone();
-            for c in consumers {
-                if entries.contains(&c) || end.is_some_and(|(e, _)| e == c) {
+            let consumers = self.table.entry(entries[k]).consumers.clone();
+            for id in consumers {
+                if entries.contains(&id) || end.is_some_and(|(end, _)| end == id) {
                     continue;
                 }
-                let node = self.entry(c).node.clone();
-                if matches!(node.op, Op::Reduce(_)) {
-                    let movable =
-                        matches!(self.entry(c).stage, Stage::Waiting) && self.entry(c).blocked == 1;
+                let entry = self.table.entry(id);
+                if matches!(entry.node.op, Op::Reduce(_)) {
+                    let movable = entry.stage == Stage::Waiting && entry.blocked == 1;
                     if end.is_none() && movable && k >= members_from {
-                        end = Some((c, (k - members_from) as u8));
+                        end = Some((id, (k - members_from) as u8));
                     }
                 } else {
-                    self.try_include(c, first, group, entries, 6);
+                    self.try_include(id, first, group, entries, INPUTS_DEPTH);
                 }
             }
             k += 1;
         }
-        let (e, member) = end?;
-        entries.push(e);
-        Some((self.entry(e).node.clone(), member))
+        let (id, member) = end?;
+        entries.push(id);
+        Some((self.table.entry(id).node.clone(), member))
     }
 
-    /// What comes after a step of one node in the same step, as long as nobody else looks at the
-    /// node's value.
+    /// Grows a group behind one node, in the same step, as long as nobody else looks at the node's
+    /// value.
     fn follow(
         &mut self,
         head: &NodeLink,
         group: &mut Group<NodeLink>,
-        entries: &mut SmallVec<[u32; 2]>,
+        entries: &mut SmallVec<[EntryId; 2]>,
     ) -> Option<(NodeLink, u8)> {
         let end = self.grow(head, group, entries);
         // Beside its readers here the caller has a link.
@@ -204,29 +212,29 @@ impl Machine {
         }
     }
 
-    /// Includes an entry and, before it, those of its inputs that are not submitted, if all of that
-    /// can be done now.
+    /// Includes an entry, and before it its inputs that are not submitted, if all of that is
+    /// possible now.
     fn try_include(
         &mut self,
-        e: u32,
+        id: EntryId,
         first: &NodeLink,
         group: &mut Group<NodeLink>,
-        entries: &mut SmallVec<[u32; 2]>,
+        entries: &mut SmallVec<[EntryId; 2]>,
         depth: u32,
     ) -> bool {
-        if entries.contains(&e) {
+        if entries.contains(&id) {
             return true;
         }
-        let x = self.entry(e);
-        let node = x.node.clone();
-        let free = matches!(x.stage, Stage::Waiting | Stage::Delayed | Stage::Ready);
+        let entry = self.table.entry(id);
+        let node = &entry.node;
+        let free = matches!(entry.stage, Stage::Waiting | Stage::Delayed | Stage::Ready);
         let fits = node.op.is_elementwise()
             && !matches!(node.op, Op::Fill(_))
             && node.shape == first.shape;
         if !free || !fits || depth == 0 || !group.has_room() {
             return false;
         }
-        let inputs: SmallVec<[NodeLink; 3]> = self.entry_of(e).inputs().iter().cloned().collect();
+        let inputs: SmallVec<[NodeLink; 3]> = entry.inputs().iter().cloned().collect();
         for input in &inputs {
             if group.member(input).is_some() {
                 continue;
@@ -235,8 +243,10 @@ impl Machine {
             // complete while the word of it, which unblocks this entry, is still on its way.
             let there = match input.entry() {
                 None => input.completion.state().is_complete(),
-                Some(i) if matches!(self.entry(i).stage, Stage::Submitted(_)) => self.limits.ahead,
-                Some(i) => self.try_include(i, first, group, entries, depth - 1),
+                Some(input) => match self.table.entry(input).stage {
+                    Stage::Submitted(_) => self.limits.ahead,
+                    _ => self.try_include(input, first, group, entries, depth - 1),
+                },
             };
             if !there {
                 return false;
@@ -245,7 +255,7 @@ impl Machine {
         if !group.has_room() {
             return false;
         }
-        self.include(e, group, entries);
+        self.include(id, group, entries);
         true
     }
 
@@ -254,7 +264,7 @@ impl Machine {
         let address = group.members[k].0.address();
         let mut edges = 0;
         for (member, _) in group.members.iter().skip(k + 1) {
-            let inputs = member.entry().map_or(&[][..], |e| self.entry_of(e).inputs());
+            let inputs = member.entry().map_or(&[][..], |id| self.table.entry(id).inputs());
             edges += inputs.iter().filter(|i| i.address() == address).count() as u32;
         }
         edges + end.is_some_and(|&(_, m)| m as usize == k) as u32
@@ -265,7 +275,7 @@ impl Machine {
 fn is_observed(node: &NodeLink, edges_inside: u32) -> bool {
     let counts = readers(node);
     let state = node.completion.state();
-    // Ours: the link of the task table and that of the group.
+    // The links of the task table and of the group are no readers.
     let ours = 2;
     counts.handles > 0 || state.has(DETACHED) || counts.links > ours + edges_inside
 }

@@ -10,36 +10,35 @@ use crate::sync::plain::AtomicBool;
 #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
 use crate::sync::plain::{AtomicPtr, OnceLock, Ordering::*};
 
-/// Whether a device is there.
+/// The two switches of a device's life. Each is set once and for good.
 #[derive(Default)]
-pub(super) struct Life {
-    /// Set once the device is lost or shut down: every value that is still pending, or asked for
-    /// later, fails.
+pub(super) struct Switches {
+    /// The device is lost or shut down: every pending value and every later one fails.
     pub ended: AtomicBool,
-    /// It is another process's: this one was forked off.
+    /// The device is the parent process's: this process was forked off.
     pub forked: AtomicBool,
 }
 
-/// A device's, and those of what was opened before.
+/// A device's switches, and the devices that were opened before it.
 #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
 struct Listed {
-    life: &'static Life,
+    switches: &'static Switches,
     next: *mut Listed,
 }
 
 #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
 static LIST: AtomicPtr<Listed> = AtomicPtr::new(std::ptr::null_mut());
 
-/// For the life of the process, as ports are.
+/// Lists a device, for the life of the process, as ports live.
 #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
-pub(super) fn list(life: &'static Life) {
+pub(super) fn list(switches: &'static Switches) {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
         // SAFETY: the handler does what may be done in a child of a process with threads. (A
         // refusal leaves the child to wait, as it did before.)
         let _ = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
     });
-    let listed = Box::into_raw(Box::new(Listed { life, next: LIST.load(Acquire) }));
+    let listed = Box::into_raw(Box::new(Listed { switches, next: LIST.load(Acquire) }));
     loop {
         // SAFETY: it is ours until the exchange.
         let next = unsafe { (*listed).next };
@@ -56,8 +55,8 @@ extern "C" fn forked() {
     let mut at = LIST.load(Acquire);
     // SAFETY: what is listed is whole and stays.
     while let Some(listed) = unsafe { at.as_ref() } {
-        listed.life.forked.store(true, Relaxed);
-        listed.life.ended.store(true, Relaxed);
+        listed.switches.forked.store(true, Relaxed);
+        listed.switches.ended.store(true, Relaxed);
         at = listed.next;
     }
 }

@@ -5,9 +5,9 @@
 
 #![allow(unsafe_code)]
 
-use super::{FREED_BY_CALLER, INLINE, Port};
-use crate::completion::{DETACHED, State};
-use crate::counted::Lent;
+use super::{FREED_BY_CALLER, Port};
+use crate::concurrent::completion::{DETACHED, State};
+use crate::concurrent::counted::Lent;
 use crate::engine::step::Step;
 use crate::error::{Error, ErrorKind};
 use crate::graph::claim::Claim;
@@ -16,22 +16,22 @@ use crate::graph::value::Value;
 use crate::guard::caught;
 use crate::sync::{Ordering::Relaxed, Ordering::SeqCst, fence};
 
-/// Who has run a small step.
+/// The thread that has run a small step.
 pub(crate) enum By<'a> {
     Engine,
-    /// A poll; with what it was lent, where the step is of that node.
+    /// A poll; with the node that it was lent, where the step computed that node.
     Poll(Option<Lent<'a, Node>>),
 }
 
 impl Port {
-    /// Publishes a small step of so many ops; `publish` is told whether nobody else can reach the
-    /// value. The step is counted as started before, so that who has awaited it finds it in the
-    /// counters; and off the queue after, so that where nothing is queued every value is there and
-    /// every error noted.
+    /// Publishes a small step of so many ops; the argument of `publish` says whether nobody else
+    /// can reach the value. The step is counted as started before, so that an awaiter finds it in
+    /// the counters; and it is counted off the queue after, so that where nothing is queued every
+    /// value is there and every error noted.
     ///
-    /// Returns what `publish` was told. A poll then sees to those who [wait for less to be
-    /// queued](Pressure::wake_if_below): after a `fence` where the last step that it has run was
-    /// not alone.
+    /// Returns the argument of `publish`. A poll then sees to the tasks that [wait for less to be
+    /// queued](Pressure::wake_if_below): after a `fence`, if the last step that the poll has run
+    /// was not alone.
     #[inline]
     pub fn publish_small(
         &'static self,
@@ -54,20 +54,20 @@ impl Port {
                 false
             }
             By::Poll(Some(node)) if self.is_alone(node) => {
-                self.polls.add(INLINE, 1);
-                // Nobody can see that its value is not there yet; but once it has left the intake,
-                // a `waitall` would end without it in the counters.
+                self.polls.ran_inline();
+                // Nobody can see that the value is not there yet; but once the node has left the
+                // intake, a `waitall` would end without the step in the counters.
                 self.pressure.count_off_early(ops, weight);
-                // SAFETY: it is alone.
+                // SAFETY: the node is alone.
                 let taken = unsafe { self.take_back(node) };
                 publish(taken);
                 taken
             }
             By::Poll(_) => {
-                self.polls.add(INLINE, 1);
+                self.polls.ran_inline();
                 publish(false);
                 self.pressure.count_off_early(ops, weight);
-                // What the poll runs next may be a user's, and wait for whoever waits here.
+                // The poll may run user code next, and that may wait for the tasks that wait here.
                 if self.pressure.has_waiting() {
                     fence(SeqCst);
                     self.pressure.wake_if_below();
@@ -90,8 +90,7 @@ impl Port {
         unsafe { self.write(claim.node(), result) }
     }
 
-    /// Completes a node, and does what comes with an end. The error of a detached one is in the log
-    /// before anybody sees the end.
+    /// Completes a node. The error of a detached node is in the log before anybody sees the end.
     ///
     /// # Safety
     /// The caller holds the right to write (phase Writing), and has it no more.
@@ -113,17 +112,17 @@ impl Port {
             if state.has(DETACHED)
                 && let Some(error) = error.take()
             {
-                self.log(&error);
+                self.log.note(&error);
             }
         };
         // SAFETY: the caller's promise.
         unsafe { node.completion.fail(result, note) };
     }
 
-    /// Completes a step's nodes with what `result` brings for each (and is told which that is), or,
-    /// where that is nothing, marks them as fused away: they were, or were dropped before they were
-    /// there. What they were made from is let go before anybody sees the end, and returned. Nothing
-    /// happens where the device ended meanwhile, and the nodes with it.
+    /// Completes a step's nodes with the results that `result` gives, node by node. A node without
+    /// a result is marked as fused away: it was, or it was dropped before it was there. The inputs
+    /// are let go before anybody sees the end, and returned. Nothing happens if the device ended
+    /// meanwhile, and the nodes with it.
     pub fn conclude_step(
         &self,
         step: &mut Step,
@@ -131,12 +130,12 @@ impl Port {
     ) -> Inputs {
         let (step, mut freed) = (&*step, Inputs::new());
         for (k, node) in step.nodes().enumerate() {
-            // SAFETY: claimed for this step, which is lent to nobody else, and whose inputs
-            // nobody here looks at any more.
+            // SAFETY: claimed for this step. The step is lent to nobody else, and nobody here looks
+            // at its inputs any more.
             let links = || unsafe { node.let_go() };
             let let_go = || {
-                // What others have the elements of as well costs nothing to free, and would keep
-                // them from being written over by who comes when this is known.
+                // An input that shares its elements with others costs nothing to free, and would
+                // keep them from being written over by the next reader.
                 let (now, later): (Inputs, Inputs) = links().into_iter().partition(|input| {
                     input.value().is_some_and(|v| v.bytes_freed() < FREED_BY_CALLER)
                 });
@@ -148,7 +147,7 @@ impl Port {
         freed
     }
 
-    /// Completes a claimed node; what it is made from is let go by `let_go`, where that is due.
+    /// Completes a claimed node; `let_go` lets its inputs go, where that is due.
     pub fn conclude(
         &self,
         node: &Node,

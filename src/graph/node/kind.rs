@@ -26,7 +26,7 @@ pub(crate) trait Source: Send + Sync {
 
 /// Something that takes a value away (a read): its own node never has elements.
 pub(crate) trait Sink: Send + Sync {
-    /// Called with the operand in host memory, by whoever runs or publishes the step.
+    /// Called with the operand in host memory, by the thread that runs or publishes the step.
     fn take(
         &self,
         view: crate::view::View<'_>,
@@ -41,7 +41,7 @@ pub(crate) trait Sink: Send + Sync {
     }
 }
 
-/// Host memory that somebody else fills.
+/// Host memory that another thread fills.
 #[allow(dead_code)] // As above.
 pub(crate) struct Room {
     pub ptr: *mut u8,
@@ -71,7 +71,7 @@ impl Room {
     }
 }
 
-/// A call of a region, run as one op. What is in it, only `call` knows.
+/// A call of a region, run as one op. Only `call` knows its content.
 pub(crate) trait Planned: Any + Send + Sync {
     /// Estimated time of all of it on one thread of a CPU.
     fn cost_ns(&self) -> u64;
@@ -121,7 +121,7 @@ pub(crate) struct Reduction {
     pub dims: SmallVec<[bool; 8]>,
 }
 
-/// What a predicated value is where an input has failed.
+/// The value of a predicated node if an input has failed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Otherwise {
     /// It fails as well.
@@ -164,8 +164,8 @@ pub(crate) enum Op {
     Call(Arc<dyn Planned>),
     /// An output of a call that has several; its one input is the call.
     Part(Arc<dyn Any + Send + Sync>),
-    /// Its first input's elements, once all inputs are there: what a failure must not spoil is
-    /// chosen by it.
+    /// Its first input's elements, once all inputs are there; otherwise see [`Otherwise`]. An
+    /// optimizer's step predicates each new value on all gradients.
     Predicated(Otherwise),
     /// A point in the queue that `waitall` waits for.
     Marker,

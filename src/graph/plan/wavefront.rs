@@ -11,16 +11,16 @@ use crate::graph::work::Work;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Estimated time of a step that is worth a hand-over, and is not better split itself.
+/// The estimated time of a step that is worth a hand-over, and is not better split itself.
 const WORTH_NS: Range<u64> = 4_000..100_000;
-/// Steps that are looked at for the sake of one: what is moved ahead of many others would keep its
-/// memory for as long.
+/// The number of steps that are looked at for the sake of one: a step that is moved ahead of many
+/// others would keep its memory for as long.
 const AHEAD: usize = 12;
-/// Most that run side by side.
+/// The most steps that run side by side.
 const MOST: usize = 8;
 
 impl PlanStep {
-    /// Brings such steps together, and numbers each wavefront of them.
+    /// Brings the steps of each wavefront together, and numbers the wavefronts.
     pub(super) fn bring_together(steps: Vec<PlanStep>) -> Vec<PlanStep> {
         let mut rest = VecDeque::from(steps);
         let mut done: Vec<PlanStep> = Vec::with_capacity(rest.len());
@@ -49,7 +49,7 @@ impl PlanStep {
         done
     }
 
-    /// True of a step of this size that need not write over what it reads.
+    /// True of a step of this size that need not write over an operand.
     fn is_worth(&self) -> bool {
         let alone = match &self.work {
             Work::Node(node) => node.op.reuses().is_none() && !matches!(node.op, Op::Call(_)),

@@ -41,7 +41,9 @@ macro_rules! by_float {
             $crate::dtype::DType::F64 => $($f)::+::<f64, f64>($($arg),*),
             $crate::dtype::DType::F16 => $($f)::+::<::half::f16, f32>($($arg),*),
             $crate::dtype::DType::BF16 => $($f)::+::<::half::bf16, f32>($($arg),*),
-            other => unreachable!("{} of {other}, which the shape rule refuses", stringify!($($f)::+)),
+            other => {
+                unreachable!("{} of {other}, which the shape rule refuses", stringify!($($f)::+))
+            }
         }
     };
 }

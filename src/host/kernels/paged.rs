@@ -1,8 +1,8 @@
-//! Attention over keys and values that lie in pages: what a language model asks for each token.
+//! Attention over keys and values that lie in pages: a language model needs it for each token.
 //!
 //! A query's bits depend on the query, its keys and its values alone. Its keys fall into spans of
-//! [`SPAN`] by position, each a softmax of its own, and spans meet in their order. Which pages they
-//! lie in, which queries are read beside it and how many threads there are show nowhere.
+//! [`SPAN`] by position, each a softmax of its own, and spans meet in their order. The pages in
+//! which they lie, the queries that are read beside it and the number of threads show nowhere.
 
 use super::index::{OutOfRange, numbers};
 use super::isa::{Levelled, at_level};

@@ -282,8 +282,12 @@ fn normal_f64<S: Simd>(dst: Out64<'_>, seed: u64, offset: u64, start: u64) {
     steps(Normal64, dst, seed, offset, start);
 }
 
-multiversion! { fn uniform_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64, mask: u32) = uniform_f32 }
-multiversion! { fn uniform_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = uniform_f64 }
+multiversion! {
+    fn uniform_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64, mask: u32) = uniform_f32
+}
+multiversion! {
+    fn uniform_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = uniform_f64
+}
 multiversion! { fn normal_f32_at(dst: Out32<'_>, seed: u64, offset: u64, start: u64) = normal_f32 }
 multiversion! { fn normal_f64_at(dst: Out64<'_>, seed: u64, offset: u64, start: u64) = normal_f64 }
 

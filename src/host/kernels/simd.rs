@@ -2,10 +2,10 @@
 //!
 //! A plain `cargo build` targets the oldest machine of its architecture. Here a loop body is
 //! written once, generic over a [`Simd`] marker, and instantiated inside functions that have more
-//! instructions enabled; LLVM vectorises each instance for its own width. Which instance runs is
-//! decided once, at run time. This file knows nothing of what the loops compute.
+//! instructions enabled; LLVM vectorises each instance for its own width. The instance that runs is
+//! chosen once, at run time. This file knows nothing of what the loops compute.
 //!
-//! **What may differ between levels.** `+ - * /`, square root, comparisons, conversions and
+//! **Differences between levels.** `+ - * /`, square root, comparisons, conversions and
 //! everything built from those alone give the same bits at every level: nothing is contracted or
 //! reassociated. Elementary functions (`exp`, `sin`...) evaluate polynomials with fused
 //! multiply-adds where the level has them, so they may differ between levels in the last place,
@@ -190,7 +190,10 @@ pub(crate) const fn instances<B: Body>() -> [Loop; LEVELS] {
 /// Makes `fn name(level, args) -> R` that runs a generic `#[inline(always)] fn body<S: Simd>(args)
 /// -> R` as compiled for `level`.
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $t:ty),* $(,)?) $(-> $r:ty)? = $body:ident) => {
+    (
+        $(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $t:ty),* $(,)?)
+        $(-> $r:ty)? = $body:ident
+    ) => {
         $(#[$meta])*
         #[allow(unsafe_code)]
         $vis fn $name(level: $crate::host::kernels::simd::Level, $($arg: $t),*) $(-> $r)? {

@@ -117,7 +117,9 @@ pub(super) unsafe fn copy(level: Level, src: *const u8, dst: *mut u8, n: usize, 
     ahead.advance();
 }
 
-multiversion! { fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) = copy_lines }
+multiversion! {
+    fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) = copy_lines
+}
 
 /// Copies whole lines to memory that is aligned to them. Only [`copy`] calls it, with its promise.
 #[inline(always)]

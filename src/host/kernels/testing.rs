@@ -1,4 +1,4 @@
-//! What the kernels' tests share: seeded numbers, values with random layouts, threads in any order.
+//! Helpers of the kernels' tests: seeded numbers, values with random layouts, threads in any order.
 
 use super::simd::{FORCED, Level, level};
 use crate::dtype::{DType, Element};

@@ -3,7 +3,6 @@
 
 use super::Shared;
 use crate::engine::limits::INLINE_NS;
-use crate::engine::port::INLINE;
 use crate::host::threads;
 use crate::host::wake_queue::Idle;
 use crate::sync::clock::Instant;
@@ -11,23 +10,24 @@ use crate::sync::threads::{park, spin_loop, yield_now};
 use crate::sync::{Ordering::*, lock};
 use std::time::Duration;
 
-/// How long the engine leaves fresh small steps to the poll that may be about to claim them.
+/// How long the engine leaves fresh small ops to the poll that may be about to claim them.
 const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
-/// How long it then does not look whether there is something, where polls were seen to keep up:
-/// what both look at goes from core to core each time. (Where a line takes 360 ns there and back an
-/// awaited op took 255 ns with no such rest, with one of 5 us 158, of 20 us 143; a product of 64 by
-/// 64 with the last two 3.1 and 2.8 us.) What no poll will run does not wait for that.
+/// How long a worker then does not look into the intake, where polls were seen to keep up: a line
+/// that both read and write goes from core to core each time. (Where a line takes 360 ns there and
+/// back an awaited op took 255 ns without such a rest, with one of 5 us 158, of 20 us 143; a
+/// product of 64 by 64 took 3.1 and 2.8 us with the last two.) A node that no poll will run does
+/// not wait for that.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
-/// How often in a row where polls run some: about as long as a small op is.
+/// How often in a row, while polls run ops: about as long as a small op takes.
 const LEAVE_TO_SAME: u32 = INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32;
-/// How often in a row at all.
+/// How often in a row at most.
 const LEAVE_AT_MOST: u32 = 32;
 
-/// So many times longer an idle worker stays awake while a call of a region runs: to wake for each
-/// large step of it costs more than many of them take.
+/// The factor by which an idle worker stays awake longer while a call of a region runs: a wake for
+/// each large step of the call costs more than many of the steps take.
 const IN_A_ROW: u32 = 10;
 
-/// How long it stays awake at most where the device's last handle is gone.
+/// How long an idle worker stays awake at most once the device's last handle is gone.
 const LINGER_ALONE: Duration = Duration::from_micros(100);
 
 /// Looks of an idle worker around between two times that it yields its core, some 5 us: another
@@ -36,16 +36,15 @@ const LINGER_ALONE: Duration = Duration::from_micros(100);
 const YIELD_EVERY: u32 = 16;
 
 impl Shared {
-    /// There is something for a worker to do, whether it attends or not.
+    /// True while there is work for a worker, whether it attends or not.
     fn has_something(&self, attends: bool) -> bool {
         self.runnable.load(SeqCst) > 0
             || self.thread_pool.has_work()
             || attends && self.deadline.load(Relaxed) <= self.now()
     }
 
-    /// Stays awake for a moment; true where there is something to do, be it to wake whom others
-    /// have left to it. `by_polls` is how many small ops polls had run when this worker last
-    /// looked.
+    /// Stays awake for a moment; true once there is work, be it a waker in this worker's wake
+    /// queue. `by_polls` is the number of small ops that polls had run at this worker's last look.
     pub(super) fn idle(
         &self,
         me: usize,
@@ -53,7 +52,7 @@ impl Shared {
         last: &mut Instant,
         by_polls: &mut u64,
     ) -> bool {
-        let attendance = &self.port.attendance;
+        let attendance = &self.port.mailbox.attendance;
         let mut rounds = 0u32;
         let mut kept_up: Option<Instant> = None;
         loop {
@@ -62,21 +61,21 @@ impl Shared {
                 return true;
             }
             let looks = attends
-                && (self.port.is_in_hurry()
+                && (self.port.mailbox.is_in_hurry()
                     || kept_up.is_none_or(|at: Instant| at.elapsed() >= LOOK_AGAIN));
-            if looks && self.port.has_queued() {
+            if looks && self.port.mailbox.has_queued() {
                 if self.leave_to_poll(idle, by_polls) {
                     return true;
                 }
-                // Polls keep up. They push, so somebody has to stay awake, or they would have to
-                // wake us.
+                // Polls keep up. They push, so a worker has to stay awake, or the pushes would have
+                // to wake one.
                 *last = Instant::now();
                 kept_up = Some(*last);
             }
             let delays = attends && self.deadline.load(Relaxed) != u64::MAX;
             let times = if self.thread_pool.is_awake() { IN_A_ROW } else { 1 };
             let linger = self.options.linger.saturating_mul(times);
-            // Once nobody can ask for more the thread is to end, however long it would stay.
+            // Once nobody can call another op the thread is to end, however long it would stay.
             let linger =
                 if self.abandoned.load(Relaxed) { linger.min(LINGER_ALONE) } else { linger };
             if !delays && last.elapsed() > linger {
@@ -85,7 +84,7 @@ impl Shared {
             for _ in 0..8 {
                 spin_loop();
             }
-            // Awake for nothing: whoever has something to do on this core goes first.
+            // Awake for nothing: any other thread with work on this core goes first.
             rounds = rounds.wrapping_add(1);
             if rounds.is_multiple_of(YIELD_EVERY) {
                 yield_now();
@@ -94,14 +93,14 @@ impl Shared {
         }
     }
 
-    /// Sleeps until it is woken. False where the thread is to end.
+    /// Sleeps until a wake. False where the thread is to end.
     pub(super) fn sleep(&self, me: usize) -> bool {
-        let attendance = &self.port.attendance;
+        let attendance = &self.port.mailbox.attendance;
         self.wake_queues.busy(me);
         attendance.park(me);
         attendance.leave(me);
-        // Whatever was pushed or offered before the two lines above is seen by the next two.
-        if self.port.has_queued() || self.has_something(false) {
+        // The next two lines see every push and offer before the two lines above.
+        if self.port.mailbox.has_queued() || self.has_something(false) {
             attendance.unpark(me);
             return true;
         }
@@ -114,28 +113,28 @@ impl Shared {
         true
     }
 
-    /// A poll may be about to claim what has just come in, or be running it: leaves it alone for a
-    /// moment, and longer where polls have run some since the last time, `ran` by then. True where
-    /// there is something to look at after that.
+    /// A poll may be about to claim a node that has just come in, or may be running it. Leaves the
+    /// intake alone for a moment, and longer if polls have run ops since the last time, `ran` by
+    /// then. True where a node is to be visited after that.
     fn leave_to_poll(&self, idle: &Idle<'_>, ran: &mut u64) -> bool {
-        // What is in a hurry, no poll runs.
-        if !self.port.inline || self.port.is_in_hurry() {
+        // No poll runs a node that is in a hurry.
+        if !self.port.profile.inline || self.port.mailbox.is_in_hurry() {
             return true;
         }
-        let now = || self.port.polls.sum(INLINE);
+        let now = || self.port.polls.inline();
         let mut left = if now() == std::mem::replace(ran, now()) { 1 } else { LEAVE_TO_SAME };
         for _ in 0..LEAVE_AT_MOST {
             let from = Instant::now();
             while from.elapsed() < LEAVE_TO_POLL {
                 spin_loop();
             }
-            if !self.port.has_queued() {
+            if !self.port.mailbox.has_queued() {
                 return false;
             }
             left = if now() == std::mem::replace(ran, now()) { left - 1 } else { LEAVE_TO_SAME };
             let others =
                 self.runnable.load(Relaxed) > 0 || self.thread_pool.has_work() || idle.is_asked();
-            if left == 0 || others || self.port.is_in_hurry() {
+            if left == 0 || others || self.port.mailbox.is_in_hurry() {
                 break;
             }
         }
@@ -144,19 +143,19 @@ impl Shared {
 
     /// Ends this thread where the device has been abandoned and has nothing left to do.
     fn retire(&self, me: usize) -> bool {
-        if !lock(&self.queues).scheduler.machine.is_idle() || self.port.has_queued() {
+        if !lock(&self.queues).scheduler.machine.is_idle() || self.port.mailbox.has_queued() {
             return false;
         }
-        if !self.port.attendance.unpark(me) {
-            // Appointed meanwhile: whoever did so counts on this thread.
+        if !self.port.mailbox.attendance.unpark(me) {
+            // Appointed meanwhile: the pusher counts on this thread.
             return false;
         }
-        // Others were woken when the last handle went, and may have found something left to do.
+        // Other workers were woken when the last handle went, and may have found work.
         self.threads.wake_all();
         if self.threads.running.fetch_sub(1, SeqCst) == 1 {
             self.memory.trim();
-            // A push that came in between found threads running: start again for it.
-            if !self.port.intake.is_empty() {
+            // A push in between found threads running: start again for it.
+            if !self.port.mailbox.intake.is_empty() {
                 self.port.runner.start(self.port);
             }
         }

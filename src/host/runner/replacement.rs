@@ -29,7 +29,7 @@ impl Shared {
         if cfg!(futensor_shuttle) || self.user_code.is_watched.swap(true, SeqCst) {
             return;
         }
-        let name = format!("futensor-{}-replacement", self.port.name);
+        let name = format!("futensor-{}-replacement", self.port.profile.name);
         if start(name, move || shared.replace_workers()).is_err() {
             // The workers inside user code will come back.
             self.user_code.is_watched.store(false, SeqCst);
@@ -40,7 +40,8 @@ impl Shared {
     fn is_waited_for(&self) -> bool {
         let due = || self.deadline.load(Relaxed) <= self.now();
         self.runnable.load(SeqCst) > 0
-            || !self.port.attendance.is_attended() && (self.port.has_queued() || due())
+            || !self.port.mailbox.attendance.is_attended()
+                && (self.port.mailbox.has_queued() || due())
     }
 
     /// The watching thread's life: the thread becomes a worker, or ends once no worker has been

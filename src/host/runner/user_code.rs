@@ -8,7 +8,7 @@
 //! lives only while some worker is inside user code and work is left. This file counts the workers
 //! inside user code.
 
-use crate::sync::Apart;
+use crate::sync::CachePadded;
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use crate::sync::threads::thread_local;
 use std::cell::Cell;
@@ -26,7 +26,7 @@ pub(super) fn is_replaced() -> bool {
 pub(super) struct UserCode {
     /// When each worker entered, in nanoseconds since the device's epoch, plus one; 0 while the
     /// worker is outside.
-    since: Box<[Apart<AtomicU64>]>,
+    since: Box<[CachePadded<AtomicU64>]>,
     /// The number of workers inside.
     count: AtomicUsize,
     /// A thread watches for workers to replace.
@@ -35,7 +35,7 @@ pub(super) struct UserCode {
 
 impl UserCode {
     pub fn new(workers: usize) -> UserCode {
-        let since = (0..workers).map(|_| Apart::default()).collect();
+        let since = (0..workers).map(|_| CachePadded::default()).collect();
         UserCode { since, count: AtomicUsize::new(0), is_watched: AtomicBool::new(false) }
     }
 

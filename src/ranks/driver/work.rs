@@ -290,7 +290,7 @@ impl Work {
             to = in_place(&*self.engine, &job.what, &mut from)
                 .or_else(|| self.engine.room(&port.memory, bytes));
             if to.is_none() {
-                let text = format!("out of memory: {bytes} bytes on {}", port.name);
+                let text = format!("out of memory: {bytes} bytes on {}", port.profile.name);
                 let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);
                 tells.push(Tell::Ready(job.world.clone(), group, key, job.fails(error)));
                 return None;

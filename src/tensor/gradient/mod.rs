@@ -246,8 +246,8 @@ fn upstream(loss: &TensorFuture, options: &GradOptions, at: At) -> Result<Tensor
             if !std::ptr::eq(given.port(), loss.port()) {
                 let text = format!(
                     "the upstream gradient is on {}, the value on {}: copy one with to_device",
-                    given.port().name,
-                    loss.port().name
+                    given.port().profile.name,
+                    loss.port().profile.name
                 );
                 return Err(error(ErrorKind::Device, text));
             }

@@ -6,10 +6,10 @@ use crate::graph::operation::Refusal;
 use crate::host::kernels::softmax::Form;
 use crate::op::{UnaryOp, for_each_unary};
 use crate::ops::softmax::Softmax;
+use crate::tensor::build::intercept::Sequence;
 use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::generator::{Generator, draw};
-use crate::tensor::region::trace::Dice;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -117,7 +117,7 @@ impl TensorFuture {
         self.dropped(p, || {
             draw(
                 self.port(),
-                &Dice::Device(self.port()),
+                &Sequence::Device(self.port()),
                 self.shape().clone(),
                 DType::F32,
                 false,

@@ -196,7 +196,7 @@ fn blocked(
     }
     let scores =
         batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
-    let worth = match q.port().in_memory {
+    let worth = match q.port().profile.in_memory {
         // For one query keys and values are read as they lie: to bring them into blocks takes twice
         // the time.
         true => {
@@ -294,7 +294,7 @@ impl TensorFuture {
                 Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
             };
         // A GPU takes halves as they are.
-        if !self.port().in_memory
+        if !self.port().profile.in_memory
             && let Some(found) = at_once(self, key, value, options.mask.as_ref())
         {
             return found;

@@ -5,8 +5,9 @@
 //! devices' affair.
 
 mod tensors;
-pub(crate) mod trace;
+mod trace;
 
+use super::build::intercept::{enqueue, is_intercepted};
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
@@ -26,7 +27,7 @@ use std::fmt;
 use std::panic::{Location, RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 pub use tensors::{Flat, Tensors};
-use trace::{Draw, Trace, enqueue, is_traced};
+use trace::{Draw, Trace, is_traced};
 
 /// Plans that a region keeps, unless it is told otherwise.
 const PLANS_MAX: usize = 64;
@@ -245,7 +246,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();
         let (inputs, lengths) = Flat::of(inputs);
-        if trace::is_tracing() || is_taping() && inputs.iter().any(TensorFuture::is_on_tape) {
+        if is_intercepted() || is_taping() && inputs.iter().any(TensorFuture::is_on_tape) {
             return (self.closure)(Flat::put_together(inputs, &lengths));
         }
         match self.known(&inputs, &lengths).unwrap_or_else(|| self.trace(&inputs, &lengths, at)) {
@@ -383,8 +384,10 @@ impl Ready {
             });
         }
         let before = made.nodes.len();
-        for node in
-            traced.nodes.iter().filter(|n| n.completion.state().has(crate::completion::DETACHED))
+        for node in traced
+            .nodes
+            .iter()
+            .filter(|n| n.completion.state().has(crate::concurrent::completion::DETACHED))
         {
             made.place_of(node.clone());
         }
@@ -393,7 +396,7 @@ impl Ready {
         let captured = traced.captured();
         given.extend(captured.iter().cloned());
         let positions: Vec<(u64, u64)> = traced.draws.iter().map(|d| d.traced).collect();
-        let plan = plan(traced.traced(), &given, &made, &positions, port.limits.epilogues);
+        let plan = plan(traced.traced(), &given, &made, &positions, port.profile.limits.epilogues);
         let plan = Plan { inputs: traced.inputs.len(), urgent, ..plan };
         let mut traced = traced;
         Ready {
@@ -415,8 +418,10 @@ impl Ready {
         first: bool,
         at: At,
     ) -> Vec<TensorFuture> {
-        let draws =
-            self.draws.iter().map(|d| if first { d.traced } else { d.dice.reserve(d.positions) });
+        let draws = self
+            .draws
+            .iter()
+            .map(|d| if first { d.traced } else { d.sequence.reserve(d.positions) });
         let draws = draws.collect();
         let given = self.gives.iter().map(|gives| match gives {
             Gives::Input(k) => Some(inputs[*k].clone()),
@@ -471,7 +476,7 @@ impl Ready {
     fn misplaced(&self, port: &'static Port, other: &'static Port, at: At) -> Vec<TensorFuture> {
         let text = format!(
             "the region is on {} and an input on {}: copy it with to_device",
-            port.name, other.name
+            port.profile.name, other.profile.name
         );
         let error = Error::new(ErrorKind::Device, "region", text, at);
         self.metas.iter().map(|meta| build::failed(port, meta.clone(), error.clone(), at)).collect()

@@ -1,89 +1,46 @@
-//! Listening to a closure: ops that it asks for are noted instead of queued.
+//! Tracing a closure: the ops that it calls are noted instead of queued.
 //!
-//! `build` hands every new node to [`enqueue`]. While a region's closure is traced on this thread,
-//! an op of the region's device on a traced value, or on none at all, becomes part of the trace:
-//! its node is claimed from the start, so that nobody else takes it up, and fails when the trace
-//! ends, so that nobody waits for it for ever. Ops on values from outside alone run as ever: what
-//! they give is a constant to the region.
+//! A trace intercepts the new nodes of its thread (`tensor/build/intercept`). An op of the region's
+//! device on a traced value, or without operands, becomes a part of the trace: its node is claimed
+//! from the start, so that nobody else takes it up, and fails when the trace ends, so that nobody
+//! waits for it for ever. An op on values from outside alone runs as ever: its value is a constant
+//! to the region.
 
 #![allow(unsafe_code)]
 
-use crate::completion::{Phase, TRACED};
-use crate::engine::port::{Port, Queued};
+use crate::concurrent::completion::{Phase, TRACED};
+use crate::engine::port::Port;
 use crate::error::Error;
 use crate::graph::claim::{Traced, unready};
 use crate::graph::node::{Inputs, Node, NodeHandle, NodeLink, Op, free};
 use crate::graph::operation::Meta;
-use crate::sync::Mutex;
 use crate::sync::threads::thread_local;
-use std::cell::{Cell, RefCell};
+use crate::tensor::build::intercept::{Interceptor, Sequence, intercept};
+use std::cell::RefCell;
 use std::panic::Location;
-use std::sync::Arc;
-
-/// Where a draw's position comes from.
-#[derive(Clone)]
-pub(crate) enum Dice {
-    Device(&'static Port),
-    /// A generator's: seed and offset.
-    Own(Arc<Mutex<(u64, u64)>>),
-}
-
-impl Dice {
-    pub fn state(&self) -> &Mutex<(u64, u64)> {
-        match self {
-            Dice::Device(port) => &port.generator,
-            Dice::Own(state) => state,
-        }
-    }
-
-    /// Reserves so many positions: seed and offset.
-    pub fn reserve(&self, positions: u64) -> (u64, u64) {
-        let mut state = crate::sync::lock(self.state());
-        let offset = state.1;
-        state.1 = offset.wrapping_add(positions);
-        (state.0, offset)
-    }
-}
 
 /// A draw of a traced block, to be made again at each call.
 pub(crate) struct Draw {
-    pub dice: Dice,
+    pub sequence: Sequence,
     pub positions: u64,
     /// Seed and offset while it was traced.
     pub traced: (u64, u64),
 }
 
-/// What a closure has asked for.
+/// The ops that a closure has called.
 pub(crate) struct Trace {
     port: &'static Port,
-    /// Stand for the inputs, in order.
+    /// The stand-ins of the inputs, in order.
     pub inputs: Vec<NodeLink>,
     pub nodes: Vec<NodeLink>,
     pub draws: Vec<Draw>,
 }
 
 thread_local! {
-    static LISTENS: Cell<bool> = const { Cell::new(false) };
     static TRACE: RefCell<Option<Trace>> = const { RefCell::new(None) };
 }
 
-/// True while a region is traced on this thread.
-#[inline]
-pub(crate) fn is_tracing() -> bool {
-    LISTENS.get()
-}
-
-/// Queues a new node, or notes it.
-#[inline]
-pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
-    if is_tracing() { note(port, node) } else { port.enqueue(node) }
-}
-
-/// [`enqueue`], but that the caller pushes the link, if there is one.
-#[inline]
-pub(crate) fn enter(port: &'static Port, node: Node) -> (NodeHandle, Option<Queued>) {
-    if is_tracing() { (note(port, node), None) } else { port.enter(node) }
-}
+static TRACING: Interceptor = Interceptor { node: note, draw: note_draw };
 
 pub(super) fn is_traced(node: &Node) -> bool {
     node.completion.state().has(TRACED)
@@ -137,29 +94,26 @@ fn stand_in(node: Node) -> NodeHandle {
     NodeHandle::new(node)
 }
 
-/// A draw was made: its positions are reserved anew at each call.
-pub(crate) fn drew(dice: &Dice, positions: u64, traced: (u64, u64)) {
-    if is_tracing() {
-        TRACE.with_borrow_mut(|trace| {
-            if let Some(trace) = trace {
-                trace.draws.push(Draw { dice: dice.clone(), positions, traced });
-            }
-        });
-    }
+/// Notes a draw: each call reserves its positions anew.
+fn note_draw(sequence: &Sequence, positions: u64, traced: (u64, u64)) {
+    TRACE.with_borrow_mut(|trace| {
+        if let Some(trace) = trace {
+            trace.draws.push(Draw { sequence: sequence.clone(), positions, traced });
+        }
+    });
 }
 
-/// A trace under way; whatever happens to the closure, its end ends the trace.
-struct Listening;
+/// A trace under way; a panic of the closure ends it as well.
+struct Tracing;
 
-impl Drop for Listening {
+impl Drop for Tracing {
     fn drop(&mut self) {
-        LISTENS.set(false);
         drop(TRACE.take());
     }
 }
 
 impl Trace {
-    /// Calls `f` with stand-ins for inputs of these shapes and types; what it gave, and the trace.
+    /// Calls `f` with stand-ins for inputs of these shapes and types: its result, and the trace.
     pub fn of<R>(
         port: &'static Port,
         metas: &[Meta],
@@ -174,17 +128,18 @@ impl Trace {
             .collect();
         let inputs = stand_ins.iter().map(NodeHandle::link).collect();
         TRACE.set(Some(Trace { port, inputs, nodes: Vec::new(), draws: Vec::new() }));
-        LISTENS.set(true);
-        let listening = Listening;
+        // Where the closure panics the interception goes first.
+        let tracing = Tracing;
+        let interception = intercept(&TRACING);
         let out = f(stand_ins);
-        LISTENS.set(false);
+        drop(interception);
         let trace =
             TRACE.take().unwrap_or_else(|| unreachable!("only the guard takes it, and it is here"));
-        drop(listening);
+        drop(tracing);
         (out, trace)
     }
 
-    /// The error of a value that was waited for inside.
+    /// The error of a value that the closure waited for.
     pub fn refused(&self) -> Option<Error> {
         self.nodes.iter().chain(&self.inputs).find_map(|n| n.error()).cloned()
     }
@@ -212,7 +167,7 @@ impl Trace {
 }
 
 impl Drop for Trace {
-    /// Nobody computes what was traced: it fails, and lets go of what it was made from.
+    /// No device computes a traced node: it fails, and lets its inputs go.
     fn drop(&mut self) {
         for node in self.inputs.iter().chain(&self.nodes) {
             if node.completion.begin_writing() {

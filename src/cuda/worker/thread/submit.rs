@@ -6,7 +6,7 @@
 
 use super::{COVERED_AFTER, COVERED_AFTER_NS, PutOff, Worker, named};
 use crate::backend::Results;
-use crate::completion::DETACHED;
+use crate::concurrent::completion::DETACHED;
 use crate::cuda::device::index_check::{Doubts, Known, doubt_too};
 use crate::cuda::device::libraries::nvtx;
 use crate::cuda::device::step::{Landing, Operand, Queued};

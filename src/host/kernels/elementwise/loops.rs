@@ -128,7 +128,10 @@ const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
 #[allow(non_camel_case_types)]
 mod ops {
     macro_rules! markers {
-        ($($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr $(, $other:tt)*;)*) => {
+        ($(
+            $doc:literal, $name:ident, $V:ident, $class:ident,
+            |$($x:ident),*| $e:expr $(, $other:tt)*;
+        )*) => {
             $(#[doc = $doc] pub(super) struct $V;)*
         };
     }
@@ -182,7 +185,10 @@ macro_rules! unary_class {
         implement!($V, |$x| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8);
     };
     (test, $V:ident, |$x:ident| $e:expr) => {
-        implement!($V, |$x| $e, f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool);
+        implement!(
+            $V, |$x| $e,
+            f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool
+        );
     };
     ($float_or_real:ident, $V:ident, |$x:ident| $e:expr) => {
         implement!($V, |$x| $e, f32 => f32, f64 => f64);
@@ -195,7 +201,10 @@ macro_rules! unary_class {
 /// The same for binary ops. `logic` sees operands that have been turned into bool.
 macro_rules! binary_class {
     (any, $V:ident, |$a:ident, $b:ident| $e:expr) => {
-        implement!($V, |$a, $b| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8, bool => bool);
+        implement!(
+            $V, |$a, $b| $e,
+            f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8, bool => bool
+        );
     };
     (number, $V:ident, |$a:ident, $b:ident| $e:expr) => {
         implement!($V, |$a, $b| $e, f32 => f32, f64 => f64, i32 => i32, i64 => i64, u8 => u8);
@@ -204,7 +213,10 @@ macro_rules! binary_class {
         implement!($V, |$a, $b| $e, f32 => f32, f64 => f64);
     };
     (compare, $V:ident, |$a:ident, $b:ident| $e:expr) => {
-        implement!($V, |$a, $b| $e, f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool);
+        implement!(
+            $V, |$a, $b| $e,
+            f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool
+        );
     };
     (logic, $V:ident, |$a:ident, $b:ident| $e:expr) => {
         implement!($V, |$a, $b| $e, bool => bool);
@@ -243,7 +255,10 @@ macro_rules! streamed {
 }
 
 macro_rules! unary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
+    ($(
+        $doc:literal, $name:ident, $V:ident, $class:ident,
+        |$x:ident| $e:expr $(, $other:tt)*;
+    )*) => {
         $(unary_class!($class, $V, |$x| $e);)*
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
@@ -265,10 +280,14 @@ macro_rules! unary_table {
     };
 }
 macro_rules! binary_table {
-    ($($doc:literal, $name:ident, $V:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:tt)*;)*) => {
+    ($(
+        $doc:literal, $name:ident, $V:ident, $class:ident,
+        |$a:ident, $b:ident| $e:expr $(, $other:tt)*;
+    )*) => {
         $(binary_class!($class, $V, |$a, $b| $e);)*
         /// By op and [`Rep`], then by which operand is a splat.
-        static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] = [$(binary_class!($class, $V)),*];
+        static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] =
+            [$(binary_class!($class, $V)),*];
     };
 }
 for_each_unary!(unary_table);

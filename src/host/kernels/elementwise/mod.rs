@@ -7,7 +7,7 @@
 //! range is cut.
 //!
 //! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns
-//! others into steps, `gather` reads what does not lie row by row, `stream` writes around the
+//! others into steps, `gather` reads inputs that do not lie row by row, `stream` writes around the
 //! cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same

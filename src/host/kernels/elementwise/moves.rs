@@ -94,8 +94,9 @@ impl Convert<bool, f64> for As {
 macro_rules! cast_table {
     ($($A:ident)*) => {
         [$([
-            instances::<Each<As, $A, f32>>(), instances::<Each<As, $A, f64>>(), instances::<Each<As, $A, i32>>(),
-            instances::<Each<As, $A, i64>>(), instances::<Each<As, $A, u8>>(), instances::<Each<As, $A, bool>>(),
+            instances::<Each<As, $A, f32>>(), instances::<Each<As, $A, f64>>(),
+            instances::<Each<As, $A, i32>>(), instances::<Each<As, $A, i64>>(),
+            instances::<Each<As, $A, u8>>(), instances::<Each<As, $A, bool>>(),
         ]),*]
     };
 }

@@ -2,8 +2,9 @@
 //!
 //! Made once per call by the executor, without allocating. Registers of inputs that lie row by row
 //! are the inputs' own memory, registers that are written out are the outputs' own memory where
-//! that is possible; the others are slots of a tile each, used again after their last reader. What
-//! is the same at every position is computed here, once, in a cell. Knows nothing of threads.
+//! that is possible; the others are slots of a tile each, used again after their last reader. A
+//! value that is the same at every position is computed here, once, in a cell. Knows nothing of
+//! threads.
 
 #![allow(unsafe_code)]
 

@@ -1,5 +1,5 @@
 //! The executor against a naive evaluator, and against itself: fused, cut, strided, at every level.
-//! What the tests share is here: elements of any type, programs, and random views.
+//! The tests' helpers are here: elements of any type, programs, and random views.
 
 mod fused;
 mod memory;

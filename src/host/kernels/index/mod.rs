@@ -1,8 +1,8 @@
 //! Kernels that choose elements: by index, by order, by value, by place.
 //!
-//! Called by the CPU kernels of those ops, which have checked shapes and types. What only the
-//! elements can tell, an index that is out of range, is an error value here: [`OutOfRange`].
-//! Nothing outside is read or written then; what the output holds is of no use.
+//! Called by the CPU kernels of those ops, which have checked shapes and types. Only the elements
+//! tell of an index that is out of range, so that is an error value here: [`OutOfRange`]. Nothing
+//! outside is read or written then, and the output is of no use.
 
 mod nonzero;
 mod order;
@@ -80,7 +80,8 @@ fn place(index: i64, size: usize, from_end: bool) -> Option<isize> {
 /// The places that indices name in a dimension, row by row; a negative one names none.
 pub(super) fn places(index: View<'_>, size: usize) -> Result<Vec<usize>, OutOfRange> {
     with_index!(index.dtype, I => {
-        let all = index.to_vec::<I>().unwrap_or_default().into_iter().map(super::load::Load::<i64>::load).enumerate();
+        let all = index.to_vec::<I>().unwrap_or_default();
+        let all = all.into_iter().map(super::load::Load::<i64>::load).enumerate();
         let at = |(position, index)| {
             let place = place(index, size, false).map(|place| place as usize);
             place.ok_or(OutOfRange { index, size, position })
@@ -100,7 +101,8 @@ pub(in super::super) fn numbers(of: &View<'_>, row: usize, count: usize, to: &mu
         let from = Shared::<I>::new(of.ptr.cast_mut());
         room::reserve(to, count);
         // SAFETY: the row has so many elements.
-        to.extend((0..count as isize).map(|i| Load::<i64>::load(unsafe { *from.at(first + i * step) })));
+        let number = |i: isize| Load::<i64>::load(unsafe { *from.at(first + i * step) });
+        to.extend((0..count as isize).map(number));
     });
 }
 

@@ -25,7 +25,9 @@ pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Option<Vec<u
             let count = vectorize!(|| match &nest.dims[..] {
                 [d] if d.step == [1] => {
                     // SAFETY: a run of the input.
-                    let run = unsafe { std::slice::from_raw_parts(from.at(range.start as isize), range.len()) };
+                    let run = unsafe {
+                        std::slice::from_raw_parts(from.at(range.start as isize), range.len())
+                    };
                     run.iter().filter(|&&x| x != zero).count()
                 }
                 _ => {
@@ -79,7 +81,9 @@ pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par:
                     let mut rest = turn;
                     for d in (0..rank).rev() {
                         // SAFETY: `row` is below this chunk's end, and so the output's own row.
-                        unsafe { to.at((row * rank + d) as isize).write((rest % input.shape[d]) as i64) };
+                        unsafe {
+                            to.at((row * rank + d) as isize).write((rest % input.shape[d]) as i64)
+                        };
                         rest /= input.shape[d];
                     }
                     row += 1;

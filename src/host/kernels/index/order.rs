@@ -117,7 +117,9 @@ fn order(
     macro_rules! by_type {
         ($($dtype:pat => $T:ident $Key:ty,)*) => {
             match input.dtype {
-                $($dtype if long => lines::<$T, (u64, usize)>(input, dim, k, descending, values, places, par),
+                $($dtype if long => {
+                    lines::<$T, (u64, usize)>(input, dim, k, descending, values, places, par)
+                }
                 $dtype => lines::<$T, $Key>(input, dim, k, descending, values, places, par),)*
             }
         };

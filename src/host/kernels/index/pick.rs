@@ -189,7 +189,9 @@ pub(crate) fn scatter(
     }
     macro_rules! by_type {
         ($($dtype:pat => $T:ident in $W:ident,)*) => {
-            match out.dtype { $($dtype => compute_all::<$T, $W>(mode, dim, &index, &src, out, par),)* }
+            match out.dtype {
+                $($dtype => compute_all::<$T, $W>(mode, dim, &index, &src, out, par),)*
+            }
         };
     }
     by_type! {
@@ -250,7 +252,8 @@ pub(crate) fn index_copy(
                 let (o, cut) = (unit / cuts, slice_of(n, cuts, unit % cuts));
                 for j in 0..chosen {
                     // SAFETY: an index of the view of indices.
-                    let Some(p) = place(unsafe { *at.at(indices.at(j)[0]) }.load(), size, true) else {
+                    let index = unsafe { *at.at(indices.at(j)[0]) };
+                    let Some(p) = place(index.load(), size, true) else {
                         failure.at(j);
                         continue;
                     };

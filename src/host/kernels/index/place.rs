@@ -1,4 +1,4 @@
-//! Copies that look at places alone: triangles and rolls. (A flip needs no kernel: its stride is
+//! Copies that depend on places alone: triangles and rolls. (A flip needs no kernel: its stride is
 //! negative.)
 
 use super::super::copy::{Window, copy_into};

@@ -14,17 +14,25 @@ macro_rules! running {
         use Load as L;
         let (x, d, o, p) = ($input, $dim, $out, $par);
         match x.dtype {
-            DType::F32 => fold::<f32, f64, f32>(x, d, o, p, $one as f64, |s, x| s $op x as f64, |s| s as f32),
+            DType::F32 => {
+                fold::<f32, f64, f32>(x, d, o, p, $one as f64, |s, x| s $op x as f64, |s| s as f32)
+            }
             DType::F64 => fold::<f64, f64, f64>(x, d, o, p, $one as f64, |s, x| s $op x, |s| s),
             DType::F16 => {
-                fold::<f16, f32, f16>(x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store)
+                fold::<f16, f32, f16>(
+                    x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store
+                )
             }
             DType::BF16 => {
-                fold::<bf16, f32, bf16>(x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store)
+                fold::<bf16, f32, bf16>(
+                    x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store
+                )
             }
             DType::I32 => fold::<i32, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s),
             DType::I64 => fold::<i64, i64, i64>(x, d, o, p, $one, i64::$int, |s| s),
-            DType::U8 | DType::Bool => fold::<u8, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s),
+            DType::U8 | DType::Bool => {
+                fold::<u8, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s)
+            }
         }
     }};
 }

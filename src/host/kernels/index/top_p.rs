@@ -1,7 +1,7 @@
 //! The largest weights of a row that together have a share of the whole.
 //!
 //! Weights are counted as whole numbers, in parts of the largest, so that sums do not depend on an
-//! order; what is just enough is found by halving what it may be, not by sorting.
+//! order. Bisection finds the threshold, not sorting.
 
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};

@@ -1,8 +1,8 @@
 //! Sums and products of halves at places that are data: each is made in float32 and rounded once.
 //!
-//! What comes to one place comes from anywhere in the index, so the places of a line are put in
-//! order first: then a run of equal ones is one sum. Where lines share their indices (the columns
-//! of an embedding), that is done once for all of them.
+//! The elements of one place may come from anywhere in the index, so the places of a line are put
+//! in order first: then a run of equal ones is one sum. Where lines share their indices (the
+//! columns of an embedding), that is done once for all of them.
 
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};

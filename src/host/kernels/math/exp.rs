@@ -1,4 +1,4 @@
-//! Exponentials of f32 and what is made of one: `exp exp2 expm1 tanh sigmoid softplus`.
+//! Exponentials of f32 and the functions made of one: `exp exp2 expm1 tanh sigmoid softplus`.
 //!
 //! Each is free of branches, so that a loop over it vectorises. The scheme is the usual one: `x = n
 //! ln 2 + r` with |r| <= ln 2 / 2, a polynomial for `e^r`, and `2^n` put together from bits

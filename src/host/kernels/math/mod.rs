@@ -1,4 +1,4 @@
-//! What the expressions of the op table mean on the CPU: the methods that they call, for each type.
+//! The meaning of the op table's expressions on the CPU: the methods that they call, for each type.
 //!
 //! The loops of `elementwise` wrap an element in a [`Lane`] and evaluate the table's expression on
 //! it. A lane carries the [`Simd`] level for which its loop is compiled, so that the elementary
@@ -140,7 +140,9 @@ macro_rules! int {
             fn neg(self) -> Self { Lane::new(self.0.wrapping_neg()) }
             #[inline(always)]
             #[allow(unused_comparisons)] // u8 is never below zero.
-            fn abs(self) -> Self { Lane::new(if self.0 < 0 { self.0.wrapping_neg() } else { self.0 }) }
+            fn abs(self) -> Self {
+                Lane::new(if self.0 < 0 { self.0.wrapping_neg() } else { self.0 })
+            }
             #[inline(always)]
             #[allow(unused_comparisons)]
             fn sign(self) -> Self { Lane::new($sign(self.0)) }
@@ -173,7 +175,9 @@ macro_rules! int {
                 Lane::new(power)
             }
             #[inline(always)]
-            fn fmod(self, b: Self) -> Self { Lane::new(if b.0 == 0 { 0 } else { self.0.wrapping_rem(b.0) }) }
+            fn fmod(self, b: Self) -> Self {
+                Lane::new(if b.0 == 0 { 0 } else { self.0.wrapping_rem(b.0) })
+            }
             #[inline(always)]
             #[allow(unused_comparisons)]
             fn remainder(self, b: Self) -> Self {
@@ -187,7 +191,9 @@ macro_rules! int {
                 Lane::new(if r != 0 && ((r < 0) != (b.0 < 0)) { q.wrapping_sub(1) } else { q })
             }
             #[inline(always)]
-            fn trunc_divide(self, b: Self) -> Self { Lane::new(if b.0 == 0 { 0 } else { self.0.wrapping_div(b.0) }) }
+            fn trunc_divide(self, b: Self) -> Self {
+                Lane::new(if b.0 == 0 { 0 } else { self.0.wrapping_div(b.0) })
+            }
         }
         bits!($t);
     )*};
@@ -318,7 +324,8 @@ macro_rules! float {
                 // rounded quotient of 1 and 0.1 would be 10.
                 let (r, q) = (self.0 % b.0, self.0 / b.0);
                 let whole = (self.0 - r) / b.0;
-                let whole = if r != 0.0 && ((r < 0.0) != (b.0 < 0.0)) { whole - 1.0 } else { whole };
+                let is_above = r != 0.0 && ((r < 0.0) != (b.0 < 0.0));
+                let whole = if is_above { whole - 1.0 } else { whole };
                 let below = whole.floor();
                 let near = if whole - below > 0.5 { below + 1.0 } else { below };
                 let near = if whole == 0.0 { (0.0 as $t).copysign(q) } else { near };

@@ -128,7 +128,8 @@ impl Worst {
     fn hold(&self, name: &str, level: Level, units: u32, bound: f64) {
         let ((u, at), (e, x)) = (self.units, self.exact);
         let said = format!(
-            "{name:10} {level:?}: {u} units at {at:e} ({:#x}), {e:.3} from the exact value at {x:e} ({:#x})",
+            "{name:10} {level:?}: {u} units at {at:e} ({:#x}), {e:.3} from the exact value at \
+             {x:e} ({:#x})",
             at.to_bits(),
             x.to_bits()
         );

@@ -17,7 +17,8 @@ macro_rules! int {
         impl Int for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
-            #[inline(always)] fn mul_add(self, b: $t, c: $t) -> $t { self.wrapping_mul(b).wrapping_add(c) }
+            #[inline(always)]
+            fn mul_add(self, b: $t, c: $t) -> $t { self.wrapping_mul(b).wrapping_add(c) }
         }
     )*};
 }

@@ -1,7 +1,7 @@
 //! Registers of f32, for the one kernel whose sums must stay in them.
 //!
-//! Loops over arrays leave it to the compiler what lives in a register; a product of matrices that
-//! spills its sums runs at a thirtieth of its speed (measured). Knows nothing of matrices.
+//! In loops over arrays the compiler decides which values live in registers; a product of matrices
+//! that spills its sums runs at a thirtieth of its speed (measured). Knows nothing of matrices.
 
 use super::super::load::Load;
 use super::super::simd::{Baseline, Simd};
@@ -87,7 +87,11 @@ impl Lanes for Plain {
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
-    ($($(#[$doc:meta])* $Name:ident $t:ident $width:literal $splat:ident $load:ident $store:ident $add:ident $fma:ident $read:ident $f16:ident $wide:ident $shift:ident $cast:ident $sum:ident;)*) => {$(
+    ($(
+        $(#[$doc:meta])* $Name:ident $t:ident $width:literal
+        $splat:ident $load:ident $store:ident $add:ident $fma:ident
+        $read:ident $f16:ident $wide:ident $shift:ident $cast:ident $sum:ident;
+    )*) => {$(
         $(#[$doc])*
         pub(super) struct $Name;
 
@@ -116,9 +120,13 @@ macro_rules! lanes {
             #[inline(always)]
             unsafe fn sum(x: $t) -> f32 { unsafe { $sum(x) } }
             #[inline(always)]
-            unsafe fn fetch(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) } }
+            unsafe fn fetch(line: *const f32) {
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) }
+            }
             #[inline(always)]
-            unsafe fn fetch_near(line: *const f32) { unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) } }
+            unsafe fn fetch_near(line: *const f32) {
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+            }
         }
     )*};
 }
@@ -138,8 +146,10 @@ unsafe fn sum_256(x: __m256) -> f32 {
 lanes! {
     /// A 256-bit register.
     Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps
-        _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32 _mm256_castsi256_ps sum_256;
+        _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32
+        _mm256_castsi256_ps sum_256;
     /// A 512-bit register.
     Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps
-        _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32 _mm512_castsi512_ps _mm512_reduce_add_ps;
+        _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32
+        _mm512_castsi512_ps _mm512_reduce_add_ps;
 }

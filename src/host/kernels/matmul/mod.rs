@@ -4,8 +4,8 @@
 //! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
 //! of the output, but for one row or column of f32 ([`row`]); halves are widened tile by tile and
 //! rounded once; integers wrap. A transposed right operand of up to 4 MiB a piece is turned before
-//! it is multiplied. A weight that stays is packed once ([`Packed`]); which one that is, and for
-//! how many rows, the op decides. What the op has checked: shapes and equal types.
+//! it is multiplied. A weight that stays is packed once ([`Packed`]); the op decides which weight
+//! that is, and for how many rows. The op has checked shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks
 //! whose length depends on k alone, so how the output is cut does not show in it. Where a weight

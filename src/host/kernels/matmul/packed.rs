@@ -8,11 +8,11 @@
 //! 230 with, `gemm` 650; with 64 to 256 rows it is a tenth ahead of `gemm`, and with thousands
 //! level (on a Zen 5 ahead with these too: [1000, 1000] by [1000, 1000] 3.69 and 3.86 ms, with 4096
 //! 259 and 274). Sums are blocked over k as elsewhere, so that a product does not change when its
-//! weight is packed: what the library would compute in an order of its own is not packed, or
-//! [`matmul`](super::matmul()) asks it for this order. (One row of f32 is [`row`](super::row)'s,
-//! which reads the weight as it lies.) Weights of halves stay halves, which are widened on their
-//! way into a register: half the memory and half the reading, the same sums; results are rounded
-//! once.
+//! weight is packed: a product that the library would compute in an order of its own is not packed,
+//! or [`matmul`](super::matmul()) asks the library for this order. (One row of f32 is
+//! [`row`](super::row)'s, which reads the weight as it lies.) Weights of halves stay halves, which
+//! are widened on their way into a register: half the memory and half the reading, the same sums;
+//! results are rounded once.
 
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};

@@ -3,9 +3,9 @@
 //! Called for weights that are packed once ([`packed`](super::packed)) and for tiles
 //! ([`Tile`](super::Tile)). Panels are two or three [`Line`]s of columns (one, where the matrix has
 //! no more), as even as can be, each contiguous along k; rows are read as they lie. It goes block
-//! by block of k, so that errors grow with k / DEPTH and what is read again stays in the
-//! second-level cache: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while the
-//! rows do. Whatever is multiplied next is fetched meanwhile. Knows no threads.
+//! by block of k, so that errors grow with k / DEPTH and that data stays in the second-level cache
+//! until it is read again: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while
+//! the rows do. The next operands are fetched meanwhile. Knows no threads.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;

@@ -1,5 +1,4 @@
-//! One row of f32 by a matrix, and a matrix by one column: what takes the time is to read the
-//! matrix.
+//! One row of f32 by a matrix, and a matrix by one column: reading the matrix takes the time.
 //!
 //! A core has more on its way from memory when it reads at several places at once, so [`BANDS`]
 //! rows of the matrix, as it lies, are read side by side. On two cores of a Zen 5, `gemm` before:

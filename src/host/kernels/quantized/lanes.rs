@@ -157,7 +157,9 @@ impl Lanes for Avx2 {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
             let ones = _mm256_set1_epi16(1);
             // A pair of products is at most 2 * 127 * 127, which 16 bits hold.
-            both!(|sum, w| _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones)))
+            both!(|sum, w| {
+                _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones))
+            })
         }
         fn signed(w: Self::Int) -> Self::Int { w }
         fn dot_signed(sum: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {

@@ -1,7 +1,7 @@
 //! Sixteen rows of a weight by some rows of activations, once for each format.
 //!
-//! Each result is the sum, block of 32 after block of 32 along the row, of what the block gives:
-//! the product of the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its
+//! Each result is a sum, block of 32 after block of 32 along the row. A block gives the product of
+//! the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its
 //! bits depend on its own row alone, whatever stands beside it and however many there are.
 
 use super::lanes::Lanes;

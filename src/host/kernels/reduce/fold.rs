@@ -1,4 +1,4 @@
-//! What a reduction computes, and the one order in which it does so.
+//! The arithmetic of a reduction, and the one order of it.
 //!
 //! The elements of one result, numbered row by row over the reduced dimensions, fall into blocks of
 //! [`BLOCK`] by position. Within a block, lane `l` of [`LANES`] takes elements `l`, `l + LANES`,
@@ -191,13 +191,15 @@ macro_rules! folds {
             #[inline(always)] fn start() -> W { $start }
             #[inline(always)] fn lift(x: T) -> W { x.load() }
             #[inline(always)] fn join(a: W, b: W) -> W { ($join)(a, b) }
-            #[inline(always)] fn end(acc: W, mean: Option<usize>) -> O { O::store(($end)(acc, mean)) }
+            #[inline(always)]
+            fn end(acc: W, mean: Option<usize>) -> O { O::store(($end)(acc, mean)) }
         }
     )*};
 }
 folds! {
     /// Sum, or mean.
-    Sum false: W::ZERO, W::add, |acc: W, mean: Option<usize>| mean.map_or(acc, |count| acc.over(count));
+    Sum false: W::ZERO, W::add,
+        |acc: W, mean: Option<usize>| mean.map_or(acc, |count| acc.over(count));
     /// Product.
     Prod false: W::ONE, W::mul, |acc, _| acc;
     /// Largest, or NaN.

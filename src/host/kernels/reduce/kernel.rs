@@ -1,7 +1,7 @@
 //! The loops of a reduction, once for each fold, behind plain function pointers.
 //!
-//! The walks in [`rows`](super::rows) and [`columns`](super::columns) are compiled once; what is
-//! compiled for every fold, element type and vector width is only here. Between the two an
+//! The walks in [`rows`](super::rows) and [`columns`](super::columns) are compiled once. Only the
+//! code here is compiled for every fold, element type and vector width. Between the two an
 //! accumulator is a word.
 
 use super::super::isa::{Levelled, at_level};

@@ -1,9 +1,8 @@
 //! Reductions over any set of dimensions, from memory or straight from a fused elementwise program.
 //!
-//! Called by `host/step`, one call a step. [`fold`] says what is computed and in which order;
-//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. What the engine
-//! has checked before: types, shapes, and that `max`, `min`, `argmax`, `argmin` have something to
-//! look at.
+//! Called by `host/step`, one call a step. [`fold`] has the values and their order;
+//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. The engine
+//! has checked types, shapes, and that `max`, `min`, `argmax`, `argmin` have at least one element.
 
 mod arg;
 mod columns;

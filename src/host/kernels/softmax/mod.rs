@@ -1,7 +1,8 @@
 //! Normalisations of rows: softmax and its relatives here, layer and RMS norm in [`norm`].
 //!
 //! Called by the CPU kernels of those ops. A row is read from memory once and worked on while it is
-//! in cache; halves are computed in f32. What the ops have checked: float types, equal shapes.
+//! in cache; halves are computed in f32. The ops have checked that types are floats and shapes
+//! equal.
 
 mod columns;
 mod norm;

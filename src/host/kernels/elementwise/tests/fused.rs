@@ -148,7 +148,8 @@ fn fused_cut_and_single_instructions_give_the_same_bits() {
                 let same = whole[k].same(&expected[k]) && cut[k].same(&expected[k]);
                 assert!(
                     same,
-                    "seed {seed}, {level:?}, output {k}, shape {shape:?}, cuts {cuts:?}: {program:?}"
+                    "seed {seed}, {level:?}, output {k}, shape {shape:?}, cuts {cuts:?}: \
+                     {program:?}"
                 );
             }
             // Into memory that begins in the middle.

@@ -1,5 +1,5 @@
-//! Where operands and results lie: strides, slots, overwriting, streaming, parts; and what a
-//! program is thought to take.
+//! The places of operands and results: strides, slots, overwriting, streaming, parts; and the
+//! estimated cost of a program.
 
 use super::*;
 
@@ -24,7 +24,8 @@ fn views_are_read_at_their_strides() {
                 }
                 input.buffer.get::<T>()[at as usize]
             }).collect();
-            assert!(got.same(&Buffer::of(&expected)), "seed {seed}, {shape:?}, {:?}", input.strides);
+            let strides = &input.strides;
+            assert!(got.same(&Buffer::of(&expected)), "seed {seed}, {shape:?}, {strides:?}");
         });
     }
 }

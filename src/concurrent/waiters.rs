@@ -4,7 +4,7 @@
 //! The value's completion holds the list under a lock and takes it once, at the end; a later leave
 //! finds nothing. A waker that leaves the list is returned, and dropped outside of locks.
 
-use crate::alive::{Alive, WAKERS};
+use crate::concurrent::live_counts::{LiveCount, WAKERS};
 use std::task::Waker;
 
 pub(crate) struct Waiters {
@@ -14,7 +14,7 @@ pub(crate) struct Waiters {
 }
 
 enum Place {
-    Taken(Waker, Alive<WAKERS>),
+    Taken(Waker, LiveCount<WAKERS>),
     /// The next free one.
     Vacant(u32),
 }
@@ -29,20 +29,20 @@ impl Default for Waiters {
 }
 
 impl Waiters {
-    /// Puts a waker in, at its owner's place if it has one; the one that was there before.
+    /// Puts a waker in, at its owner's place if there is one. Returns the waker that was there.
     pub fn put(&mut self, id: &mut Option<u32>, waker: Waker) -> Option<Waker> {
         if let Some(Place::Taken(old, _)) = id.and_then(|id| self.places.get_mut(id as usize)) {
             return Some(std::mem::replace(old, waker));
         }
         let at = match self.places.get_mut(self.vacant as usize) {
             None => {
-                self.places.push(Place::Taken(waker, Alive::new()));
+                self.places.push(Place::Taken(waker, LiveCount::new()));
                 self.places.len() as u32 - 1
             }
             Some(place) => {
                 let at = self.vacant;
                 if let Place::Vacant(next) =
-                    std::mem::replace(place, Place::Taken(waker, Alive::new()))
+                    std::mem::replace(place, Place::Taken(waker, LiveCount::new()))
                 {
                     self.vacant = next;
                 }
@@ -64,12 +64,13 @@ impl Waiters {
         }
     }
 
-    /// Whether this waker is there.
+    /// True where this waker is there.
     pub fn has(&self, id: u32, waker: &Waker) -> bool {
-        matches!(self.places.get(id as usize), Some(Place::Taken(known, _)) if known.will_wake(waker))
+        let place = self.places.get(id as usize);
+        matches!(place, Some(Place::Taken(known, _)) if known.will_wake(waker))
     }
 
-    /// How many places there are, given back ones among them.
+    /// The number of places, free ones included.
     #[cfg(all(test, not(futensor_loom)))]
     pub fn places(&self) -> usize {
         self.places.len()

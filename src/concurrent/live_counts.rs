@@ -12,31 +12,31 @@ pub(crate) const NODES: usize = 0;
 pub(crate) const WAKERS: usize = 1;
 
 #[cfg(all(debug_assertions, not(futensor_shuttle)))]
-static ALIVE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+static LIVE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// A part of one thing that is counted.
-pub(crate) struct Alive<const WHAT: usize>;
+/// A field of each counted object.
+pub(crate) struct LiveCount<const WHAT: usize>;
 
-impl<const WHAT: usize> Alive<WHAT> {
+impl<const WHAT: usize> LiveCount<WHAT> {
     #[inline(always)]
-    pub fn new() -> Alive<WHAT> {
+    pub fn new() -> LiveCount<WHAT> {
         #[cfg(all(debug_assertions, not(futensor_shuttle)))]
-        ALIVE[WHAT].fetch_add(1, Relaxed);
-        Alive
+        LIVE[WHAT].fetch_add(1, Relaxed);
+        LiveCount
     }
 }
 
 #[cfg(all(debug_assertions, not(futensor_shuttle)))]
-impl<const WHAT: usize> Drop for Alive<WHAT> {
+impl<const WHAT: usize> Drop for LiveCount<WHAT> {
     fn drop(&mut self) {
-        ALIVE[WHAT].fetch_sub(1, Relaxed);
+        LIVE[WHAT].fetch_sub(1, Relaxed);
     }
 }
 
-/// How many there are; 0 where nothing is counted.
+/// The number of live objects; 0 where nothing is counted.
 pub(crate) fn count(what: usize) -> usize {
     #[cfg(all(debug_assertions, not(futensor_shuttle)))]
-    return ALIVE[what].load(Relaxed);
+    return LIVE[what].load(Relaxed);
     #[cfg(not(all(debug_assertions, not(futensor_shuttle))))]
     return what - what;
 }

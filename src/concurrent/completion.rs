@@ -6,9 +6,9 @@
 
 #![allow(unsafe_code)]
 
+use crate::concurrent::waiters::Waiters;
 use crate::guard::wake_all;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, in_total_order, lock};
-use crate::waiters::Waiters;
 use std::task::Waker;
 
 /// How far a value has come.
@@ -30,22 +30,23 @@ pub(crate) enum Phase {
 }
 
 const PHASE: u32 = 7;
-/// It is in the intake, or about to be: who sets it puts it there, and who takes it out clears it.
+/// The node is in the intake, or about to be: the thread that sets the flag pushes the node, and
+/// the thread that takes the node out clears the flag.
 pub(crate) const QUEUED: u32 = 8;
-/// It runs whatever happens to its handles. Never cleared.
+/// Detached: the node runs even without a handle. Never cleared.
 pub(crate) const DETACHED: u32 = 16;
-/// Somebody has waited for it: it is not to be delayed. Never cleared.
+/// A task has waited for the node: the node is not to be delayed. Never cleared.
 pub(crate) const AWAITED: u32 = 32;
-/// The engine has it in its task table: a poll may no longer claim it. Set and cleared by the
+/// The node has an entry in the task table: a poll may no longer claim it. Set and cleared by the
 /// engine, under its lock.
 pub(crate) const ENTERED: u32 = 64;
-/// Somebody has been on the list of waiters: the end looks there. Never cleared.
+/// A waker has been on the list of waiters: the end looks there. Never cleared.
 const WAITERS: u32 = 128;
-/// It stands for a value while a region's closure is traced: it is claimed from the start and never
-/// computed. Set before anybody else has it.
+/// The node stands for a value while a region's closure is traced: it is claimed from the start and
+/// never computed. Set before anybody else has the node.
 pub(crate) const TRACED: u32 = 256;
-/// The engine looks at it just now, by the link that lay in the intake. Only who took it from there
-/// sets it and clears it, before the link goes.
+/// The engine visits the node just now, by the link that lay in the intake. Only the worker that
+/// took the link sets the flag, and clears it before the link goes.
 pub(crate) const VISITED: u32 = 512;
 
 fn phase_of(state: u32) -> Phase {
@@ -167,7 +168,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// Moves a pending value to `to` where none of `unless` is set; true for the one who did it.
+    /// Moves a pending value to `to` if none of `unless` is set; true for the one caller that did.
     pub fn claim(&self, to: Phase, unless: u32) -> bool {
         let mut now = self.state.load(Ordering::Relaxed);
         loop {
@@ -182,7 +183,7 @@ impl<T> Completion<T> {
         }
     }
 
-    /// Takes the right to write from a claim; false where somebody else took it.
+    /// Takes the right to write from a claim; false where another thread took it.
     pub fn begin_writing(&self) -> bool {
         let mut now = self.state.load(Ordering::Relaxed);
         while phase_of(now) == Phase::Claimed {
@@ -201,8 +202,8 @@ impl<T> Completion<T> {
     /// The caller holds the right to write (phase Writing), and has it no more.
     pub unsafe fn unclaim(&self) -> State {
         debug_assert!(self.is_writing());
-        // SeqCst: whoever drops the last handle sees this, or whoever looks at the node after this
-        // sees the drop.
+        // SeqCst: either the thread that drops the last handle sees this, or the next visit sees
+        // the drop.
         State(self.state.fetch_xor(Phase::Writing as u32 ^ Phase::Pending as u32, Ordering::SeqCst))
     }
 
@@ -234,7 +235,7 @@ impl<T> Completion<T> {
         self.cell.with_mut(|cell| unsafe { fill((*cell).insert(value)) })
     }
 
-    /// What was [filled in](Self::fill_in) is the value: wakes everybody.
+    /// Publishes the value that was [filled in](Self::fill_in): wakes all waiters.
     ///
     /// # Safety
     /// As [`unclaim`](Self::unclaim), and something was filled in.
@@ -418,8 +419,8 @@ pub(crate) mod loom_tests {
             let thread = loom::thread::spawn(move || unsafe { writer.write(7, false) });
             let waker = std::sync::Arc::new(NotifyWaker(Notify::new(), AtomicBool::new(false)));
             if !value.register(&mut None, &Waker::from(waker.clone())) {
-                // Whoever was not told sleeps until it is woken: one that never is is a deadlock,
-                // which loom sees.
+                // A registered waiter sleeps until it is woken: a lost wake is a deadlock, and loom
+                // sees it.
                 while !waker.1.load(Ordering::SeqCst) {
                     waker.0.wait();
                 }
@@ -446,8 +447,8 @@ pub(crate) mod loom_tests {
             let value = Arc::new(Completion::<u32>::pending(0));
             let other = value.clone();
             let thread = loom::thread::spawn(move || try_and_give_back(&other));
-            // Whoever has the claim has the cell: loom sees two accesses of which none comes before
-            // the other.
+            // The owner of the claim has the cell: loom sees two accesses of which none comes
+            // before the other.
             try_and_give_back(&value);
             thread.join().unwrap();
         });

@@ -6,7 +6,7 @@
 
 use crate::sync::plain::{AtomicUsize, Mutex};
 use crate::sync::threads::thread_local;
-use crate::sync::{Apart, AtomicU64, Ordering, lock_plain, statics};
+use crate::sync::{AtomicU64, CachePadded, Ordering, lock_plain, statics};
 use std::cell::Cell;
 
 /// Rows; the last is shared.
@@ -21,15 +21,17 @@ const ROWS: usize = if cfg!(futensor_loom) {
 const SHARED: usize = ROWS - 1;
 
 /// `N` counters, which wrap around.
-pub(crate) struct Tally<const N: usize>(Box<[Apart<[AtomicU64; N]>]>);
+pub(crate) struct ShardedCounters<const N: usize>(Box<[CachePadded<[AtomicU64; N]>]>);
 
-impl<const N: usize> Default for Tally<N> {
-    fn default() -> Tally<N> {
-        Tally((0..ROWS).map(|_| Apart(std::array::from_fn(|_| AtomicU64::new(0)))).collect())
+impl<const N: usize> Default for ShardedCounters<N> {
+    fn default() -> ShardedCounters<N> {
+        ShardedCounters(
+            (0..ROWS).map(|_| CachePadded(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
+        )
     }
 }
 
-impl<const N: usize> Tally<N> {
+impl<const N: usize> ShardedCounters<N> {
     #[inline]
     pub fn add(&self, what: usize, n: u64) {
         self.add_in(my_row(), what, n);
@@ -41,11 +43,11 @@ impl<const N: usize> Tally<N> {
         self.0[my_row()][what].fetch_add(n, Ordering::SeqCst);
     }
 
-    /// Only for who has this row, unless it is the shared one.
+    /// Only for the owner of this row, unless it is the shared one.
     #[inline]
     fn add_in(&self, row: usize, what: usize, n: u64) {
         let count = &self.0[row][what];
-        // Release: who sees it counted sees what was done before.
+        // Release: a reader that sees the count sees everything before it.
         if row == SHARED {
             count.fetch_add(n, Ordering::Release);
         } else {
@@ -53,19 +55,19 @@ impl<const N: usize> Tally<N> {
         }
     }
 
-    /// What all threads have counted. Who has seen what one of them did after it had counted sees
+    /// The sum over all threads. A reader that has seen any act of a thread after its count sees
     /// that count.
     pub fn sum(&self, what: usize) -> u64 {
-        // Relaxed: who has seen a count of a row that was new has seen that there is that row.
+        // Relaxed: a reader that has seen a count of a new row has seen that the row is there.
         let rows = (0..HANDED_OUT.load(Ordering::Relaxed)).chain([SHARED]);
         rows.fold(0, |sum: u64, row| sum.wrapping_add(self.0[row][what].load(Ordering::SeqCst)))
     }
 }
 
 statics! {
-    /// So many rows, from the first, have had an owner.
+    /// The number of rows, from the first, that have had an owner.
     static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
-    /// Those of them that have none any more.
+    /// Rows that have no owner any more.
     static LEFT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 }
 
@@ -74,8 +76,7 @@ thread_local! {
     static OWNER: Owner = const { Owner };
 }
 
-/// Gives the thread's row back as the thread ends. What it counts after that goes to the shared
-/// one.
+/// Gives the thread's row back as the thread ends. Later counts of the thread go to the shared row.
 struct Owner;
 
 impl Drop for Owner {
@@ -104,7 +105,7 @@ fn take_row() -> usize {
         }
         None => SHARED,
     };
-    // Where the thread is ending already nobody would give it back.
+    // If the thread is ending already, nobody would give the row back.
     let row = if OWNER.try_with(|_| ()).is_ok() {
         row
     } else {
@@ -124,44 +125,44 @@ mod tests {
 
     #[test]
     fn what_more_threads_than_rows_count_in_turn_and_at_once_is_all_there() {
-        let tally = Tally::<2>::default();
+        let counters = ShardedCounters::<2>::default();
         for _ in 0..3 {
             thread::scope(|scope| {
                 for _ in 0..2 * ROWS {
-                    scope.spawn(|| (0..1000).for_each(|k| tally.add((k % 4 == 0) as usize, 1)));
+                    scope.spawn(|| (0..1000).for_each(|k| counters.add((k % 4 == 0) as usize, 1)));
                 }
             });
         }
         assert_eq!(
-            (tally.sum(0), tally.sum(1)),
+            (counters.sum(0), counters.sum(1)),
             (3 * 2 * ROWS as u64 * 750, 3 * 2 * ROWS as u64 * 250)
         );
     }
 
     #[test]
     fn what_a_thread_counts_as_it_ends_is_there() {
-        struct CountsAsItGoes(&'static Tally<1>);
+        struct CountsAsItGoes(&'static ShardedCounters<1>);
         impl Drop for CountsAsItGoes {
             fn drop(&mut self) {
                 self.0.add(0, 1);
             }
         }
         thread_local!(static LAST: Cell<Option<CountsAsItGoes>> = const { Cell::new(None) });
-        let tally: &'static Tally<1> = Box::leak(Box::default());
+        let counters: &'static ShardedCounters<1> = Box::leak(Box::default());
         let threads: Vec<_> = (0..100)
             .map(|k| {
                 thread::spawn(move || {
                     // Before its row is there, or after: so its end comes after the row's, or
                     // before.
                     if k % 2 == 0 {
-                        tally.add(0, 1);
+                        counters.add(0, 1);
                     }
-                    LAST.set(Some(CountsAsItGoes(tally)));
-                    tally.add(0, 1);
+                    LAST.set(Some(CountsAsItGoes(counters)));
+                    counters.add(0, 1);
                 })
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        assert_eq!(tally.sum(0), 250);
+        assert_eq!(counters.sum(0), 250);
     }
 }

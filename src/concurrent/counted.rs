@@ -8,12 +8,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::blocks;
+use super::free_lists;
 use crate::sync::{AtomicU64, Ordering, fence, in_total_order};
 use std::alloc::Layout;
 use std::{fmt, marker::PhantomData, ops::Deref, ptr::NonNull};
 
-/// What happens to a value when its last handle goes.
+/// A value that hears of the end of its last handle.
 pub(crate) trait Observed: Sized {
     /// Called by the thread that dropped the last handle, with a link in its place.
     fn unobserved(this: Link<Self>);
@@ -23,8 +23,9 @@ pub(crate) trait Observed: Sized {
 const LINK: u64 = 1 << 32;
 const HANDLES: u64 = LINK - 1;
 
-/// The counts come first. Whoever makes ops of a value counts it up and its readers look at the
-/// value, on another core: a value that is worth it keeps what they look at out of the first line.
+/// The counts come first. A caller that makes ops of a value counts it up, and readers look at the
+/// value on another core: a value that is worth it keeps the fields that they read out of the first
+/// line.
 #[repr(C)]
 pub(crate) struct Inner<T> {
     counts: AtomicU64,
@@ -33,8 +34,8 @@ pub(crate) struct Inner<T> {
 
 impl<T> Inner<T> {
     /// Loom follows what a `Box` allocates; blocks would outlive a schedule of shuttle's.
-    const IN_BLOCK: bool =
-        cfg!(not(any(futensor_loom, futensor_shuttle))) && blocks::fits(Layout::new::<Inner<T>>());
+    const IN_BLOCK: bool = cfg!(not(any(futensor_loom, futensor_shuttle)))
+        && free_lists::fits(Layout::new::<Inner<T>>());
 
     /// The value is made once there is room for it, so that it is written where it stays: made
     /// before, it was written on the stack word by word and copied from there by lines, which waits
@@ -45,7 +46,7 @@ impl<T> Inner<T> {
             let inner = Inner { counts: AtomicU64::new(counts), value: value() };
             return NonNull::from(Box::leak(Box::new(inner)));
         }
-        let block = blocks::take().cast::<Inner<T>>();
+        let block = free_lists::take().cast::<Inner<T>>();
         // SAFETY: a block has room for it, and is ours.
         unsafe { block.write(Inner { counts: AtomicU64::new(counts), value: value() }) };
         block
@@ -59,7 +60,7 @@ impl<T> Inner<T> {
         unsafe {
             if Self::IN_BLOCK {
                 this.drop_in_place();
-                blocks::give(this.cast());
+                free_lists::give(this.cast());
             } else {
                 drop(Box::from_raw(this.as_ptr()));
             }
@@ -112,7 +113,7 @@ pub(crate) struct Counts {
 }
 
 fn counts_of<T>(inner: &Inner<T>) -> Counts {
-    // Acquire: who sees a count fall sees what the dropper did before.
+    // Acquire: a thread that sees a count fall sees everything that the dropper did before.
     counts_from(inner.counts.load(Ordering::Acquire))
 }
 
@@ -246,7 +247,7 @@ impl<T> Link<T> {
         self.0.as_ptr() as usize
     }
 
-    /// Gives the count to whoever calls [`Link::from_raw`] with this pointer.
+    /// Gives the count to the caller of [`Link::from_raw`] with this pointer.
     pub fn into_raw(self) -> *mut Inner<T> {
         let ptr = self.0.as_ptr();
         std::mem::forget(self);
@@ -541,8 +542,8 @@ mod loom_tests_of_counts {
     // SAFETY: the element is read by owners, and written by the only one.
     unsafe impl Sync for Buffer {}
 
-    /// What an `Arc` does as its other owner goes, beside one that would write over what that owner
-    /// has read.
+    /// An `Arc` whose other owner goes, beside an owner that would write over the value that the
+    /// other has read.
     #[test]
     fn the_only_owner_left_writes_after_the_others_have_read() {
         loom::model(|| {

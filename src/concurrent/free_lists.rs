@@ -5,8 +5,8 @@
 //! the memory of ten thousand nodes dropped together goes back to the system and is touched anew,
 //! page by page, by the next ten thousand. So freed blocks stay with the freeing thread, up to two
 //! batches. Further batches go to a shelf that all threads share, up to a limit, and the rest goes
-//! back to the allocator. Called by [`counted`](crate::counted) alone. Knows nothing of a block's
-//! content.
+//! back to the allocator. Called by [`counted`](crate::concurrent::counted) alone. Knows nothing of
+//! a block's content.
 
 #![allow(unsafe_code)]
 
@@ -40,7 +40,7 @@ struct Free {
 /// A chain of exactly `BATCH` free blocks.
 struct Chain(*mut Free);
 
-// SAFETY: free blocks belong to whoever holds the chain.
+// SAFETY: free blocks belong to the holder of the chain.
 unsafe impl Send for Chain {}
 
 statics! { static SHELVED: Mutex<Vec<Chain>> = Mutex::new(Vec::new()); }
@@ -49,7 +49,7 @@ fn shelf() -> MutexGuard<'static, Vec<Chain>> {
     lock_plain(&SHELVED)
 }
 
-/// What a thread keeps: a chain that it takes from and gives to, and perhaps a whole batch.
+/// A thread's own blocks: a chain that it takes from and gives to, and perhaps a whole batch.
 struct Own {
     chain: Cell<*mut Free>,
     count: Cell<usize>,
@@ -57,7 +57,9 @@ struct Own {
 }
 
 thread_local! {
-    static OWN: Own = const { Own { chain: Cell::new(null_mut()), count: Cell::new(0), batch: Cell::new(null_mut()) } };
+    static OWN: Own = const {
+        Own { chain: Cell::new(null_mut()), count: Cell::new(0), batch: Cell::new(null_mut()) }
+    };
 }
 
 /// True where a value of this layout may lie in a block.
@@ -96,7 +98,11 @@ fn ask_for(block: *const u8) {
         // SAFETY: a hint, of which a processor that does not know it makes nothing, whatever the
         // address is.
         unsafe {
-            std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+            std::arch::asm!(
+                "prefetchw [{}]",
+                in(reg) line,
+                options(nostack, preserves_flags, readonly)
+            )
         };
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
@@ -104,7 +110,11 @@ fn ask_for(block: *const u8) {
         let line = block.wrapping_add(line * ALIGN);
         // SAFETY: a hint, whatever the address is.
         unsafe {
-            std::arch::asm!("prfm pstl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+            std::arch::asm!(
+                "prfm pstl1keep, [{}]",
+                in(reg) line,
+                options(nostack, preserves_flags, readonly)
+            )
         };
     }
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]

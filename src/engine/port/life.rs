@@ -1,0 +1,77 @@
+//! The life of a device: whether it has ended, and for which reason.
+
+use super::fork::Switches;
+use crate::error::{Error, ErrorKind};
+use crate::sync::plain::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::{Mutex, lock};
+use std::any::Any;
+use std::panic::Location;
+use std::sync::Weak;
+
+/// Whether a device is there.
+///
+/// The law: a device ends once and for good. The reason is there before the end is seen, and the
+/// first reason stays. The fields are written a few times in a life, and one of them is read at
+/// each op.
+pub(crate) struct Life {
+    pub(super) switches: Switches,
+    reason: Mutex<Option<(ErrorKind, String)>>,
+    /// The common token of the `Device` handles, while there is a handle.
+    pub token: Mutex<Weak<dyn Any + Send + Sync>>,
+}
+
+impl Life {
+    pub(super) fn new() -> Life {
+        let none: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
+        Life { switches: Switches::default(), reason: Mutex::new(None), token: Mutex::new(none) }
+    }
+
+    /// From now on everything fails with this kind and message.
+    pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
+        lock(&self.reason).get_or_insert((kind, message.into()));
+        self.switches.ended.store(true, Relaxed);
+    }
+
+    /// True once every new op fails.
+    #[inline]
+    pub fn is_ended(&self) -> bool {
+        self.switches.ended.load(Relaxed)
+    }
+
+    /// True of a device that was shut down in order: nothing of it is lost.
+    pub fn is_shut_down(&self) -> bool {
+        matches!(&*lock(&self.reason), Some((ErrorKind::Shutdown, _)))
+    }
+
+    /// True in a process that was forked after the device was opened: its threads are not here.
+    pub fn is_forked(&self) -> bool {
+        self.switches.forked.load(Relaxed)
+    }
+
+    /// The error of an await in such a process.
+    #[cold]
+    pub fn forked_error(&self, op: &str, at: &'static Location<'static>) -> Error {
+        let text = "the device is the parent process's, and its threads are not in this one: \
+                    open a device after the fork";
+        Error::new(ErrorKind::DeviceLost, op, text, at)
+    }
+
+    /// The error with which `op` fails because the device has ended.
+    pub fn end_error(&self, op: &str, at: &'static Location<'static>) -> Option<Error> {
+        if self.is_forked() {
+            return Some(self.forked_error(op, at));
+        }
+        let (kind, message) = lock(&self.reason).clone()?;
+        Some(Error::new(kind, op, message, at))
+    }
+
+    /// Notes, as threads start, whether the last `Device` handle is gone: values may ask for work
+    /// after that. Otherwise [`Runner::abandon`](super::Runner::abandon) sets the flag.
+    pub fn note_abandoned(&self, abandoned: &AtomicBool) {
+        // First the flag: a handle that goes just now sets it again.
+        abandoned.store(false, SeqCst);
+        if lock(&self.token).strong_count() == 0 {
+            abandoned.store(true, SeqCst);
+        }
+    }
+}

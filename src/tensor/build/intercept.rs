@@ -1,0 +1,97 @@
+//! Where a thread's new nodes and draws go: to their device, or to an interceptor.
+//!
+//! A region intercepts the ops that its closure calls while it is traced (`region/trace`). An
+//! ordinary op pays one read of a thread-local pointer for that. Knows nothing of regions.
+
+use crate::engine::port::{Port, Queued};
+use crate::graph::node::{Node, NodeHandle};
+use crate::sync::threads::thread_local;
+use crate::sync::{Mutex, lock};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// The sequence that a draw takes its positions from.
+#[derive(Clone)]
+pub(crate) enum Sequence {
+    Device(&'static Port),
+    /// A generator's: seed and offset.
+    Own(Arc<Mutex<(u64, u64)>>),
+}
+
+impl Sequence {
+    pub fn state(&self) -> &Mutex<(u64, u64)> {
+        match self {
+            Sequence::Device(port) => &port.generator,
+            Sequence::Own(state) => state,
+        }
+    }
+
+    /// Reserves so many positions: seed and offset.
+    pub fn reserve(&self, positions: u64) -> (u64, u64) {
+        let mut state = lock(self.state());
+        let offset = state.1;
+        state.1 = offset.wrapping_add(positions);
+        (state.0, offset)
+    }
+
+    /// Reserves so many positions for a draw that this thread makes now.
+    pub fn draw(&self, positions: u64) -> (u64, u64) {
+        let drawn = self.reserve(positions);
+        if let Some(interceptor) = INTERCEPTOR.get() {
+            (interceptor.draw)(self, positions, drawn);
+        }
+        drawn
+    }
+}
+
+/// Takes the new nodes and the draws of a thread.
+pub(crate) struct Interceptor {
+    /// Takes a node, or queues it on its device.
+    pub node: fn(&'static Port, Node) -> NodeHandle,
+    /// Hears of a draw: its positions, and the seed and offset that it was given.
+    pub draw: fn(&Sequence, u64, (u64, u64)),
+}
+
+thread_local! {
+    static INTERCEPTOR: Cell<Option<&'static Interceptor>> = const { Cell::new(None) };
+}
+
+/// While it lives, an interceptor takes this thread's nodes and draws.
+#[must_use]
+pub(crate) struct Interception(());
+
+/// Has an interceptor take this thread's nodes and draws. There is one at a time.
+pub(crate) fn intercept(interceptor: &'static Interceptor) -> Interception {
+    INTERCEPTOR.set(Some(interceptor));
+    Interception(())
+}
+
+impl Drop for Interception {
+    fn drop(&mut self) {
+        INTERCEPTOR.set(None);
+    }
+}
+
+/// True while an interceptor takes this thread's nodes.
+#[inline]
+pub(crate) fn is_intercepted() -> bool {
+    INTERCEPTOR.get().is_some()
+}
+
+/// Queues a new node, or has it intercepted.
+#[inline]
+pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
+    match INTERCEPTOR.get() {
+        None => port.enqueue(node),
+        Some(interceptor) => (interceptor.node)(port, node),
+    }
+}
+
+/// [`enqueue`], except that the caller pushes the link, if there is one.
+#[inline]
+pub(crate) fn enter(port: &'static Port, node: Node) -> (NodeHandle, Option<Queued>) {
+    match INTERCEPTOR.get() {
+        None => port.enter(node),
+        Some(interceptor) => ((interceptor.node)(port, node), None),
+    }
+}
