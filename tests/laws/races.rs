@@ -79,7 +79,7 @@ fn a_chain_that_is_dropped_while_the_engine_looks_at_it_is_skipped_whole(kind: K
 }
 
 fn a_wide_graph_that_is_dropped_while_the_engine_looks_at_it_is_skipped_whole(kind: Kind) {
-    requests(kind, 30, |device, x, rng| {
+    requests(kind, 120, |device, x, rng| {
         let other = device.ones([2]);
         let mut row = vec![x];
         for _ in 0..300 {
