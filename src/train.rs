@@ -28,8 +28,10 @@ use std::panic::Location;
 /// let mut sgd = Sgd::new(net.parameters(), 0.1);
 /// let (x, y) = (host.ones([4, 3]), host.zeros([4, 1]));
 /// let batch = trainer.prepare_batch(&[&x, &y]);                   // two parts of two rows
-/// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).mse_loss(&part[1], ()));
-/// assert!(loss.item::<f32>().await? >= 0.0);                      // of the whole batch, before the step
+/// let loss = trainer.step(&net, &mut sgd, &batch, |part| {
+///     net.forward(&part[0]).mse_loss(&part[1], ())
+/// });
+/// assert!(loss.item::<f32>().await? >= 0.0); // of the whole batch, before the step
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
@@ -91,15 +93,18 @@ impl Trainer {
     ///
     /// ```
     /// # tokio_test::block_on(async {
-    /// use futensor::{Device, nn::{self, Module}, optim::Sgd, ranks::{Group, Options}, train::Trainer};
+    /// use futensor::{Device, nn::{self, Module}, optim::Sgd};
+    /// use futensor::{ranks::{Group, Options}, train::Trainer};
     /// let (group, device) = (Group::join(Options::default()).await?, Device::cpu());
     /// let net = nn::Linear::new(3, 1, &device);
     /// let trainer = Trainer::new([&device]).with_group(&group);
     /// trainer.prepare_model(&net);
     /// let mut sgd = Sgd::new(net.parameters(), 0.1);
     /// let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);             // this rank's rows
-    /// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).square().mean_all());
-    /// assert!(loss.item::<f32>().await? >= 0.0);                              // of all ranks' rows
+    /// let loss = trainer.step(&net, &mut sgd, &batch, |part| {
+    ///     net.forward(&part[0]).square().mean_all()
+    /// });
+    /// assert!(loss.item::<f32>().await? >= 0.0); // of all ranks' rows
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
@@ -185,7 +190,7 @@ impl Trainer {
     /// let trainer = Trainer::new([&host, &other]);
     /// let batch = trainer.prepare_batch(&[&x]);                            // two rows, and one
     /// let loss = trainer.loss(&net, &batch, |part| net.forward(&part[0]).mean_all());
-    /// assert!((loss.item::<f32>().await? - 6.0).abs() < 1e-6);             // the mean of all three, doubled
+    /// assert!((loss.item::<f32>().await? - 6.0).abs() < 1e-6); // the mean of all three, doubled
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
@@ -233,7 +238,7 @@ impl Trainer {
     /// let device = Device::cpu();
     /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
     /// let mut sgd = Sgd::new(net.parameters(), 0.1);
-    /// let batch = trainer.prepare_batch(&[&device.ones([2, 4])]);                    // four columns, not three
+    /// let batch = trainer.prepare_batch(&[&device.ones([2, 4])]); // four columns, not three
     /// let loss = trainer.step(&net, &mut sgd, &batch, |part| net.forward(&part[0]).sum_all());
     /// assert!(loss.item::<f32>().await.unwrap_err().is_shape());
     /// assert!(net.weight().error().is_none());
@@ -264,8 +269,10 @@ impl Trainer {
     /// let (net, trainer) = (nn::Linear::new(3, 1, &device), Trainer::new([&device]));
     /// let mut sgd = Sgd::new(net.parameters(), 0.1);
     /// let batches = [8, 8, 4].map(|rows| trainer.prepare_batch(&[&device.ones([rows, 3])]));
-    /// let loss = trainer.step_over(&net, &mut sgd, &batches, |part| net.forward(&part[0]).square().mean_all());
-    /// assert!(loss.item::<f32>().await? >= 0.0);                                     // of twenty rows
+    /// let loss = trainer.step_over(&net, &mut sgd, &batches, |part| {
+    ///     net.forward(&part[0]).square().mean_all()
+    /// });
+    /// assert!(loss.item::<f32>().await? >= 0.0); // of twenty rows
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]

@@ -6,7 +6,25 @@ use std::fs;
 const COLUMNS_MAX: usize = 100;
 
 /// What is not wrapped yet.
-const NOT_YET: &[&str] = &["src/", "crates/", "tests/", "benches/", "examples/"];
+const NOT_YET: &[&str] = &[
+    "src/cuda/",
+    "src/data/",
+    "src/files/",
+    "src/gguf/",
+    "src/nn/",
+    "src/op.rs",
+    "src/ops/",
+    "src/optim/",
+    "src/quant/",
+    "src/ranks/",
+    "src/safetensors/",
+    "src/serve/",
+    "src/tensor/",
+    "crates/",
+    "tests/",
+    "benches/",
+    "examples/",
+];
 
 #[test]
 fn lines_have_at_most_a_hundred_columns() {
