@@ -1,4 +1,4 @@
-//! A convolution as a library is told of it: sizes of whole values without gaps. Pure arithmetic.
+//! A convolution in the terms of a library: sizes of whole values without gaps. Pure arithmetic.
 
 use crate::dtype::DType;
 use crate::host::kernels::conv::Geometry;
@@ -9,19 +9,19 @@ use crate::window::places;
 pub(crate) enum Side {
     /// From the input and the weight.
     Output,
-    /// From the weight and what flows to the output.
+    /// From the weight and the output's gradient.
     Input,
-    /// From the input and what flows to the output.
+    /// From the input and the output's gradient.
     Weight,
 }
 
-/// What an op asks for; operands are in the order that [`Side`] has them in.
+/// A convolution of an op; operands have the order in [`Side`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Convolution {
     pub dtype: DType,
     pub side: Side,
     pub geometry: Geometry,
-    /// The result is added to what the output holds already, before it is rounded.
+    /// The result is added to the output's old value, before it is rounded.
     pub adds: bool,
 }
 

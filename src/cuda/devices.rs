@@ -1,7 +1,6 @@
-//! GPUs as a user asks for them: by number, or whatever there is.
+//! GPUs as a user asks for them: by number, or any that is there.
 //!
-//! Also in a build without the feature `cuda`, where there are none. Who opens one is
-//! [`gpu`](super::gpu)'s affair.
+//! A build without the feature `cuda` has this file too, and no GPU. [`gpu`](super::gpu) opens one.
 
 use super::gpu;
 use crate::error::{Error, ErrorKind, Result};

@@ -1,14 +1,14 @@
-//! What carries a GPU's values from rank to rank: NCCL, for `ranks/`.
+//! The exchange of a GPU's values from rank to rank: NCCL, for `ranks/`.
 //!
-//! A group has a communicator, whose calls go to one stream in program order; each two ranks that
-//! send have another, since a send waits on its stream until it is received. The first member of
-//! one makes its id, and tells the others. Nothing here waits: a communicator is asked whether it
-//! has queued what it was told, an event whether the stream has come past it. The device's own
-//! thread has no part in this: operands are complete before a call starts, and a result is given
-//! when the host has seen its event, so nothing on the lanes has to be ordered after it.
+//! A group has a communicator, whose calls go to one stream in program order. Each two ranks that
+//! send have another communicator, since a send waits on its stream until it is received. The first
+//! member of a communicator makes its id, and tells the others. Nothing here waits: this file asks
+//! a communicator whether it has queued its last call, and an event whether the stream has come
+//! past it. The device's own thread has no part in this: operands are complete before a call
+//! starts, and a result is given out when the host has seen its event, so nothing on the lanes has
+//! to be ordered after it.
 //!
-//! To abort may wait, and has a thread of its own, which then lets go what the calls read and
-//! wrote.
+//! An abort may wait, and has a thread of its own, which then lets go of the memory of the calls.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use super::device::driver_context;
 use super::device::libraries::nccl::{self, Comm, Elements, Id, Nccl};
 use super::device::libraries::nvidia::{Event, Events, Raw};
 use super::device::memory::heap::{DeviceBuffer, Heap};
-use super::device::memory::lazy_upload::{Handed, Whereabouts};
+use super::device::memory::lazy_upload::{LazyUpload, Residency};
 use super::device::peers::Open;
 use crate::dtype::DType;
 use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
@@ -28,7 +28,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// A group, and of those who send in it, from whom to whom.
+/// A group; for a pair of members that send, also the sender and the receiver.
 type Name = (Key, Option<(usize, usize)>);
 
 /// Ids that are kept for calls that this rank has not come to: those of all pairs, and of many
@@ -58,12 +58,12 @@ struct Lane {
     rank: usize,
     id: Option<Id>,
     begun: Option<(Comm, Raw, Arc<DeviceBuffer>)>,
-    /// What it was told last is not queued yet: nothing else may be asked of it meanwhile.
+    /// Its last call is not queued yet: nothing else may be asked of it meanwhile.
     settles: bool,
-    /// Not told yet.
+    /// Not called yet.
     waiting: VecDeque<Call>,
     flying: VecDeque<Flying>,
-    /// Why nothing comes of it any more. What it had under way may be written to until it is
+    /// Why nothing comes of it any more. The memory of its calls may be written to until it is
     /// aborted.
     broken: Option<String>,
 }
@@ -114,7 +114,7 @@ impl Exchange {
         let (heap, open) = self.open()?;
         let rooms = self.rooms?;
         let buffer = heap.beside_lanes(bytes, || rooms.allocate(open.pool, bytes, bytes)).ok()?;
-        // Whoever frees it is ordered behind the host alone. Nothing else is on this stream.
+        // The free is ordered behind the host alone. Nothing else is on this stream.
         rooms.sleep().ok()?;
         Some(buffer)
     }
@@ -191,15 +191,16 @@ impl Exchange {
                 ended.push((call, Ok(())));
                 continue;
             }
-            // A pair's members are 0, who sends, and 1.
+            // A pair's members are 0, the sender, and 1.
             let what = match call.what {
                 What::Send(_) => What::Send(1),
                 What::Recv(_) => What::Recv(0),
                 ref what => what.clone(),
             };
             lane.flying.push_back(Flying { call, _copy: copy, event: None });
-            // SAFETY: the call owns what it reads and writes, of at least so many elements of this
-            // type, and is kept until the stream has come past it, or in `let_go` is through.
+            // SAFETY: the call owns the memory that it reads and writes, of at least so many
+            // elements of this type, and is kept until the stream has come past it, or in `let_go`
+            // is through.
             lane.settles = !unsafe { self.nccl.start(comm, lane.size, &what, &elements, stream)? };
         }
         while let Some(event) = lane.flying.front().and_then(|first| first.event) {
@@ -247,7 +248,7 @@ impl Exchange {
         Ok((Some(copy), elements))
     }
 
-    /// Copies what is not on this device.
+    /// Copies a value that is not on this device.
     fn bring(
         &mut self,
         value: &Value,
@@ -256,9 +257,9 @@ impl Exchange {
         stream: Raw,
     ) -> Result<(), String> {
         let said = |trouble| format!("{trouble:?}");
-        if let Some(handed) =
-            value.buffer().and_then(|buffer| buffer.as_any().downcast_ref::<Handed>())
-            && let Whereabouts::Elsewhere(from) = &*handed.whereabouts()
+        if let Some(lazy) =
+            value.buffer().and_then(|buffer| buffer.as_any().downcast_ref::<LazyUpload>())
+            && let Residency::Elsewhere(from) = &*lazy.residency()
         {
             return match (from.buffer().and_then(device), self.open()) {
                 (Some(other), Some((_, open))) => {
@@ -273,7 +274,7 @@ impl Exchange {
         stage(value, dtype, to, stream)
     }
 
-    /// Nobody waits for what these have under way: they end beside everything else.
+    /// Ends the communicators of a group beside everything else; nobody waits for their calls.
     fn let_go(&mut self, group: Key) {
         self.ids.retain(|name, _| name.0 != group);
         let gone: Vec<(Name, Lane)> = self.lanes.extract_if(|name, _| name.0 == group).collect();
@@ -393,7 +394,7 @@ impl Engine for Exchange {
 }
 
 impl Drop for Lane {
-    /// What is under way reads and writes memory of its own still, which stays: nobody waits for
+    /// Calls under way still read and write memory of their own, which stays: nobody waits for
     /// it.
     fn drop(&mut self) {
         if !self.flying.is_empty() {

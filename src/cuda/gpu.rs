@@ -1,7 +1,7 @@
 //! One GPU as a device: its options, and how it is opened.
 
 use crate::cuda::device::driver_context;
-use crate::cuda::worker::{CudaRunner, Manner};
+use crate::cuda::worker::{CudaRunner, Settings};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
@@ -14,14 +14,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How a CUDA device of one's own is made. Start from the default and change what matters.
+/// The options of a CUDA device. Start from the default and change the options that matter.
 ///
 /// ```
 /// use futensor::{Device, cuda::CudaOptions};
-/// let options = CudaOptions::default().streams(2).watchdog(Some(std::time::Duration::from_secs(60)));
+/// let limit = std::time::Duration::from_secs(60);
+/// let options = CudaOptions::default().streams(2).watchdog(Some(limit));
 /// match Device::cuda_with(0, options) {
 ///     Ok(device) => assert!(device.name().starts_with("cuda:0")),
-///     Err(error) => assert!(error.is_device()),    // says what is missing, and where it was looked for
+///     // The error names the missing library, and the places of the search.
+///     Err(error) => assert!(error.is_device()),
 /// }
 /// ```
 #[derive(Clone, Debug)]
@@ -107,7 +109,7 @@ options! { CudaOptions;
     /// default, off where the environment has `FUTENSOR_GRAPHS=never`, and while each step runs to
     /// its end (`sync`).
     graphs: bool;
-    /// Whether a profiler is told what each step is: an NVTX range, named by the step's ops and the
+    /// Whether each step has a range for a profiler: an NVTX range, named by the step's ops and the
     /// caller's line (`mul add sum (src/main.rs:12)`), stands around its launches on the device's
     /// thread, and a region that is launched step by step has one for each of these inside its own.
     /// Off by default, on where the environment has `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys
@@ -175,7 +177,7 @@ pub(crate) fn count() -> usize {
 
 fn open(index: usize, name: String, options: CudaOptions) -> Device {
     let memory = Memory::new(options.bytes_max);
-    let manner = Manner {
+    let settings = Settings {
         ordinal: index,
         linger: options.linger,
         spin: options.spin,
@@ -210,7 +212,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             bytes_max: options.queue_bytes,
             permits_max: options.permits.max(1),
         },
-        runner: Box::new(CudaRunner::new(manner, memory.clone())),
+        runner: Box::new(CudaRunner::new(settings, memory.clone())),
         memory,
         seed: options.seed,
     }))
@@ -233,10 +235,10 @@ impl Device {
         Ok(open(index, format!("cuda:{index}/{}", COUNT.fetch_add(1, Relaxed) + 1), options))
     }
 
-    /// What computes here, a line each: the GPU, its driver, the compiler of kernels, what products
-    /// and what convolutions go through, or why a library is not asked; then each set of sizes so
-    /// far that cuDNN was asked for and did not take, with its reason. The device's own name where
-    /// it is no GPU. Looks for a library that nobody has needed yet, which takes a moment.
+    /// The GPU and its software, a line each: the GPU, its driver, the compiler of kernels, the
+    /// libraries for products and for convolutions, or why a library is not asked; then each set of
+    /// sizes so far that cuDNN declined, with its reason. The device's own name where it is no GPU.
+    /// The call looks for a library that nobody has needed yet, which takes a moment.
     ///
     /// ```
     /// use futensor::Device;
@@ -247,10 +249,10 @@ impl Device {
     /// ```
     pub fn libraries(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
-        driver.map_or_else(|| self.name().to_owned(), CudaRunner::told)
+        driver.map_or_else(|| self.name().to_owned(), CudaRunner::report)
     }
 
-    /// What the GPU is called, "NVIDIA H200" say; the device's own name where it is none.
+    /// The name of the GPU, "NVIDIA H200" say; the device's own name where it is none.
     pub fn hardware(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
         let found = driver.and_then(|driver| driver_context::name(driver.ordinal()));

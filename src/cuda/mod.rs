@@ -1,4 +1,4 @@
-//! GPUs: the options of a device, and what an op of your own has its kernels launched with.
+//! GPUs: the options of a device, and the launch of the kernels of your own ops.
 //!
 //! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) give a GPU
 //! as it is. An [`Operation`](crate::custom::Operation) brings [CUDA C](CudaKernel), which a

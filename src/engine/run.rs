@@ -266,7 +266,7 @@ fn run_call(
             }
         }
     }
-    let keep = |result: Result<Value, Error>| Kept { result, doubts: None };
+    let keep = |result: Result<Value, Error>| Kept { result, checks: None };
     call.settle(node, progress.outputs(call).into_iter().map(|made| made.map(keep)).collect())
         .result
 }

@@ -19,9 +19,9 @@ use std::sync::Arc;
 /// The result of an output, until its part takes it.
 pub(crate) struct Kept {
     pub result: Result<Value, Error>,
-    /// What the device that made it still doubts about it.
-    #[allow(dead_code)] // Only devices that run ahead of their kernels have doubts.
-    pub doubts: Option<Arc<dyn Any + Send + Sync>>,
+    /// What the device has still to check about the value: out-of-range indices.
+    #[allow(dead_code)] // Only devices that run ahead of their kernels have checks.
+    pub checks: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// How far a run of a call has come. `K` is what the device keeps of a value until it has been
@@ -152,9 +152,9 @@ impl Call {
     pub fn settle(&self, node: &Node, mut outputs: Vec<Option<Kept>>) -> Kept {
         if outputs.len() > 1 {
             *lock(&self.results) = outputs;
-            return Kept { result: Ok(Value::nothing()), doubts: None };
+            return Kept { result: Ok(Value::nothing()), checks: None };
         }
-        outputs.pop().flatten().unwrap_or_else(|| Kept { result: Err(not_run(node)), doubts: None })
+        outputs.pop().flatten().unwrap_or_else(|| Kept { result: Err(not_run(node)), checks: None })
     }
 
     /// A step's program, with the random numbers of this run.
@@ -188,7 +188,7 @@ impl Part {
     /// The result of the part's node, whose call has run.
     pub fn result(&self, node: &Node, call: &Node) -> Kept {
         let gone = || call.error().cloned().unwrap_or_else(|| not_run(node));
-        self.take().unwrap_or_else(|| Kept { result: Err(gone()), doubts: None })
+        self.take().unwrap_or_else(|| Kept { result: Err(gone()), checks: None })
     }
 
     /// The result, once; `None` where the call did not compute it.

@@ -13,7 +13,6 @@ const LARGE: &[&str] = &["src/ops", "src/tensor/methods"];
 /// Files that are longer, until they are split.
 const LONG: &[&str] = &[
     "examples/server/tests.rs",
-    "src/cuda/device/tests.rs",
     "src/ranks/protocol/simulated.rs",
     "src/tensor/creation.rs",
     "tests/autograd/differences.rs",

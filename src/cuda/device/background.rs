@@ -1,11 +1,12 @@
-//! Threads that do what takes long or may wait for the GPU: compile, load modules, make a library's
-//! handles, page-lock memory, call wakers, drop what users' ops have captured. The device's thread
-//! asks for it, puts off what needs it, and looks again when it is called back.
+//! Threads for work that takes long or may wait for the GPU: to compile, to load modules, to make a
+//! library's handles, to page-lock memory, to call wakers, to drop values that users' ops have
+//! captured. The device's thread asks for such work, defers the steps that need it, and looks again
+//! when it is called back.
 //!
-//! Knows nothing of what it is asked for. Its threads start with work, up to so many, and end with
+//! The pool knows nothing of its jobs. Its threads start with work, up to a limit, and end with
 //! [`Background::end`], before the context closes.
 
-use super::libraries::nvidia::Opened;
+use super::libraries::nvidia::ContextHandle;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::{
@@ -31,17 +32,17 @@ impl<T> Pending<T> {
         self.0.get().is_some()
     }
 
-    /// What was made.
+    /// The thing that was made.
     ///
     /// # Errors
-    /// What kept it from being made; [`Trouble::Later`] where it is not there yet.
+    /// Why it could not be made; [`Trouble::Later`] where it is not there yet.
     pub fn get(&self) -> Result<&T, Trouble> {
         self.0
             .get()
             .map_or(Err(Trouble::Later(Until::Made)), |made| made.as_ref().map_err(Clone::clone))
     }
 
-    /// What was made, for who has the only one.
+    /// The thing that was made, for its only owner.
     pub fn take(self) -> Option<T> {
         Arc::into_inner(self.0)?.into_inner()?.ok()
     }
@@ -49,7 +50,8 @@ impl<T> Pending<T> {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What is a user's: woken and dropped as it goes, whether its job runs or the device ends before.
+/// Wakers and values of users: woken and dropped with this, whether its job runs or the device ends
+/// before.
 struct OfUsers(Wakers, Leftovers);
 
 impl Drop for OfUsers {
@@ -64,7 +66,7 @@ struct Queue {
     jobs: VecDeque<Job>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
-    /// Threads that call what is a user's, who may wait for another job.
+    /// Threads that call a user's code, which may wait for another job.
     away: usize,
     over: bool,
 }
@@ -73,7 +75,7 @@ struct Queue {
 struct ThreadPool {
     queue: Mutex<Queue>,
     more: Condvar,
-    context: Opened,
+    context: ContextHandle,
     /// Tells the device's thread that something was made.
     on_done: Arc<dyn Fn() + Send + Sync>,
     most: usize,
@@ -95,14 +97,14 @@ impl ThreadPool {
             match queue.jobs.pop_front() {
                 Some(job) => {
                     drop(queue);
-                    // In this order they go: what is dropped may wait for who is woken.
+                    // In this order: a drop may wait for a task that is woken.
                     let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
                     job();
                     (self.on_done)();
                     queue = self.queue();
                     if later.has_some() || woken.has_some() {
                         queue.away += 1;
-                        // Where there can be no other, who waits does so until this one is back.
+                        // Where there can be no other thread, jobs wait until this one is back.
                         let _ = self.hire(&mut queue);
                         drop(queue);
                         self.more.notify_one();
@@ -128,7 +130,7 @@ impl ThreadPool {
         }
         queue.jobs.push_back(job);
         if self.hire(&mut queue).is_err() && queue.threads.is_empty() {
-            // There can be no thread: this one does it, and what needs it waits here.
+            // There can be no thread: this one does the job, and the device's thread waits here.
             let job = queue.jobs.pop_back();
             drop(queue);
             job.into_iter().for_each(|job| job());
@@ -160,14 +162,14 @@ impl ThreadPool {
     }
 }
 
-/// Who waits for it.
+/// The urgency of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wanted {
-    /// A step.
+    /// A step waits for it.
     Now,
-    /// Nobody: it will be of use.
+    /// Nobody waits: it will be of use.
     Sometime,
-    /// Somebody who waits for elements: it is copied.
+    /// A copy of elements that somebody waits for.
     Copy,
 }
 
@@ -180,7 +182,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    pub fn new(context: Opened, on_done: Arc<dyn Fn() + Send + Sync>) -> Background {
+    pub fn new(context: ContextHandle, on_done: Arc<dyn Fn() + Send + Sync>) -> Background {
         let cores = thread::available_parallelism().map_or(1, |n| n.get());
         let pool = |most: usize, lowered: bool| {
             let (queue, more, on_done) = (Mutex::default(), Condvar::new(), on_done.clone());
@@ -209,13 +211,13 @@ impl Background {
         pending
     }
 
-    /// Has them woken, and what is left over dropped, by a thread that nobody else needs meanwhile.
+    /// Has wakers called and leftovers dropped, by a thread that nobody else needs meanwhile.
     pub fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
         let of_users = OfUsers(wakers, leftovers);
         self.pools[Wanted::Copy as usize].put(Box::new(move || drop(of_users)));
     }
 
-    /// How many things have been made: what was not there may be, once there are more.
+    /// How many things have been made: a missing thing may be there once there are more.
     pub fn made(&self) -> u64 {
         self.made.load(Acquire)
     }
@@ -229,7 +231,7 @@ impl Background {
         self.pools.iter().all(idle)
     }
 
-    /// Waits for what is being made; what has not been begun is let go.
+    /// Waits for jobs that have begun, and drops the others.
     pub fn end(&self) {
         self.pools.iter().for_each(|pool| pool.end());
     }

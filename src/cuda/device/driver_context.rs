@@ -1,12 +1,12 @@
-//! What GPUs there are, and the context of one that is open.
+//! The GPUs of this machine, and the driver's context on one that is open.
 //!
-//! Questions about GPUs need no context, and may be asked on any thread: a library that is missing
-//! would be a panic inside cudarc, so each is looked for before the first call into it.
+//! Questions about GPUs need no context, and any thread may ask them. cudarc panics where a library
+//! is missing, so this file looks for each library before the first call into it.
 
 #![allow(unsafe_code)]
 
 use super::libraries::driver;
-use super::libraries::nvidia::{Events, Opened, Pool, Raw};
+use super::libraries::nvidia::{ContextHandle, Events, Pool, Raw};
 use super::libraries::search;
 use super::modules::compile;
 use super::{Gpu, Trouble, describe};
@@ -17,17 +17,17 @@ use std::sync::OnceLock;
 
 /// The open context of a device.
 #[derive(Debug)]
-pub(crate) struct Context {
+pub(crate) struct DriverContext {
     pub gpu: Gpu,
     device: sys::CUdevice,
     pub pool: Pool,
     pub streams: Vec<Raw>,
 }
 
-impl Context {
+impl DriverContext {
     /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of
     /// which the last but one goes before the others.
-    pub fn open(ordinal: usize, streams: usize) -> Result<Context, String> {
+    pub fn open(ordinal: usize, streams: usize) -> Result<DriverContext, String> {
         let device = device(ordinal)?;
         let said = |call: &str, status: sys::CUresult| match status {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
@@ -43,7 +43,7 @@ impl Context {
         use sys::CUdevice_attribute::*;
         let gpu = Gpu {
             ordinal: ordinal as i32,
-            context: Opened(context),
+            context: ContextHandle(context),
             capability: (
                 attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR),
                 attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR),
@@ -57,14 +57,14 @@ impl Context {
         let pool = Pool::new(device).map_err(named)?;
         let made = |i: usize| if i + 2 == streams { Raw::urgent() } else { Raw::new() };
         let streams: Result<Vec<Raw>, Trouble> = (0..streams).map(made).collect();
-        Ok(Context { gpu, device, pool, streams: streams.map_err(named)? })
+        Ok(DriverContext { gpu, device, pool, streams: streams.map_err(named)? })
     }
 
     /// The end.
     ///
     /// # Safety
     /// Nothing runs any more, and nobody uses anything that was made in this context: its memory,
-    /// its streams, events of these lists. What the lists hold is nobody's.
+    /// its streams, events of these lists. Nobody uses the events in the lists.
     pub unsafe fn close(self, events: &[&Events]) {
         // SAFETY: the caller's promise; all was made here, and the context was retained once.
         unsafe {
@@ -149,7 +149,7 @@ pub(crate) fn device(ordinal: usize) -> Result<sys::CUdevice, String> {
     }
 }
 
-/// What the GPU is called.
+/// The name of a GPU.
 pub(crate) fn name(ordinal: usize) -> Option<String> {
     let device = device(ordinal).ok()?;
     let mut text = [0u8; 256];

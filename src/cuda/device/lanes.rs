@@ -1,10 +1,11 @@
-//! The streams as timelines: how far each has been given work, what orders one after another.
+//! The streams as timelines: how far each has been given work, and the order between them.
 //!
-//! Used on the device's thread alone. A lane's work is counted in flights; a [`Mark`] is a point on
-//! it. An event is recorded only where somebody waits for a mark, and `cuStreamWaitEvent` is called
-//! only where neither the host nor the waiting lane already knows that the mark is behind it: each
-//! call is one that order needs. (A test leaves out each wait in turn, and the simulated driver's
-//! race check has to report it.) Events stand behind some 20 us of work, and where a burst ends.
+//! The device's thread uses them alone. A lane counts its work in submissions; a [`Mark`] is a
+//! point on it. A lane records an event only where somebody waits for a mark, and calls
+//! `cuStreamWaitEvent` only where neither the host nor the waiting lane already knows that the mark
+//! is behind it: the order needs each call. (A test leaves out each wait in turn, and the simulated
+//! driver's race check has to report it.) Events stand behind some 20 us of work, and at the end of
+//! a burst.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire};
 
-/// A point on a lane: its first `at` flights.
+/// A point on a lane: its first `at` submissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub lane: u16,
@@ -36,17 +37,17 @@ struct Recorded {
 #[derive(Debug)]
 struct Lane {
     raw: Raw,
-    /// Flights that have been queued.
+    /// Submissions that have been queued.
     queued: u64,
-    /// What comes next is ordered after these.
+    /// The next submission is ordered after these.
     known: Clock,
     /// Events that the host has not seen reached.
     recorded: VecDeque<Recorded>,
-    /// Something was queued, or is to be, as part of the next flight.
+    /// Something was queued, or is to be, as part of the next submission.
     begun: Cell<bool>,
-    /// Memory was freed behind the last flight: no event says when that is through.
+    /// Memory was freed behind the last submission: no event says when that is through.
     freed: Cell<bool>,
-    /// The last flight with an event at or behind it.
+    /// The last submission with an event at or behind it.
     covered: u64,
 }
 
@@ -82,18 +83,18 @@ impl Lanes {
         Stream { raw: self.lanes[lane].raw, number: lane }
     }
 
-    /// The mark of the flight that is being queued on a lane.
+    /// The mark of the submission that is being queued on a lane.
     pub fn next(&self, lane: usize) -> Mark {
         self.lanes[lane].begun.set(true);
         Mark { lane: lane as u16, at: self.lanes[lane].queued + 1 }
     }
 
-    /// True where something belongs to a flight that is not queued as a whole.
+    /// True where something belongs to a submission that is not queued as a whole.
     pub fn is_begun(&self, lane: usize) -> bool {
         self.lanes[lane].begun.get()
     }
 
-    /// That flight is queued.
+    /// That submission is queued.
     pub fn advance(&mut self, lane: usize) -> Mark {
         self.lanes[lane].queued += 1;
         self.lanes[lane].begun.set(false);
@@ -107,7 +108,7 @@ impl Lanes {
         self.lanes[lane].freed.set(true);
     }
 
-    /// True where memory was freed on a lane and no flight has followed.
+    /// True where memory was freed on a lane and no submission has followed.
     pub fn has_freed(&self, lane: usize) -> bool {
         self.lanes[lane].freed.get()
     }
@@ -128,16 +129,16 @@ impl Lanes {
         (0..self.lanes.len()).all(|lane| self.is_through(lane)).then(|| unsafe { Idle::new() })
     }
 
-    /// True where what is queued on `lane` from now on comes after the mark.
+    /// True where later work on `lane` comes after the mark.
     pub fn is_ordered(&self, lane: usize, mark: Mark) -> bool {
         mark.lane as usize == lane
             || self.lanes[lane].known[mark.lane as usize] >= mark.at
             || self.is_reached(mark)
     }
 
-    /// Has what is queued on `lane` from now on come after all of the marks, with as few waits as
+    /// Puts later work on `lane` behind all of the marks, with as few waits as
     /// that takes: a mark that another one comes after needs none. Events that had to be recorded
-    /// for it are handed to `reap`, with the flights that they stand behind.
+    /// for it are handed to `reap`, with the submissions that they stand behind.
     pub fn order(
         &mut self,
         lane: usize,
@@ -158,7 +159,7 @@ impl Lanes {
         }
     }
 
-    /// What the event behind a mark comes after, or would if it were recorded now.
+    /// The points that the event behind a mark comes after, or would if it were recorded now.
     fn clock_at(&self, mark: Mark) -> &Clock {
         let from = &self.lanes[mark.lane as usize];
         from.recorded.iter().find(|r| r.at >= mark.at).map_or(&from.known, |r| &r.clock)
@@ -202,7 +203,7 @@ impl Lanes {
         }
     }
 
-    /// Records an event behind what is queued on a lane.
+    /// Records an event behind all queued work of a lane.
     fn record(&mut self, lane: usize) -> Result<Event, Trouble> {
         let event = self.events.take()?;
         let this = &mut self.lanes[lane];

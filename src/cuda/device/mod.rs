@@ -3,9 +3,9 @@
 //! The device's thread and its reapers (`cuda/worker`) decide when a step runs; this folder knows
 //! how. `context` holds all that the device's thread works with, `step` queues one step, and the
 //! rooms below do the parts: `memory` makes [`DeviceView`]s and a [`Site`], `launch` turns a fused
-//! program or an op on such views into kernels on a stream, `modules` compiles and loads the kernels,
-//! `libraries` calls cuBLAS, cuDNN and NCCL, and `graph` runs a region's calls. The CUDA C of the
-//! kernels stands in `cuda/kernels`.
+//! program or an op on such views into kernels on a stream, `modules` compiles and loads the
+//! kernels, `libraries` calls cuBLAS, cuDNN and NCCL, and `graph` runs a region's calls. The CUDA C
+//! of the kernels stands in `cuda/kernels`.
 //!
 //! `context` and `step` ask this of a `launch::launcher::Launcher`, one a device, made and used on
 //! the device's thread:
@@ -25,7 +25,7 @@
 //!
 //! Unsafe code stands with the calls of the driver (`libraries/nvidia`, `memory/pinned`,
 //! `graph/executable`) and of the other libraries (`libraries`, `modules/compile`), and where
-//! launches get their arguments (`launch/batch`, `graph/replay`). These files believe the views: an
+//! launches get their arguments (`launch/batch`, `graph/launch`). These files believe the views: an
 //! address is a number, and the maker of a view answers for it, as on the host.
 //!
 //! Every call here is made on the device's own thread, with the context current. Nothing waits for
@@ -60,7 +60,7 @@ use cudarc::driver::sys;
 pub(crate) struct Gpu {
     pub ordinal: i32,
     /// The primary context; current on the device's thread.
-    pub context: libraries::nvidia::Opened,
+    pub context: libraries::nvidia::ContextHandle,
     /// Compute capability: (9, 0) is sm_90.
     pub capability: (u32, u32),
     pub multiprocessors: u32,
@@ -85,13 +85,13 @@ pub(crate) trait Site {
     /// Asking for it makes the step read it back at its end: an index that was out of range fails
     /// the value.
     fn index_error(&self) -> Result<u64, Trouble>;
-    /// Where launches are noted instead of being made.
-    fn transcript(&self) -> Option<&graph::launch_list::Transcript> {
+    /// Where launches are recorded instead of being made.
+    fn launch_list(&self) -> Option<&graph::launch_list::LaunchList> {
         None
     }
 }
 
-/// What a step that is tried again needs.
+/// The event that a deferred step waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Until {
     /// Something is made in the background: a kernel, a handle.
@@ -100,7 +100,7 @@ pub(crate) enum Until {
     Moved,
 }
 
-/// Why a step could not be launched. What was queued of it before stays queued, and harms nobody.
+/// Why a step could not be launched. Work that it queued before stays queued, and harms nobody.
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     /// Memory could not be had: the step may be tried again once something was freed.
@@ -109,7 +109,7 @@ pub(crate) enum Trouble {
     Refused(Refusal),
     /// Something that it needs is not there yet: the step is tried again.
     Later(Until),
-    /// The driver answered with an error that ends the device: which call, and what it said.
+    /// The driver answered with an error that ends the device: the call, and its status.
     Fault { call: &'static str, status: sys::CUresult },
 }
 
@@ -126,7 +126,7 @@ impl Trouble {
         if let Trouble::OutOfMemory { .. } = self { Trouble::OutOfMemory { bytes } } else { self }
     }
 
-    /// What a call's result means to the step that made it.
+    /// The meaning of a call's result to the step that made it.
     pub fn of(call: &'static str, status: sys::CUresult) -> Result<(), Trouble> {
         use sys::CUresult::*;
         match status {

@@ -1,16 +1,16 @@
 //! Whether one GPU's copies from another arrive.
 //!
 //! Some machines say that GPUs reach each other's memory, and then copies bring nothing, without an
-//! error (CUDA.jl's issue 3112 has one). So the first time that a pair is asked about, a few bytes
-//! are copied and looked at, in the background; until that is known, elements go by the host.
+//! error (CUDA.jl's issue 3112 has one). So the first question about a pair copies a few bytes and
+//! looks at them, in the background; until the answer is known, elements go by the host.
 
 #![allow(unsafe_code)]
 
 use super::Trouble;
 use super::background::{Background, Pending, Wanted};
 use super::driver_context::can_reach;
-use super::libraries::nvidia::{Allocation, Opened, Pool, Raw};
-use super::memory::pinned::{Cargo, Pinned};
+use super::libraries::nvidia::{Allocation, ContextHandle, Pool, Raw};
+use super::memory::pinned::{Pinned, Retained};
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) struct Open {
     /// Which GPU it is.
     pub ordinal: usize,
-    pub context: Opened,
+    pub context: ContextHandle,
     pub pool: Pool,
     pub background: Background,
     pub pinned: Arc<Pinned>,
@@ -30,7 +30,7 @@ pub(crate) struct Open {
 const WORDS: usize = 8;
 const PATTERN: u8 = 0xA5;
 
-/// What is known of the GPUs that may copy from a device, by number.
+/// The answers about the GPUs that may copy from a device, by number.
 #[derive(Default)]
 pub(crate) struct Peers(Mutex<Vec<(usize, Pending<bool>)>>);
 
@@ -78,7 +78,7 @@ impl Piece {
         Ok(piece)
     }
 
-    /// Waits for what is queued.
+    /// Waits for its queued work.
     fn sleep(&self) -> Result<(), Trouble> {
         self.raw.sleep().map_err(|status| Trouble::Fault { call: "cuStreamSynchronize", status })
     }
@@ -87,7 +87,7 @@ impl Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         let _ = self.raw.free(self.memory.take());
-        // SAFETY: it is this piece's own; what is queued on it, the driver lets run to its end.
+        // SAFETY: it is this piece's own; the driver lets its queued work run to the end.
         unsafe { self.raw.destroy() };
     }
 }
@@ -98,8 +98,8 @@ fn arrives(from: &Open, to: &Open) -> Result<bool, Trouble> {
     sent.sleep()?;
     let got = Piece::new(to, 0)?;
     got.raw.bring((got.memory.span(), to.context), (sent.memory.span(), from.context))?;
-    let mut cargo = Cargo::default();
-    let block = cargo.download(to.pinned.take(8 * WORDS)?, got.memory.span(), got.raw)?;
+    let mut retained = Retained::default();
+    let block = retained.download(to.pinned.take(8 * WORDS)?, got.memory.span(), got.raw)?;
     got.sleep()?;
     Ok(block.words::<WORDS>() == [u64::from_ne_bytes([PATTERN; 8]); WORDS])
 }

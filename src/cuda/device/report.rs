@@ -1,4 +1,4 @@
-//! What a GPU computes with, as its user is told, and why a library is not asked.
+//! The report of a GPU and its libraries for the user, and the convolutions that cuDNN declined.
 
 use super::driver_context::{attribute, device, has_cublas, name};
 use super::libraries::dnn;
@@ -15,18 +15,19 @@ use std::sync::Arc;
 /// So many are remembered.
 const MOST: usize = 32;
 
-/// The convolutions that cuDNN did not take, each with what it said.
+/// The convolutions that cuDNN declined, each with the reason.
 #[derive(Clone, Default)]
-pub(crate) struct Untaken(Arc<Mutex<Vec<String>>>);
+pub(crate) struct DeclinedConvolutions(Arc<Mutex<Vec<String>>>);
 
-impl Untaken {
+impl DeclinedConvolutions {
     pub fn note(&self, asked: &Convolution, why: &Refusal) {
         let Convolution { dtype, side, geometry, .. } = asked;
         let ([depth, outs], groups, window) =
             (geometry.channels, geometry.groups, &geometry.window);
         let own = 3 - window.spatial;
         let line = format!(
-            "{side:?} of {dtype}: {} of {} channels by {:?}, weight {} by {:?}, padding {:?}: {why}",
+            "{side:?} of {dtype}: {} of {} channels by {:?}, weight {} by {:?}, \
+             padding {:?}: {why}",
             geometry.batch,
             groups * depth,
             &window.input[own..],
@@ -41,8 +42,8 @@ impl Untaken {
     }
 }
 
-/// What a GPU is and computes with, a line each.
-pub(crate) fn told(ordinal: usize, cudnn: bool, untaken: &Untaken) -> String {
+/// A GPU, its driver and its libraries, a line each.
+pub(crate) fn report(ordinal: usize, cudnn: bool, declined: &DeclinedConvolutions) -> String {
     let cuda = |version: Option<driver::Version>| match version {
         Some((major, minor)) => format!("CUDA {major}.{minor}"),
         None => "none".into(),
@@ -60,13 +61,14 @@ pub(crate) fn told(ordinal: usize, cudnn: bool, untaken: &Untaken) -> String {
         Err(why) => format!("columns and products: {why}"),
     };
     let mut text = format!(
-        "GPU: {}, sm_{major}{minor}\ndriver: {}\ncompiler of kernels: NVRTC of {}\nproducts: {products}\n\
+        "GPU: {}, sm_{major}{minor}\ndriver: {}\ncompiler of kernels: NVRTC of {}\n\
+         products: {products}\n\
          convolutions: {convolutions}\n",
         name(ordinal).unwrap_or_default(),
         cuda(driver::version()),
         cuda(compiler.ok()),
     );
-    for line in &*lock(&untaken.0) {
+    for line in &*lock(&declined.0) {
         let _ = writeln!(text, "not by cuDNN: {line}");
     }
     text

@@ -1,17 +1,17 @@
-//! A step on a lane: where its values are, what its kernels are launched with, and what is left to
-//! be settled when the lane has reached it. The GPU's counterpart of `host/step`.
+//! A step on a lane: the places of its values, the launches of its kernels, and the rest that is
+//! settled when the lane has reached the step. The GPU's counterpart of `host/step`.
 //!
-//! Called on the device's thread. What is returned are promises: the elements are there when the
-//! lane has reached the flight.
+//! The device's thread calls it. Its results are promises: the elements are there when the lane has
+//! reached the submission.
 
-use super::context::{Berth, Gear, Place, device, here};
-use super::graph::launch_list::spoken_of;
-use super::index_check::{Doubt, Known};
+use super::context::{DeviceContext, Place, StepSite, device, here};
+use super::graph::launch_list::as_placeholder;
+use super::index_check::{IndexCheck, Known};
 use super::launch::group;
-use super::memory::chunked::{Arrival, Piece};
-use super::memory::download::PIECE;
+use super::memory::chunked::{Chunk, ChunkedTransfer};
+use super::memory::download::CHUNK_BYTES;
 use super::memory::heap::DeviceBuffer;
-use super::memory::lazy_upload::{Handed, Whereabouts};
+use super::memory::lazy_upload::{LazyUpload, Residency};
 use super::memory::pinned::PinnedBlock;
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// An operand of a step.
 pub(crate) struct Operand {
     pub value: Result<Value, Error>,
-    /// The step may write over it: nobody else will read it, and so many owners of its buffer are
+    /// The step may write over it: nobody else will read it, and this many owners of its buffer are
     /// known.
     pub spare: Option<usize>,
 }
@@ -40,36 +40,36 @@ pub(crate) struct Operand {
 /// A step that is queued.
 pub(crate) struct Queued {
     pub results: Results,
-    pub doubt: Option<Arc<Doubt>>,
-    /// What a sink reads once the flight is reached.
-    pub landing: Option<Landing>,
+    pub check: Option<Arc<IndexCheck>>,
+    /// The elements that a sink reads once the submission is reached.
+    pub host_copy: Option<HostCopy>,
 }
 
-/// What is on its way to the host when a flight is reached.
-pub(crate) enum Landing {
-    /// Host memory for a sink: staging that the flight fills.
+/// A copy to the host, complete when a submission is reached.
+pub(crate) enum HostCopy {
+    /// Host memory for a sink: staging that the submission fills.
     Staged(Arc<PinnedBlock>, Layout, DType),
     /// The same: a value that lay on the host all along.
     OnHost(Value, Layout, DType),
-    /// A value that comes in pieces, to where its sink wants it; or to here, to be looked at.
-    Arrival(Arc<Arrival>, Option<(Arc<Vec<MaybeUninit<u64>>>, Layout, DType)>),
-    /// One of these pieces; of no step.
-    Piece(Piece),
+    /// A value that comes in chunks, to where its sink wants it; or to here, to be looked at.
+    Chunked(Arc<ChunkedTransfer>, Option<(Arc<Vec<MaybeUninit<u64>>>, Layout, DType)>),
+    /// One of these chunks; of no step.
+    Chunk(Chunk),
 }
 
-impl Landing {
-    /// Hands the elements to the sink, where it is to be given any. To be called when the flight is
-    /// reached.
+impl HostCopy {
+    /// Hands the elements to the sink, where it is to be given any. To be called when the
+    /// submission is reached.
     pub fn give(&self, sink: &dyn Sink, node: &Node) -> Result<(), Error> {
         let (base, layout, dtype) = match self {
-            Landing::Staged(block, layout, dtype) => (block.ptr() as *const u8, layout, *dtype),
-            Landing::OnHost(value, layout, dtype) => {
+            HostCopy::Staged(block, layout, dtype) => (block.ptr() as *const u8, layout, *dtype),
+            HostCopy::OnHost(value, layout, dtype) => {
                 (value.host().unwrap_or(std::ptr::null()), layout, *dtype)
             }
-            Landing::Arrival(_, Some((all, layout, dtype))) => {
+            HostCopy::Chunked(_, Some((all, layout, dtype))) => {
                 (all.as_ptr().cast(), layout, *dtype)
             }
-            Landing::Arrival(_, None) | Landing::Piece(_) => return Ok(()),
+            HostCopy::Chunked(_, None) | HostCopy::Chunk(_) => return Ok(()),
         };
         let ptr = base.wrapping_add(layout.offset * dtype.size());
         let view = View { ptr, dtype, shape: &layout.shape, strides: &layout.strides };
@@ -81,7 +81,7 @@ impl Landing {
 fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
     let Storage::Inline(_) = &value.storage else { return None };
     if shape.numel() == 0 {
-        // Whatever its strides, no element is read.
+        // With any strides, no element is read.
         return Some(Scalar::Int(0));
     }
     let layout = value.layout(shape);
@@ -107,12 +107,12 @@ pub(super) struct Target {
 
 /// The device, for the time in which a step is queued on a lane.
 pub(super) struct Launch<'a> {
-    gear: &'a mut Gear,
+    context: &'a mut DeviceContext,
     lane: usize,
-    berth: Berth,
+    site: StepSite,
     /// Memory that cannot be had now will not come.
     last_try: bool,
-    landing: Option<Landing>,
+    host_copy: Option<HostCopy>,
 }
 
 fn view<'a>(read: &'a Read<'_, u64>) -> DeviceView<'a> {
@@ -124,7 +124,7 @@ impl Backend for Launch<'_> {
     type Place = Target;
     type Kept = Known;
     type Trouble = Trouble;
-    /// What ends the device, and whatever may be otherwise when it is tried again.
+    /// Trouble that ends the device, or that may be gone when the step is tried again.
     type Stop = Trouble;
 
     fn nowhere() -> u64 {
@@ -137,17 +137,17 @@ impl Backend for Launch<'_> {
 
     fn find(&mut self, value: &Value, of: &Node) -> Result<u64, Trouble> {
         let offset = value.placed.as_ref().map_or(0, |p| p.offset) * of.dtype.size();
-        let ptr = match (self.gear.place(self.lane, value)?, &value.storage) {
+        let ptr = match (self.context.place(self.lane, value)?, &value.storage) {
             (Place::Device(ptr), _) => ptr,
-            (Place::Inline, Storage::Inline(words)) => match &self.gear.transcript {
-                Some(transcript) => {
-                    let to = super::Site::scratch(&self.berth, INLINE_BYTES)?;
-                    transcript.constant(words, to);
+            (Place::Inline, Storage::Inline(words)) => match &self.context.launch_list {
+                Some(launch_list) => {
+                    let to = super::Site::scratch(&self.site, INLINE_BYTES)?;
+                    launch_list.constant(words, to);
                     to
                 }
                 None => {
-                    let to = self.berth.room(INLINE_BYTES)?;
-                    self.gear.bring_words(words, to, self.lane)?;
+                    let to = self.site.room(INLINE_BYTES)?;
+                    self.context.bring_words(words, to, self.lane)?;
                     to.ptr()
                 }
             },
@@ -157,19 +157,19 @@ impl Backend for Launch<'_> {
     }
 
     fn place(&mut self, of: &Node) -> Result<Target, Trouble> {
-        self.gear.target(of.bytes(), self.lane)
+        self.context.target(of.bytes(), self.lane)
     }
 
     fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Target {
         let buffer = buffer.clone();
-        if let Some(there) = spoken_of(&*buffer) {
+        if let Some(there) = as_placeholder(&*buffer) {
             there.taken_over();
             return Target { ptr: there.ptr(), buffer };
         }
         let here =
             device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));
         let ptr = here.ptr();
-        self.gear.overwrites(self.lane, here);
+        self.context.overwrites(self.lane, here);
         Target { ptr, buffer }
     }
 
@@ -191,24 +191,24 @@ impl Backend for Launch<'_> {
                 DeviceViewMut { ptr: end.place.ptr, dtype: end.node.dtype, shape: &end.node.shape };
             group::End { op, dims, reg: end.reg, output }
         });
-        self.gear.order(self.lane)?;
-        self.gear.launcher.group(&self.berth, program, shape, &views, &out, end)
+        self.context.order(self.lane)?;
+        self.context.launcher.group(&self.site, program, shape, &views, &out, end)
     }
 
     fn op(&mut self, call: OpRun<'_, Self>) -> Result<(), Trouble> {
         let OpRun { node, reads, place, in_place } = call;
         let views: SmallVec<[DeviceView<'_>; 4]> = reads.iter().map(view).collect();
         let output = DeviceViewMut { ptr: place.ptr, dtype: node.dtype, shape: &node.shape };
-        self.gear.order(self.lane)?;
+        self.context.order(self.lane)?;
         if node.numel() == 0 && !matches!(&node.op, Op::Custom(op) if ops::looks(&**op)) {
             return Ok(());
         }
-        // What an op from outside says there is not to end the device.
-        guarded(|| self.gear.launcher.node(&self.berth, &node.op, &views, output, in_place))?;
+        // A panic of a custom op must not end the device.
+        guarded(|| self.context.launcher.node(&self.site, &node.op, &views, output, in_place))?;
         if node.op.reuses().is_some() && !in_place {
-            match &self.gear.transcript {
-                Some(transcript) => transcript.copied(node.bytes()),
-                None => self.gear.heap.copied(node.bytes()),
+            match &self.context.launch_list {
+                Some(launch_list) => launch_list.copied(node.bytes()),
+                None => self.context.heap.copied(node.bytes()),
             }
         }
         Ok(())
@@ -218,18 +218,18 @@ impl Backend for Launch<'_> {
     fn give(&mut self, sink: &dyn Sink, _: &Node, value: &Value, of: &Node) -> Result<(), Trouble> {
         let layout = value.layout(&of.shape);
         if let Some(value) = on_host(value) {
-            self.landing = Some(Landing::OnHost(value, layout, of.dtype));
+            self.host_copy = Some(HostCopy::OnHost(value, layout, of.dtype));
             return Ok(());
         }
         let bytes = of.bytes();
-        if bytes > PIECE {
-            self.gear.pinned.reserve()?;
+        if bytes > CHUNK_BYTES {
+            self.context.pinned.reserve()?;
             let ptr = self.find(value, of)?;
-            self.gear.order(self.lane)?;
+            self.context.order(self.lane)?;
             let (from, offset) = match buffer_here(value).filter(|_| layout.is_contiguous()) {
                 Some(from) => (from, layout.offset * of.dtype.size()),
                 None => {
-                    let to = self.gear.target(bytes, self.lane)?;
+                    let to = self.context.target(bytes, self.lane)?;
                     self.row_by_row(ptr, &layout, of, to.ptr)?;
                     (to.buffer, 0)
                 }
@@ -241,32 +241,38 @@ impl Backend for Launch<'_> {
                     (room, Some((all, contiguous(&of.shape), of.dtype)))
                 }
             };
-            self.landing =
-                Some(Landing::Arrival(self.gear.download(from, offset, bytes, room), looked_at));
+            self.host_copy = Some(HostCopy::Chunked(
+                self.context.download(from, offset, bytes, room),
+                looked_at,
+            ));
             return Ok(());
         }
         let staging = if bytes > 0 {
-            let block = self.gear.pinned.take(bytes)?;
+            let block = self.context.pinned.take(bytes)?;
             let ptr = self.find(value, of)?;
-            self.gear.order(self.lane)?;
+            self.context.order(self.lane)?;
             let from = if layout.is_contiguous() {
                 let all = here(value).unwrap_or_else(|| unreachable!("it was just found here"));
                 all.part((layout.offset * of.dtype.size()) as u64, bytes)
             } else {
-                let copy = self.berth.room(bytes)?;
+                let copy = self.site.room(bytes)?;
                 self.row_by_row(ptr, &layout, of, copy.ptr())?;
                 copy
             };
-            self.gear.cargo[self.lane].download(block, from, self.gear.lanes.raw(self.lane))?
+            self.context.retained[self.lane].download(
+                block,
+                from,
+                self.context.lanes.raw(self.lane),
+            )?
         } else {
-            Arc::new(self.gear.pinned.take(0)?)
+            Arc::new(self.context.pinned.take(0)?)
         };
-        self.landing = Some(Landing::Staged(staging, contiguous(&of.shape), of.dtype));
+        self.host_copy = Some(HostCopy::Staged(staging, contiguous(&of.shape), of.dtype));
         Ok(())
     }
 
     fn blame(&self, trouble: Trouble, node: &Node) -> Result<Error, Trouble> {
-        self.gear.blame(trouble, node, self.last_try)
+        self.context.blame(trouble, node, self.last_try)
     }
 
     fn kept(kept: &Known) -> backend::Operand<'_> {
@@ -279,8 +285,8 @@ impl Launch<'_> {
     fn row_by_row(&mut self, ptr: u64, layout: &Layout, of: &Node, to: u64) -> Result<(), Trouble> {
         let view = DeviceView { ptr, dtype: of.dtype, shape: &of.shape, strides: &layout.strides };
         let to = DeviceViewMut { ptr: to, dtype: of.dtype, shape: &of.shape };
-        self.gear.launcher.copy(&self.berth, view, to)?;
-        self.gear.launcher.send(&self.berth)
+        self.context.launcher.copy(&self.site, view, to)?;
+        self.context.launcher.send(&self.site)
     }
 }
 
@@ -294,17 +300,17 @@ fn buffer_here(value: &Value) -> Option<Arc<dyn Buffer>> {
     if device(&**buffer).is_some() {
         return Some(buffer.clone());
     }
-    let handed: &Handed = buffer.as_any().downcast_ref()?;
-    match &*handed.whereabouts() {
-        Whereabouts::Here(here) => Some(here.clone()),
+    let lazy: &LazyUpload = buffer.as_any().downcast_ref()?;
+    match &*lazy.residency() {
+        Residency::Resident(here) => Some(here.clone()),
         _ => None,
     }
 }
 
-impl Gear {
+impl DeviceContext {
     pub(super) fn target(&mut self, bytes: usize, lane: usize) -> Result<Target, Trouble> {
-        if let Some(transcript) = &self.transcript {
-            let buffer = transcript.buffer(bytes);
+        if let Some(launch_list) = &self.launch_list {
+            let buffer = launch_list.buffer(bytes);
             return Ok(Target { ptr: buffer.ptr(), buffer });
         }
         let buffer: Arc<DeviceBuffer> = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
@@ -312,7 +318,7 @@ impl Gear {
     }
 
     /// Makes a step's launches, all that it takes being there.
-    fn send(&mut self, lane: usize, berth: &Berth) -> Result<(), Trouble> {
+    fn send(&mut self, lane: usize, site: &StepSite) -> Result<(), Trouble> {
         if self.launcher.batch.has_products() {
             let next = self.lanes.next(lane);
             match self.launcher.blas.works(self.lanes.stream(lane), &self.pool, next) {
@@ -326,10 +332,10 @@ impl Gear {
                 }
             }
         }
-        self.launcher.send(berth)
+        self.launcher.send(site)
     }
 
-    /// What is a step's own; a fault, and what may yet come, go up.
+    /// The step's own error; a fault, and trouble that may be gone later, go up.
     fn blame(&self, trouble: Trouble, node: &Node, last_try: bool) -> Result<Error, Trouble> {
         match trouble {
             Trouble::Refused(refusal) => Ok(node.fail(refusal.kind, refusal.message)),
@@ -343,8 +349,8 @@ impl Gear {
     /// Queues a step on operands that may only be queued themselves.
     ///
     /// # Errors
-    /// What ends the device; an operand that is on its way; and, but for the last try, memory that
-    /// cannot be had now.
+    /// A fault that ends the device; an operand that is on its way; and, but for the last try,
+    /// memory that cannot be had now.
     pub fn work(
         &mut self,
         lane: usize,
@@ -359,7 +365,7 @@ impl Gear {
         })
     }
 
-    /// Queues what `run` launches for the sake of some work.
+    /// Queues the launches of `run` for some work.
     pub(super) fn queue(
         &mut self,
         lane: usize,
@@ -368,39 +374,39 @@ impl Gear {
         run: impl FnOnce(&mut Launch<'_>) -> Result<Results, Trouble>,
     ) -> Result<Queued, Trouble> {
         self.after.clear();
-        let berth = self.berth(lane);
-        let mut launch = Launch { gear: self, lane, berth, last_try, landing: None };
+        let site = self.site(lane);
+        let mut launch = Launch { context: self, lane, site, last_try, host_copy: None };
         let mut results = match run(&mut launch) {
             Ok(results) => results,
             Err(trouble) => {
-                launch.gear.launcher.forget();
-                launch.berth.give_up()?;
+                launch.context.launcher.forget();
+                launch.site.give_up()?;
                 return Err(trouble);
             }
         };
-        if let Err(trouble) = launch.gear.send(lane, &launch.berth) {
+        if let Err(trouble) = launch.context.send(lane, &launch.site) {
             let written = work.nodes().enumerate().filter(|(k, _)| work.writes(*k));
             for ((_, node), result) in
                 written.zip(&mut results).filter(|(_, result)| result.is_ok())
             {
-                match launch.gear.blame(trouble.clone(), node, last_try) {
+                match launch.context.blame(trouble.clone(), node, last_try) {
                     Ok(error) => *result = Err(error),
                     Err(trouble) => {
-                        launch.berth.give_up()?;
+                        launch.site.give_up()?;
                         return Err(trouble);
                     }
                 }
             }
         }
-        let mut doubt = None;
+        let mut check = None;
         match (work, &mut results[..]) {
-            (Work::Node(node), [result @ Ok(_)]) => match launch.berth.leave(launch.gear, node) {
-                Ok(left) => doubt = left,
-                Err(trouble) => *result = Err(launch.gear.blame(trouble, node, last_try)?),
+            (Work::Node(node), [result @ Ok(_)]) => match launch.site.leave(launch.context, node) {
+                Ok(left) => check = left,
+                Err(trouble) => *result = Err(launch.context.blame(trouble, node, last_try)?),
             },
-            _ => launch.berth.give_up()?,
+            _ => launch.site.give_up()?,
         }
-        Ok(Queued { results, doubt, landing: launch.landing })
+        Ok(Queued { results, check, host_copy: launch.host_copy })
     }
 }
 
@@ -410,9 +416,9 @@ fn on_host(value: &Value) -> Option<Value> {
     match &value.storage {
         Storage::Inline(_) => Some(value.clone()),
         Storage::Shared(buffer) => {
-            let handed: &Handed = buffer.as_any().downcast_ref()?;
-            match &*handed.whereabouts() {
-                Whereabouts::Elsewhere(from) if from.placed.is_none() && from.host().is_some() => {
+            let lazy: &LazyUpload = buffer.as_any().downcast_ref()?;
+            match &*lazy.residency() {
+                Residency::Elsewhere(from) if from.placed.is_none() && from.host().is_some() => {
                     Some(from.clone())
                 }
                 _ => None,

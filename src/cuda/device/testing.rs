@@ -1,14 +1,15 @@
-//! What the tests of launches share: a device with a stream, values on both sides, comparisons.
+//! Parts that the tests of launches share: a device with a stream, values on both sides,
+//! comparisons.
 
 #![allow(unsafe_code)]
 
 use super::background::Background;
-use super::driver_context::Context;
+use super::driver_context::DriverContext;
 use super::lanes::Mark;
 use super::launch::launcher::Launcher;
 use super::libraries::nvidia::{self, Allocation, Idle, Span};
-use super::memory::download::PIECE;
-use super::memory::pinned::{Cargo, Pinned, PinnedBlock};
+use super::memory::download::CHUNK_BYTES;
+use super::memory::pinned::{Pinned, PinnedBlock, Retained};
 use super::memory::pool::Pool;
 use super::modules::cache::Disk;
 use super::modules::store::Fusion;
@@ -25,19 +26,19 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// One test at a time: what they count is the driver's.
+/// One test at a time: they count in the driver.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// The device, a stream, and all memory that a test takes.
 pub(super) struct Rig {
     /// Taken by the drop alone.
-    context: Option<Context>,
+    context: Option<DriverContext>,
     gpu: Gpu,
     pub stream: Stream,
     pool: Arc<Pool>,
     drivers: nvidia::Pool,
     pinned: Arc<Pinned>,
-    cargo: RefCell<Cargo>,
+    retained: RefCell<Retained>,
     owned: RefCell<Vec<Allocation>>,
     error: Cell<u64>,
     pub scratched: Cell<usize>,
@@ -47,7 +48,7 @@ pub(super) struct Rig {
 impl Rig {
     pub fn new() -> Rig {
         let alone = ALONE.lock().unwrap_or_else(|p| p.into_inner());
-        let context = Context::open(0, 1).unwrap_or_else(|why| panic!("{why}"));
+        let context = DriverContext::open(0, 1).unwrap_or_else(|why| panic!("{why}"));
         let stream = Stream { raw: context.streams[0], number: 0 };
         Rig {
             gpu: context.gpu,
@@ -56,7 +57,7 @@ impl Rig {
             context: Some(context),
             stream,
             pinned: Arc::new(Pinned::of(0)),
-            cargo: RefCell::default(),
+            retained: RefCell::default(),
             owned: RefCell::default(),
             error: Cell::new(0),
             scratched: Cell::new(0),
@@ -77,7 +78,7 @@ impl Rig {
         Launcher::with(self.gpu, self.drivers, fusion, Disk::from_environment(), background)
     }
 
-    /// Does what a step does: again until all is there, then its launches.
+    /// Runs like a step: again until all is there, then its launches.
     pub fn run<T>(
         &self,
         launcher: &mut Launcher,
@@ -116,41 +117,41 @@ impl Rig {
         self.room(bytes).ptr()
     }
 
-    /// Page-locked memory; what was sent before has arrived where there is none.
+    /// Page-locked memory; where there is none, earlier copies arrive first.
     fn block(&self, bytes: usize) -> PinnedBlock {
         self.pinned.take(bytes).unwrap_or_else(|_| {
             self.idle();
-            self.cargo.take();
+            self.retained.take();
             self.pinned.take(bytes).unwrap()
         })
     }
 
     pub fn upload(&self, bytes: &[u8]) -> u64 {
         let to = self.room(bytes.len());
-        for (k, piece) in bytes.chunks(PIECE).enumerate() {
-            let block = self.block(piece.len());
-            let shape = [piece.len()];
-            let from = View { ptr: piece.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
+        for (k, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
+            let block = self.block(chunk.len());
+            let shape = [chunk.len()];
+            let from = View { ptr: chunk.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
             copy::copy(
                 from,
                 &ViewMut { ptr: block.ptr(), dtype: DType::U8, shape: &shape, life: PhantomData },
                 &Serial,
             );
-            let part = to.part((k * PIECE) as u64, piece.len());
-            self.cargo.borrow_mut().upload(part, block, self.stream.raw).unwrap();
+            let part = to.part((k * CHUNK_BYTES) as u64, chunk.len());
+            self.retained.borrow_mut().upload(part, block, self.stream.raw).unwrap();
         }
         to.ptr()
     }
 
     pub fn download(&self, ptr: u64, bytes: usize) -> Vec<u8> {
-        // SAFETY: tests ask for what they were given.
+        // SAFETY: tests ask for memory that they were given.
         let from = unsafe { Span::new(ptr, bytes) };
         let mut all = Vec::new();
-        for at in (0..bytes).step_by(PIECE) {
-            let n = PIECE.min(bytes - at);
+        for at in (0..bytes).step_by(CHUNK_BYTES) {
+            let n = CHUNK_BYTES.min(bytes - at);
             let block = self.block(n);
             let part = from.part(at as u64, n);
-            let block = self.cargo.borrow_mut().download(block, part, self.stream.raw).unwrap();
+            let block = self.retained.borrow_mut().download(block, part, self.stream.raw).unwrap();
             self.idle();
             let view = View { ptr: block.ptr(), dtype: DType::U8, shape: &[n], strides: &[1] };
             all.extend(view.to_vec::<u8>().unwrap());
@@ -191,7 +192,7 @@ impl Drop for Rig {
         let owned = self.owned.take();
         owned.into_iter().try_for_each(|memory| self.stream.raw.free(memory)).unwrap();
         let idle = self.idle();
-        self.cargo.take();
+        self.retained.take();
         self.pinned.close(&idle);
         // SAFETY: a test takes no handle with it.
         self.context.take().into_iter().for_each(|context| unsafe { context.close(&[]) });
@@ -247,7 +248,10 @@ impl Value {
         with_dtype!(dtype, T => {
             let draw = |_| match T::DTYPE.is_float() {
                 true => T::from_f64((rng.word() >> 40) as f64 / (1 << 21) as f64 - 4.0),
-                false => T::from_i64(rng.below(7) as i64 - if T::DTYPE == DType::U8 { 0 } else { 3 }),
+                false => {
+                    let least = if T::DTYPE == DType::U8 { 0 } else { -3 };
+                    T::from_i64(least + rng.below(7) as i64)
+                }
             };
             Value::of(shape, &(0..n).map(draw).collect::<Vec<T>>())
         })

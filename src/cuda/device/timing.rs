@@ -1,9 +1,9 @@
-//! Device time: which launches stand between two timed events, and what the events say.
+//! Device time: the launches between two timed events, and the times of the events.
 //!
-//! Sampled, and only while somebody records. The events are read once their flight is known to be
-//! through, so nothing ever waits for them. A lane's times hang together: each is counted from the
-//! one before, since a difference of two events is a single-precision number of milliseconds and
-//! would lose its microseconds over hours.
+//! A sample of steps is timed, and only while somebody records. The events are read once their
+//! submission is known to be through, so nothing ever waits for them. A lane's times hang together:
+//! each is counted from the one before, since a difference of two events is a single-precision
+//! number of milliseconds and would lose its microseconds over hours.
 
 use super::Trouble;
 use super::libraries::nvidia::{Event, Events, Raw};
@@ -22,7 +22,7 @@ pub(crate) struct Timed {
 /// The device's thread's side: chooses launches, and records.
 #[derive(Debug)]
 pub(crate) struct Timing {
-    /// Every so many launches; 0 for none.
+    /// One launch in this many; 0 for none.
     every: u32,
     since: u32,
     events: Arc<Events>,
@@ -40,7 +40,7 @@ impl Timing {
     /// A launch is about to be prepared: it is timed if somebody records and it is its turn.
     pub fn arm(&mut self, recording: bool) -> Result<(), Trouble> {
         if let Some((_, begun)) = &mut self.open {
-            // Left over from a launch that was put off.
+            // Left over from a launch that was deferred.
             *begun = None;
             return Ok(());
         }
@@ -51,7 +51,7 @@ impl Timing {
         Ok(())
     }
 
-    /// What the launch waits for on other streams has been queued.
+    /// The launch's waits for other streams have been queued.
     pub fn begin(&mut self, raw: Raw) -> Result<(), Trouble> {
         match &mut self.open {
             Some((event, begun)) if begun.is_none() => {

@@ -4,12 +4,12 @@
 //! tiles of 64 by 64 in plain arithmetic. Estimated, not measured: of an H100's tensor cores a
 //! quarter, as shared memory feeds one fragment a product (half where 128 rows share it), of its
 //! float32 units half. The scores of 4,096 queries and as many keys in one head are 64 MiB in
-//! float32, which each of a composed attention's four passes moves; here they are never there.
+//! float32, which each of a composed attention's four passes moves; here they never reach memory.
 //!
 //! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
-//! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and what
-//! the spans give is joined in their order (`paged`). Whether is said by the numbers of queries and
-//! keys alone: a query finds the same beside any others.
+//! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and the
+//! results of the spans are joined in their order (`paged`). The numbers of queries and keys alone
+//! decide: a query finds the same beside any others.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -22,15 +22,15 @@ use smallvec::smallvec;
 const FEW: usize = 64;
 const SPAN: usize = 256;
 
-/// What is made of queries, keys and values.
+/// A result of queries, keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Result {
-    /// What the queries find.
+    /// The output of the attention.
     Output,
     /// The same of each span of keys, to be joined.
     Spans,
-    /// For each query the logarithm of its sum of powers, and the mean of what flows back to its
-    /// weights: what the other gradients are made with.
+    /// For each query the logarithm of its sum of powers, and the mean of the gradient of its
+    /// weights: the other gradients need both.
     Stats,
     ToQuery,
     ToKey,
@@ -57,7 +57,7 @@ pub(crate) struct Key {
     pub team: Team,
 }
 
-/// An attention as an op asks for it. Queries, keys, values and what flows back lie as these
+/// An attention as an op asks for it. Queries, keys, values and the output's gradient lie as these
 /// strides over the batch say, with a step between rows and none between elements of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attention<'a> {
@@ -65,8 +65,8 @@ pub(crate) struct Attention<'a> {
     pub batch: &'a [usize],
     /// Queries, keys, the width of both, the width of values.
     pub sizes: [usize; 4],
-    /// Over the batch and the rows: of queries, keys, values and what flows back; empty where that
-    /// is not there.
+    /// Over the batch and the rows: of queries, keys, values and the output's gradient; empty where
+    /// there is none.
     pub strides: [&'a [isize]; 4],
     /// Over the batch, queries and keys.
     pub mask: Option<(DType, &'a [isize])>,
@@ -94,7 +94,7 @@ impl Key {
 }
 
 /// The launches of one result, which is not `Spans`. Inputs: queries, keys, values; but for
-/// `Output` what flows back, and but for `Stats` what that gave; the mask; the lengths. `None`
+/// `Output` the output's gradient, and but for `Stats` their result; the mask; the lengths. `None`
 /// where more than eight dimensions are left after merging, or sizes are beyond 31 bits.
 pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let mut plan = Plan::default();
@@ -212,7 +212,7 @@ impl Key {
         let (threads, how) = match self.team {
             Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
             Team::Tensor(wide) => {
-                // What is walked over stays within 48 KiB, what is held within 255 registers.
+                // The rows of the walk stay within 48 KiB, the held values within 255 registers.
                 let times = self.times();
                 let few = times > 1 || (back && !stats);
                 let walked = if few { 32 } else { 64 };

@@ -1,7 +1,7 @@
-//! Which kernels are compiled together.
+//! The bundles of kernels that are compiled together.
 //!
-//! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost what
-//! eight alone do. So a kernel that a single op needs comes with its relatives: the other ops of
+//! A compiler's time goes into the shared parts of a translation unit: fifty kernels cost as much
+//! as eight alone. So a kernel that a single op needs comes with its relatives: the other ops of
 //! the same types and walk, the other reductions of the same walk, the other element sizes of a
 //! copy. A fused program has none.
 //!
@@ -134,7 +134,7 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Index(index::Key::ScatterRuns { mode, .. }) => DType::ALL
             .map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype }))
             .to_vec(),
-        // What a model of this format calls: one row, a few, many.
+        // The calls of a model in this format: one row, a few, many.
         Kernel::Quantized(Key::Few(f, _) | Key::Many(f)) => {
             let first = if f.dtype().is_some() { Key::Pack } else { Key::Activations };
             [first, Key::Few(*f, 1), Key::Few(*f, 8), Key::Many(*f)].map(Kernel::Quantized).to_vec()
@@ -248,7 +248,7 @@ mod tests {
         }
     }
 
-    /// Halves and a number: what is computed in float32, and rounded.
+    /// Halves and a number: computed in float32, and rounded.
     fn twice(dtype: DType) -> Kernel {
         let mut p = Program::default();
         let x = p.push(Code::Input(0), dtype, dtype);

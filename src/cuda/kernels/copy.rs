@@ -205,7 +205,8 @@ impl Key {
                     "ft::Geo64<2> batch".into(),
                 ];
                 let code = format!(
-                    "    ft::transpose<{t}, ft::Geo64>(x, out, rows, columns, from_step, to_step, batch);\n"
+                    "    ft::transpose<{t}, ft::Geo64>(x, out, rows, columns, from_step, to_step, \
+                     batch);\n"
                 );
                 KernelSource::new("transpose", parts, 256, &params, &code)
             }
@@ -222,7 +223,8 @@ impl Key {
                     "u32 upper".into(),
                 ];
                 let code = format!(
-                    "    ft::triangle<{t}, ft::{geo}>(x, out, n, geo, rows, columns, k, upper != 0);\n"
+                    "    ft::triangle<{t}, ft::{geo}>(x, out, n, geo, rows, columns, k, \
+                     upper != 0);\n"
                 );
                 KernelSource::new("triangle", parts, 256, &params, &code)
             }

@@ -201,7 +201,8 @@ impl Key {
             let load = match self.walk {
                 Walk::Flat => format!("ft::load_flat<{lanes}>(in{k}, i, n, step.s[{k}])"),
                 Walk::Strided => format!(
-                    "ft::load_strided<{lanes}>(in{k} + off[{k}], inner.s[{k}], (inner.vector >> {k}) & 1)"
+                    "ft::load_strided<{lanes}>(in{k} + off[{k}], inner.s[{k}], \
+                     (inner.vector >> {k}) & 1)"
                 ),
             };
             line(format!("    const ft::Vec<{}, {lanes}> x{k} = {load};", storage(d)));

@@ -1,8 +1,8 @@
 //! A [`Program`] as C statements, for every kernel that evaluates one.
 //!
 //! Names are canonical (`r0`, `r1`... by register) and numbers come from a run-time table, so
-//! programs that differ in immediates alone share one kernel. Who calls says how inputs and random
-//! draws are spelled; this file knows neither memory nor threads.
+//! programs that differ in immediates alone share one kernel. The caller spells inputs and random
+//! draws; this file knows neither memory nor threads.
 
 use super::Words;
 use crate::dtype::{DType, Element, Scalar, with_dtype};
@@ -10,7 +10,7 @@ use crate::graph::program::{Arg, Code, Instr, Program};
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
-/// A program without its numbers: immediates, seeds and offsets are false and 0. What is left
+/// A program without its numbers: immediates, seeds and offsets are false and 0. The rest
 /// decides the kernel.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Form(pub Program);
@@ -167,7 +167,7 @@ pub(crate) fn immediates(program: &Program) -> Words {
     w
 }
 
-/// What the caller of [`statements`] provides.
+/// The spelling that the caller of [`statements`] provides.
 pub(crate) struct Names<'a> {
     /// Spells the element of an input, as stored.
     pub input: &'a dyn Fn(u8) -> String,
@@ -222,7 +222,8 @@ pub(crate) fn statements(form: &Form, names: &Names<'_>, lanes: usize) -> Statem
                 let (seed, offset) = (next("u64"), next("u64"));
                 writeln!(
                     s.draws,
-                    "    {} d{i}[{lanes}];\n    ft::{kind}<{}, {lanes}>({seed}, {offset}, {}, d{i});",
+                    "    {} d{i}[{lanes}];\n    ft::{kind}<{}, {lanes}>({seed}, {offset}, {}, \
+                     d{i});",
                     computed(dtype),
                     storage(dtype),
                     names.first

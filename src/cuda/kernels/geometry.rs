@@ -1,7 +1,7 @@
 //! Iteration shapes as a kernel walks them: dimensions merged, innermost first, at most eight.
 //!
 //! Every family uses it to turn shape and strides into a `Geo32` or `Geo64` argument
-//! (`device/base.cuh`). Knows no dtypes and no kernels.
+//! (`device/base.cuh`). It knows no dtypes and no kernels.
 
 use super::{Arg, Words};
 use smallvec::SmallVec;

@@ -2,7 +2,7 @@
 //!
 //! An index out of range touches nothing and is written to the step's index error
 //! ([`super::source::INDEX_ERROR_BYTES`]): of several, the one that comes first in the index.
-//! Indices are i64, i32 or u8; a negative one counts from the end where that is asked for, or is
+//! Indices are i64, i32 or u8; a negative one counts from the end where the op asks for that, or is
 //! out of range.
 
 use super::copy::{pack, packed, unit};
@@ -30,7 +30,7 @@ pub(crate) enum Key {
         index: DType,
         wide: bool,
     },
-    /// Of long lines: the indices as keys, and what is made of them once they are sorted.
+    /// Of long lines: the indices as keys, and the walk over them once they are sorted.
     ScatterKeys {
         index: DType,
     },
@@ -44,7 +44,7 @@ pub(crate) enum Key {
     },
 }
 
-/// Lines up to this long are walked by whoever owns a part of them.
+/// Lines up to this long are walked by the owners of their parts.
 const SHORT: usize = 256;
 
 /// How an index is read: over the result's shape for `gather`, along one dimension for
@@ -54,14 +54,14 @@ pub(crate) struct Indexed<'a> {
     pub dtype: DType,
     /// Strides of the index over the result's shape, 0 where it repeats.
     pub strides: &'a [isize],
-    /// The same of a contiguous index of that shape: what a position is counted in.
+    /// The same of a contiguous index of that shape, for counting positions.
     pub positions: &'a [isize],
     /// Negative indices count from the end.
     pub from_end: bool,
 }
 
 impl Indexed<'_> {
-    /// What a kernel adds to a negative index.
+    /// The number that a kernel adds to a negative index.
     fn lift(&self, size: usize) -> Arg {
         Arg::U64(if self.from_end { size as u64 } else { 0 })
     }
@@ -146,7 +146,7 @@ fn contiguous_inner(dims: &[usize]) -> Vec<isize> {
 
 /// `out[.., index[j], ..]` joined with `source[.., j, ..]` along `dim`, for every j of the index's
 /// `shape`. The output holds the value already and is contiguous over `out_shape`; input 0 is the
-/// source, 1 the index. What comes to one place comes in order of j, whatever the device. `None` as
+/// source, 1 the index. Elements for one place come in order of j, on every device. `None` as
 /// in [`gather`].
 ///
 /// Short lines are walked, by several owners of their elements; the indices of longer ones are
@@ -168,7 +168,7 @@ pub(crate) fn scatter(
         return Some(plan);
     }
     let out = contiguous_strides(out_shape);
-    // The walk joins what is in memory, so halves would be rounded each time.
+    // The walk joins values in memory, so halves would be rounded each time.
     let is_one_sum = dtype.is_half() && matches!(mode, ScatterMode::Sum | ScatterMode::Prod);
     if (shape[dim] > SHORT || is_one_sum) && shape[dim].max(out_shape[dim]) < i32::MAX as usize {
         return sorted(mode, dtype, shape, dim, source, index, out_shape);
@@ -354,7 +354,8 @@ impl Key {
                     "i64 lift".into(),
                 ];
                 let code = format!(
-                    "    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size, lift);\n"
+                    "    ft::gather<{t}, {j}, ft::{geo}>(x, index, out, error, n, geo, step, size, \
+                     lift);\n"
                 );
                 KernelSource::new(
                     "gather",
@@ -384,7 +385,8 @@ impl Key {
                 ];
                 let how = number(mode);
                 let code = format!(
-                    "    ft::scatter<{how}, {t}, {j}, ft::{geo}>(source, index, out, error, lines, geo, length, size, lift, \
+                    "    ft::scatter<{how}, {t}, {j}, ft::{geo}>(source, index, out, error, lines, \
+                     geo, length, size, lift, \
                      owners, out_step, source_step, index_step, position_step);\n"
                 );
                 KernelSource::new(
@@ -401,11 +403,14 @@ impl Key {
                     format!("const {j}* index"),
                     "u32* keys, u32* places".into(),
                     error(),
-                    "u64 first, ft::Geo64<2> rows, u32 n, u32 size, i64 lift, i64 index_step, i64 position_step"
+                    "u64 first, ft::Geo64<2> rows, u32 n, u32 size, i64 lift, i64 index_step, \
+                     i64 position_step"
                         .into(),
                 ];
-                let code = "    const u64 to = (u64)blockIdx.y * n;\n    ft::scatter_keys(index, keys + to, places + to, \
-                            error, first + blockIdx.y, rows, n, size, lift, index_step, position_step);\n";
+                let code = "    const u64 to = (u64)blockIdx.y * n;\n    ft::scatter_keys(index, \
+                     keys + to, places + to, \
+                            error, first + blockIdx.y, rows, n, size, lift, index_step, \
+                            position_step);\n";
                 let parts = &[Part::Base, Part::Ops, Part::Index];
                 KernelSource::new("scatter_keys", parts, 256, &params, code)
             }
@@ -418,8 +423,10 @@ impl Key {
                     "i64 out_step, i64 source_step".into(),
                 ];
                 let code = format!(
-                    "    const u64 from = (u64)blockIdx.y * n;\n    ft::scatter_runs<{how}>(source, keys + from, \
-                     places + from, out, first + blockIdx.y, rows, shared, lines, n, size, out_step, source_step);\n"
+                    "    const u64 from = (u64)blockIdx.y * n;\n    \
+                     ft::scatter_runs<{how}>(source, keys + from, \
+                     places + from, out, first + blockIdx.y, rows, shared, lines, n, size, \
+                     out_step, source_step);\n"
                 );
                 let parts = &[Part::Base, Part::Ops, Part::Index];
                 KernelSource::new("scatter_runs", parts, 256, &params, &code).with_registers(256)

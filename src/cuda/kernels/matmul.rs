@@ -1,8 +1,8 @@
 //! Matrix products that the vendor's library does not take: integers, and strides it cannot
 //! express.
 //!
-//! One kernel a type, any strides, batches that broadcast. `cuda/device/launch/product` asks the library
-//! first.
+//! One kernel a type, any strides, batches that broadcast. `cuda/device/launch/product` asks the
+//! library first.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -36,7 +36,7 @@ pub(crate) struct Product {
     /// Strides over the batch (0 where it repeats), then over the matrix.
     pub a: Strides,
     pub b: Strides,
-    /// The result is added to what the output holds already, before it is rounded.
+    /// The result is added to the output's old value, before it is rounded.
     pub adds: bool,
 }
 
@@ -101,7 +101,8 @@ impl Key {
                 .into(),
         ];
         let code = format!(
-            "    ft::matmul_tile<{t}, {to}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, batches);\n"
+            "    ft::matmul_tile<{t}, {to}, ft::Geo64>(a, b, out, first, m, n, k, am, ak, bk, bn, \
+             batches);\n"
         );
         KernelSource::new("matmul", &[Part::Base, Part::Ops, Part::Matmul], 256, &params, &code)
     }

@@ -1,9 +1,10 @@
 //! CUDA C for every kernel, and how each is launched.
 //!
-//! The launcher (`cuda/device`) asks a family (`elementwise::plan`, `reduce::plan`...) for a
-//! [`Plan`]: which kernels to launch, with which arguments, in which grid. A [`Kernel`] is a small
-//! key that can be hashed; its [`Kernel::source`] is generated only where the compiled one is not
+//! The launcher (`cuda/device/launch`) asks a family (`elementwise::plan`, `reduce::plan`...) for a
+//! [`Plan`]: kernels to launch, with their arguments, in their grids. A [`Kernel`] is a small key
+//! that can be hashed; its [`Kernel::source`] is generated only where the compiled one is not
 //! cached. Sizes, strides and immediates are run-time arguments, so keys stay few.
+//! `cuda/device/modules` compiles and loads the kernels.
 //!
 //! Pure text and arithmetic: no driver, no compiler, no memory. The order of additions in a kernel
 //! depends on shapes alone, never on timing, so results repeat bit by bit.
@@ -122,7 +123,7 @@ impl Words {
         self.words.push(x);
     }
 
-    /// What the launch points to.
+    /// The arguments of the launch.
     pub fn as_words(&self) -> &[u64] {
         &self.words
     }
@@ -155,7 +156,7 @@ impl Launch {
     }
 }
 
-/// A grid of so many blocks. One that is too large stays so, whatever its numbers are cut to: it
+/// A grid of so many blocks. One that is too large stays so, though its numbers are cut: it
 /// [does not fit](Launch::fits).
 pub(crate) fn grid(x: usize, y: usize, z: usize) -> [u32; 3] {
     [x, y, z].map(|n| u32::try_from(n).unwrap_or(u32::MAX))
@@ -175,7 +176,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// What lies at an address.
+    /// The type of the elements at an address.
     pub fn at(ptr: u64, strides: &'a [isize]) -> Operand<'a> {
         Operand { strides, align: align(ptr) }
     }

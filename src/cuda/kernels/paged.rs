@@ -64,8 +64,9 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     Some(plan)
 }
 
-/// Joins what spans gave, in their order: so many a query, in scratch memory that the plan has from
-/// here on, into the output. Of each its largest score, the sum of powers, and what they found.
+/// Joins the results of `spans` spans a query, in their order, into the output: the largest score
+/// of each, the sum of powers, and the sum of values. The plan has scratch memory for them from
+/// here on.
 pub(super) fn meet(plan: &mut Plan, dtype: DType, queries: usize, spans: usize, wide: usize) {
     let size = if dtype == DType::F64 { 8 } else { 4 };
     plan.scratch = queries * spans * (wide + 2) * size;

@@ -1,8 +1,8 @@
 //! Products with quantised weights and with halves, and their rows in float32.
 //!
 //! Activations are quantised to 8 bits in scratch memory; then few rows are multiplied by `dp4a`,
-//! many in tensor cores. Beside halves they stay as they are. All add in the order of the CPU, so
-//! the bits are the same.
+//! many in tensor cores. Beside weights that are halves, activations stay as they are. All products
+//! add in the order of the CPU, so the bits are the same.
 
 use super::generate::storage;
 use super::source::{KernelSource, Part};
@@ -157,7 +157,8 @@ impl Key {
                 "quantized_few",
                 packed(format),
                 format!(
-                    "    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, bytes);\n"
+                    "    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, \
+                     bytes);\n"
                 ),
             ),
             Key::Many(format) => {
@@ -175,11 +176,13 @@ impl Key {
             Key::Embedding(format, index) => {
                 let j = storage(index);
                 let params = format!(
-                    "const u8* w, const {j}* index, float* out, ft::IndexError* error, u64 count, u32 blocks, \
+                    "const u8* w, const {j}* index, float* out, ft::IndexError* error, u64 count, \
+                     u32 blocks, \
                      u64 bytes, u64 rows"
                 );
                 let code = format!(
-                    "    ft::quantized_embedding<ft::{format}, {j}>(w, index, out, error, count, blocks, bytes, \
+                    "    ft::quantized_embedding<ft::{format}, {j}>(w, index, out, error, count, \
+                     blocks, bytes, \
                      rows);\n"
                 );
                 ("quantized_embedding", params, code)

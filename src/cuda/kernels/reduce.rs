@@ -41,7 +41,7 @@ pub(crate) enum Walk {
     Turned,
 }
 
-/// What a launch reads and writes.
+/// The operands of a launch.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Stage {
     /// From elements to results.
@@ -56,7 +56,7 @@ pub(crate) enum Stage {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub op: ReduceOp,
-    /// Element type of what is reduced.
+    /// Element type of the reduced value.
     pub dtype: DType,
     pub stage: Stage,
     pub walk: Walk,
@@ -92,7 +92,7 @@ fn carried(dtype: DType) -> &'static str {
     if dtype.is_float() { computed(dtype) } else { "i64" }
 }
 
-/// The device's name of the operation, and the size of what it carries.
+/// The device's name of the operation, and the size of its accumulator.
 fn policy(op: ReduceOp, dtype: DType) -> (String, usize) {
     use ReduceOp::*;
     let (sum, c) = (carried(dtype), computed(dtype));
@@ -151,11 +151,11 @@ pub(crate) fn plan(
     }
     let wide = rows > i32::MAX as usize || len > 0 && !Geometry::new(shape, &strides).fits_32();
 
-    // What decides the order: nothing here may look at strides, at alignment or, for floats, at
-    // what is fused.
+    // This decides the order: nothing here may look at strides, at alignment or, for floats, at the
+    // fused program.
     let size = match dtype.is_float() {
         true => dtype.size(),
-        // Integers give the same in every order, so that what is read may decide.
+        // Integers give the same in every order, so that the types of the inputs may decide.
         false => dtypes.iter().map(|d| d.size()).max().unwrap_or(4),
     };
     let most = (16 / size).min(8);
@@ -274,7 +274,8 @@ impl Key {
                 params.push(format!("const {policy}::A* in0"));
                 line(format!("    auto row = [&]({index} r) {{"));
                 line(format!(
-                    "        return [&, r]({index} j, Op::A* acc) {{ acc[0] = Op::join(acc[0], in0[(u64)r * len + j]); }};"
+                    "        return [&, r]({index} j, Op::A* acc) {{ acc[0] = Op::join(acc[0], \
+                     in0[(u64)r * len + j]); }};"
                 ));
                 line("    };".into());
             }
@@ -310,7 +311,9 @@ impl Key {
                 line(format!("    ft::walk<{n}, ft::{geo}>(over, j, off);"));
                 for (k, &d) in dtypes.iter().enumerate() {
                     line(format!(
-                        "    const ft::Vec<{}, {at_once}> x{k} = ft::load_strided<{at_once}>(in{k} + off[{k}], over.stride[{k}][0], vector >> {k} & 1);",
+                        "    const ft::Vec<{}, {at_once}> x{k} = \
+                         ft::load_strided<{at_once}>(in{k} + off[{k}], over.stride[{k}][0], \
+                         vector >> {k} & 1);",
                         storage(d)
                     ));
                 }
@@ -338,13 +341,15 @@ impl Key {
         if let Stage::Part(_) = self.stage {
             params.push(format!("{policy}::A* out"));
             line(format!(
-                "    auto put = [&]({index} r, u32 split, Op::A a) {{ out[(u64)r * gridDim.y + split] = a; }};"
+                "    auto put = [&]({index} r, u32 split, Op::A a) {{ \
+                 out[(u64)r * gridDim.y + split] = a; }};"
             ));
         } else {
             let out = storage(out);
             params.push(format!("{out}* out"));
             line(format!(
-                "    auto put = [&]({index} r, u32, Op::A a) {{ out[r] = ft::As<{out}>::of({value}); }};"
+                "    auto put = [&]({index} r, u32, Op::A a) {{ \
+                 out[r] = ft::As<{out}>::of({value}); }};"
             ));
         }
         for name in ["rows", "len", "chunk"] {

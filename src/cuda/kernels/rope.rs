@@ -71,12 +71,14 @@ impl Key {
             "u64 n, u64 half, u64 next, i64 away, u64 apart, ft::Geo64<3> geo".into(),
         ];
         let code = format!(
-            "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (i >= n) return;\n    i64 off[3];\n    \
+            "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (i >= n) return;\n    \
+             i64 off[3];\n    \
              ft::offsets<3, ft::Geo64>(geo, i, off);\n    \
              const {c} a = ft::load(x[off[0]]), b = ft::load(x[off[0] + away]);\n    \
              const {c} c = cosine[off[1]], s = sine[off[2]];\n    \
              out += i / half * 2 * half + i % half * next;\n    \
-             out[0] = ft::As<{t}>::of(a * c - b * s);\n    out[apart] = ft::As<{t}>::of(a * s + b * c);\n"
+             out[0] = ft::As<{t}>::of(a * c - b * s);\n    \
+             out[apart] = ft::As<{t}>::of(a * s + b * c);\n"
         );
         KernelSource::new("rope", &[Part::Base], 256, &params, &code)
     }

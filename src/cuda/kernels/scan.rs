@@ -1,8 +1,8 @@
 //! Running sums and products along a dimension.
 //!
-//! A row is cut into chunks of 2048; what these come to is scanned in between, so that one long row
-//! fills the device too. Integers and bool are computed in i64, halves in float. Knows no dtypes
-//! beyond that.
+//! A row is cut into chunks of 2048, and the totals of the chunks are scanned in between, so that
+//! one long row fills the device too. Integers and bool are computed in i64, halves in float.
+//! Beyond that the file knows no dtypes.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -14,7 +14,7 @@ use smallvec::smallvec;
 /// Elements of a chunk; `CHUNK` in `device/scan.cuh`.
 const CHUNK: usize = 2048;
 
-/// What runs along the dimension.
+/// The operation along the dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Fold {
     Sum,
@@ -126,13 +126,14 @@ impl Key {
         | Key::Sums(fold, _)
         | Key::Chunks(fold, ..)
         | Key::Columns(fold, _)) = *self;
-        // What there is of nothing, which also tells the kernels what to do.
+        // The neutral element, which also tells the kernels the operation.
         let nothing = if fold == Fold::Sum { 0 } else { 1 };
         let (name, params, code) = match *self {
             Key::ChunkSums(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let code = format!(
-                    "{block}    ft::chunk_sum<{nothing}, {a}>(x + off[0], step, (i64)n, sums + r * gridDim.y + blockIdx.y);\n"
+                    "{block}    ft::chunk_sum<{nothing}, {a}>(x + off[0], step, (i64)n, \
+                     sums + r * gridDim.y + blockIdx.y);\n"
                 );
                 ("chunk_sums", vec![format!("const {t}* x"), format!("{a}* sums"), walk], code)
             }
@@ -157,7 +158,8 @@ impl Key {
                     nothing.to_string()
                 };
                 let code = format!(
-                    "{block}{to}    ft::chunk_scan<{nothing}, {a}>(x + off[0], step, (i64)n, ({a}){run}, out + to, (i64)inner);\n"
+                    "{block}{to}    ft::chunk_scan<{nothing}, {a}>(x + off[0], step, (i64)n, \
+                     ({a}){run}, out + to, (i64)inner);\n"
                 );
                 ("cumsum", params, code)
             }
@@ -165,7 +167,8 @@ impl Key {
                 let (t, a) = (storage(d), carried(d).0);
                 let s = if d.is_float() { t } else { "i64" };
                 let code = format!(
-                    "{}{to}    ft::column_scan<{nothing}, {a}>(x + off[0], step, (i64)n, out + to, (i64)inner);\n",
+                    "{}{to}    ft::column_scan<{nothing}, {a}>(x + off[0], step, (i64)n, out + to, \
+                     (i64)inner);\n",
                     place("(u64)blockIdx.x * 256 + threadIdx.x")
                 );
                 ("cumsum_columns", vec![format!("const {t}* x"), format!("{s}* out"), walk], code)

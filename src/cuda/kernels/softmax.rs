@@ -1,9 +1,10 @@
 //! Softmax, its logarithms, and the norms: a warp or a block a row, one read of memory where the
-//! row fits in registers (up to 32 Ki elements, 16 Ki of float64), two where it does not.
+//! row fits in registers (up to 32 Ki elements, 16 Ki of float64), two reads of a longer row.
 //!
 //! A row is one dimension (or the trailing ones, merged), with any stride. Of rows that lie side by
-//! side, because the dimension is not the last, neighbouring threads take neighbours, and long ones
-//! are shared by 16 (on an H100 4,096 threads a row of 4,096 are a sixtieth of those that fit).
+//! side, because the dimension is not the last, neighbouring threads take neighbours, and 16
+//! threads share a long row (on an H100 4,096 threads a row of 4,096 are a sixtieth of those that
+//! fit).
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX};
@@ -12,7 +13,7 @@ use super::{Arg, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
 use smallvec::smallvec;
 
-/// What is made of a row.
+/// The result of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum RowOp {
     Softmax,
@@ -195,7 +196,8 @@ impl Key {
         let threads = self.team.block().iter().product();
         let side = if matches!(self.team, RowTeam::Columns { .. }) { "x" } else { "y" };
         let mut c = format!(
-            "    const u64 r = (u64)blockIdx.x * blockDim.{side} + threadIdx.{side};\n    const bool alive = r < rows;\n"
+            "    const u64 r = (u64)blockIdx.x * blockDim.{side} + threadIdx.{side};\n    \
+             const bool alive = r < rows;\n"
         );
         c += "    i64 off[1];\n    ft::offsets<1, ft::Geo64>(kept, r, off);\n";
         c += &format!("    ft::Row<{t}> row = {{x + off[0], step, (i64)n}};\n");
@@ -211,7 +213,8 @@ impl Key {
         };
         c += &match self.team {
             RowTeam::Columns { members, rows } => format!(
-                "    ft::softmax_column<{kind}, {t}, {rows}, {members}>(row, out + to, (i64)inner, alive);\n"
+                "    ft::softmax_column<{kind}, {t}, {rows}, {members}>(row, out + to, (i64)inner, \
+                 alive);\n"
             ),
             RowTeam::Rows { threads, packs, lanes } if norm => {
                 let rms = matches!(self.op, RowOp::RmsNorm { .. });
@@ -219,11 +222,13 @@ impl Key {
                 let weight = if weight { "weight" } else { &null };
                 let bias = if bias { "bias" } else { &null };
                 format!(
-                    "    ft::norm_row<{rms}, {t}, {threads}, {packs}, {lanes}>(row, {weight}, {bias}, out + to, eps, alive);\n"
+                    "    ft::norm_row<{rms}, {t}, {threads}, {packs}, {lanes}>(row, {weight}, \
+                     {bias}, out + to, eps, alive);\n"
                 )
             }
             RowTeam::Rows { threads, packs, lanes } => format!(
-                "    ft::softmax_row<{kind}, {t}, {threads}, {packs}, {lanes}>(row, out + to, (i64)inner, alive);\n"
+                "    ft::softmax_row<{kind}, {t}, {threads}, {packs}, {lanes}>(row, out + to, \
+                 (i64)inner, alive);\n"
             ),
         };
         let name = match self.op {

@@ -68,7 +68,7 @@ pub(crate) struct Lists {
     pub wide: bool,
     pub keys: [usize; 2],
     pub places: [usize; 2],
-    /// What passes count in, and where all of it ends.
+    /// The counters of the passes, and the end of the scratch memory.
     pub counts: usize,
     pub end: usize,
 }
@@ -251,7 +251,8 @@ impl Key {
         let key_type = |wide: bool| if wide { "u64" } else { "u32" };
         let place = |row: &str| {
             format!(
-                "    const u64 r = {row};\n    i64 off[1];\n    ft::offsets<1, ft::Geo64>(geo, r, off);\n"
+                "    const u64 r = {row};\n    i64 off[1];\n    ft::offsets<1, ft::Geo64>(geo, r, \
+                 off);\n"
             )
         };
         let to = "    const u64 to = r / inner * k * inner + r % inner;\n";
@@ -263,13 +264,17 @@ impl Key {
                 let params = vec![
                     format!("const {t}* x"),
                     format!("{t}* values"),
-                    "i64* places, u64 n, i64 step, u64 k, u64 inner, u64 descending, ft::Geo64<1> geo".into(),
+                    "i64* places, u64 n, i64 step, u64 k, u64 inner, u64 descending, \
+                     ft::Geo64<1> geo"
+                        .into(),
                 ];
                 let code = format!(
                     "{}    x += off[0];\n{to}    ft::sort_tile<{key}, {tile}>((u32)n,\n        \
-                     [&](u32 j, {key}& key, u32& p) {{ key = ft::ordered<{key}>(x[j * step], descending != 0); p = j; }},\n        \
+                     [&](u32 j, {key}& key, u32& p) {{ key = ft::ordered<{key}>(x[j * step], \
+                     descending != 0); p = j; }},\n        \
                      [&](u32 j, {key}, u32 p) {{\n        if (j >= k) return;\n        \
-                     values[to + j * inner] = x[(i64)p * step];\n        places[to + j * inner] = p;\n    }});\n",
+                     values[to + j * inner] = x[(i64)p * step];\n        \
+                     places[to + j * inner] = p;\n    }});\n",
                     place("blockIdx.x")
                 );
                 ("sort", tile as u32 / 2, params, code)
@@ -280,9 +285,12 @@ impl Key {
                     "const {key}* keys, const u32* places, {key}* keys_out, u32* places_out, u32 n"
                 )];
                 let code = format!(
-                    "    const u64 row = (u64)blockIdx.y * n;\n    ft::sort_tile<{key}, {tile}>(n,\n        \
-                     [&](u32 j, {key}& key, u32& p) {{ key = keys[row + j]; p = places[row + j]; }},\n        \
-                     [&](u32 j, {key} key, u32 p) {{ keys_out[row + j] = key; places_out[row + j] = p; }});\n"
+                    "    const u64 row = (u64)blockIdx.y * n;\n    ft::sort_tile<{key}, \
+                     {tile}>(n,\n        \
+                     [&](u32 j, {key}& key, u32& p) {{ key = keys[row + j]; p = places[row + j]; \
+                     }},\n        \
+                     [&](u32 j, {key} key, u32 p) {{ keys_out[row + j] = key; \
+                     places_out[row + j] = p; }});\n"
                 );
                 ("sort_tile", tile as u32 / 2, params, code)
             }
@@ -291,8 +299,10 @@ impl Key {
                 let params =
                     vec![format!("const {t}* x, {key}* keys, u32* places, u64 n, {in_rows}")];
                 let code = format!(
-                    "{}    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x, to = blockIdx.y * n + j;\n    \
-                     if (j >= n) return;\n    keys[to] = ft::ordered<{key}>(x[off[0] + (i64)j * step], descending != 0);\n    \
+                    "{}    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x, \
+                     to = blockIdx.y * n + j;\n    \
+                     if (j >= n) return;\n    keys[to] = ft::ordered<{key}>(x[off[0] + (i64)j * \
+                     step], descending != 0);\n    \
                      places[to] = (u32)j;\n",
                     place("first + blockIdx.y")
                 );
@@ -304,7 +314,8 @@ impl Key {
                     key_type(wide)
                 )];
                 let code = format!(
-                    "{y}    ft::radix_count(keys + y * n, counts + y * 256 * blocks, n, blocks, shift);\n"
+                    "{y}    ft::radix_count(keys + y * n, counts + y * 256 * blocks, n, blocks, \
+                     shift);\n"
                 );
                 ("radix_count", 256, params, code)
             }
@@ -318,11 +329,13 @@ impl Key {
             Key::Move { wide } => {
                 let key = key_type(wide);
                 let params = vec![format!(
-                    "const {key}* keys, const u32* places, const u32* counts, const u32* totals, {key}* keys_out, \
+                    "const {key}* keys, const u32* places, const u32* counts, const u32* totals, \
+                     {key}* keys_out, \
                      u32* places_out, u32 n, u32 blocks, u32 shift"
                 )];
                 let code = format!(
-                    "{y}    ft::radix_move(keys + y * n, places + y * n, counts + y * 256 * blocks, totals + y * 256, \
+                    "{y}    ft::radix_move(keys + y * n, places + y * n, \
+                     counts + y * 256 * blocks, totals + y * 256, \
                      keys_out + y * n, places_out + y * n, n, blocks, shift);\n"
                 );
                 ("radix_move", 256, params, code)
@@ -330,10 +343,12 @@ impl Key {
             Key::Select(dtype) => {
                 let (t, key) = (storage(dtype), key_type(key(dtype).0));
                 let params = vec![format!(
-                    "const {t}* x, u32* counts, u32 n, u32 words, u32 k, u32 keys, u32 places, u32 pass, {in_rows}"
+                    "const {t}* x, u32* counts, u32 n, u32 words, u32 k, u32 keys, u32 places, \
+                     u32 pass, {in_rows}"
                 )];
                 let code = format!(
-                    "{}    ft::select_count<{key}>(x + off[0], step, counts + (u64)blockIdx.y * words, n, {SPAN}, k, \
+                    "{}    ft::select_count<{key}>(x + off[0], step, \
+                     counts + (u64)blockIdx.y * words, n, {SPAN}, k, \
                      descending != 0, ft::Last<{key}>{{0, 0, keys, places}}, pass);\n",
                     place("first + blockIdx.y")
                 );
@@ -342,11 +357,13 @@ impl Key {
             Key::Take(dtype) => {
                 let (t, key) = (storage(dtype), key_type(key(dtype).0));
                 let params = vec![format!(
-                    "const {t}* x, u32* counts, {key}* keys_out, u32* places_out, u32 n, u32 words, u32 k, u32 keys, \
+                    "const {t}* x, u32* counts, {key}* keys_out, u32* places_out, u32 n, \
+                     u32 words, u32 k, u32 keys, \
                      u32 places, {in_rows}"
                 )];
                 let code = format!(
-                    "{}{y}    counts += y * words;\n    ft::select_take<{key}>(x + off[0], step, counts, counts + words - 1, \
+                    "{}{y}    counts += y * words;\n    ft::select_take<{key}>(x + off[0], step, \
+                     counts, counts + words - 1, \
                      keys_out + y * k, places_out + y * k, n, {SPAN}, k, descending != 0, \
                      ft::Last<{key}>{{0, 0, keys, places}});\n",
                     place("first + blockIdx.y")
@@ -354,7 +371,8 @@ impl Key {
                 ("select_take", 256, params, code)
             }
             Key::Clear => {
-                let code = "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (i < n) words[i] = 0;\n";
+                let code = "    const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n    \
+                     if (i < n) words[i] = 0;\n";
                 ("clear", 256, vec!["u32* words, u64 n".into()], code.into())
             }
             Key::Write(dtype) => {
@@ -362,12 +380,15 @@ impl Key {
                 let params = vec![
                     format!("const {t}* x, const u32* sorted"),
                     format!(
-                        "{t}* values, i64* places, u64 n, i64 step, u64 k, u64 inner, ft::Geo64<1> geo, u64 first"
+                        "{t}* values, i64* places, u64 n, i64 step, u64 k, u64 inner, \
+                         ft::Geo64<1> geo, u64 first"
                     ),
                 ];
                 let code = format!(
-                    "{}{to}    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x;\n    if (j >= k) return;\n    \
-                     const u32 p = sorted[blockIdx.y * n + j];\n    values[to + j * inner] = x[off[0] + (i64)p * step];\n    \
+                    "{}{to}    const u64 j = (u64)blockIdx.x * 256 + threadIdx.x;\n    \
+                     if (j >= k) return;\n    \
+                     const u32 p = sorted[blockIdx.y * n + j];\n    \
+                     values[to + j * inner] = x[off[0] + (i64)p * step];\n    \
                      places[to + j * inner] = p;\n",
                     place("first + blockIdx.y")
                 );

@@ -72,13 +72,19 @@ fn table() -> String {
         _ => "T",
     };
     macro_rules! unary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
+        ($(
+            $doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr,
+            $cuda:literal $(, $other:tt)*;
+        )*) => {$(
             out += &format!("template <class T> FN {} op_{}(T x) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
     }
     macro_rules! binary {
-        ($($doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr, $cuda:literal $(, $other:tt)*;)*) => {$(
+        ($(
+            $doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr,
+            $cuda:literal $(, $other:tt)*;
+        )*) => {$(
             out += &format!("template <class T> FN {} op_{}(T a, T b) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
@@ -98,7 +104,7 @@ pub(crate) struct KernelSource {
 }
 
 impl KernelSource {
-    /// `params` are declarations in order; `code` is what stands between the braces.
+    /// `params` are declarations in order; `code` stands between the braces.
     pub fn new(
         prefix: &str,
         parts: &'static [Part],
@@ -128,7 +134,7 @@ impl KernelSource {
     }
 }
 
-/// One translation unit of several kernels: compiling 50 at once costs about what 8 alone do.
+/// One translation unit of several kernels: compiling 50 at once costs about as much as 8 alone.
 pub(crate) fn module<'a>(kernels: impl IntoIterator<Item = &'a KernelSource> + Clone) -> String {
     let mut parts: Vec<Part> = kernels.clone().into_iter().flat_map(|k| k.parts).copied().collect();
     parts.sort();

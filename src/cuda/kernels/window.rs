@@ -1,10 +1,10 @@
-//! Windows that move over lines, planes and volumes: pooling, and what turns a convolution into
-//! products of matrices.
+//! Windows that move over lines, planes and volumes: pooling, and the matrices that turn a
+//! convolution into products.
 //!
 //! `im2col` lays the elements under each output below each other, and a product with the weight
 //! does the rest; `col2im` is the way back. Convolutions in groups are done directly, a thread an
-//! element. Coordinates are multiplied out of an element's number (`Split`), and what an element of
-//! the input meets is stepped through: no thread divides, but for counts of 64 bits.
+//! element. Coordinates are multiplied out of an element's number (`Split`), and a thread steps
+//! through the elements that meet one of the input: no thread divides, but for counts of 64 bits.
 
 use super::generate::storage;
 use super::geometry::{Geometry, RANK_MAX, divisor};
@@ -130,8 +130,8 @@ fn count(n: usize) -> (bool, Arg) {
     (wide, if wide { Arg::U64(n as u64) } else { Arg::U32(n as u32) })
 }
 
-/// The columns of `x`, `[batch, channels, ..]` with these strides: row r of batch b begins at
-/// `b * batch_step + r * row_step` of the output. `None` where sizes are beyond what kernels count.
+/// The columns of `x`, `[batch, channels, ..]` with these strides: row r of batch b begins at `b *
+/// batch_step + r * row_step` of the output. `None` where sizes are beyond the kernels' counters.
 pub(crate) fn columns(
     dtype: DType,
     [batch, channels]: [usize; 2],
@@ -161,7 +161,7 @@ pub(crate) fn columns(
 }
 
 /// From columns `[batch, channels * taps, places]` back to `[batch, channels, ..]`; with `adds`,
-/// sums begin with what the output holds.
+/// sums begin with the output's old value.
 pub(crate) fn from_columns(
     columns: DType,
     dtype: DType,
@@ -182,12 +182,12 @@ pub(crate) fn from_columns(
     fits(window).then(|| launch(Key::FromColumns { columns, dtype, wide }, n, args))
 }
 
-/// What a direct convolution makes.
+/// The result of a direct convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// The output; with `adds`, sums begin with what it holds.
+    /// The output; with `adds`, sums begin with its old value.
     Forward { adds: bool },
-    /// What flows back to the input; with `adds`, sums begin with what it holds.
+    /// The gradient of the input; with `adds`, sums begin with its old value.
     Back { adds: bool },
 }
 
@@ -257,7 +257,7 @@ pub(crate) fn max(
 }
 
 /// The mean under each window, or with `back` its way back: then `shape` ends in the window's
-/// output. `fixed` is what sums are divided by, where it is not 0; else the elements met, with the
+/// output. Sums are divided by `fixed`, where it is not 0; else the elements met, with the
 /// padding where `padded`.
 pub(crate) fn mean(
     dtype: DType,
@@ -294,18 +294,21 @@ impl Key {
             Key::Columns { dtype, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* columns, {i} n, ft::Window w, ft::Split<{i}> split, ft::Steps5 step, u64 row_step, u64 \
+                    "const {t}* x, {t}* columns, {i} n, ft::Window w, ft::Split<{i}> split, \
+                     ft::Steps5 step, u64 row_step, u64 \
                      batch_step"
                 );
                 let code = format!(
-                    "    ft::im2col<{t}, {i}>(x, columns, n, w, split, step, row_step, batch_step);\n"
+                    "    ft::im2col<{t}, {i}>(x, columns, n, w, split, step, row_step, \
+                     batch_step);\n"
                 );
                 ("im2col", params, code)
             }
             Key::FromColumns { columns, dtype, wide } => {
                 let (a, t, i) = (storage(columns), storage(dtype), index(wide));
                 let params = format!(
-                    "const {a}* columns, {t}* out, {i} n, u32 adds, ft::Window w, ft::Split<{i}> split"
+                    "const {a}* columns, {t}* out, {i} n, u32 adds, ft::Window w, \
+                     ft::Split<{i}> split"
                 );
                 let code = format!(
                     "    ft::col2im<{a}, {t}, {i}>(columns, out, n, adds != 0, w, split);\n"
@@ -315,12 +318,14 @@ impl Key {
             Key::Convolve { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 summed, u32 adds, ft::Window w, \
+                    "const {t}* x, const {t}* weight, {t}* out, {i} n, i32 summed, u32 adds, \
+                     ft::Window w, \
                      ft::Split<{i}> split, ft::Steps5 xs, ft::Steps5 ws"
                 );
                 let name = if back { "convolve_back" } else { "convolve" };
                 let code = format!(
-                    "    ft::{name}<{t}, {i}>(x, weight, out, n, summed, adds != 0, w, split, xs, ws);\n"
+                    "    ft::{name}<{t}, {i}>(x, weight, out, n, summed, adds != 0, w, split, xs, \
+                     ws);\n"
                 );
                 (name, params, code)
             }
@@ -328,22 +333,26 @@ impl Key {
                 let (t, i) = (storage(dtype), index(wide));
                 let o = if position { "i64" } else { t };
                 let params = format!(
-                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Split<{i}> split, ft::Geo64<1> planes, ft::Steps3 step"
+                    "const {t}* x, {o}* out, {i} n, ft::Window w, ft::Split<{i}> split, \
+                     ft::Geo64<1> planes, ft::Steps3 step"
                 );
                 let code = format!(
-                    "    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, split, planes, step);\n"
+                    "    ft::pool_max<{position}, {t}, {o}, {i}>(x, out, n, w, split, planes, \
+                     step);\n"
                 );
                 ("pool_max", params, code)
             }
             Key::Mean { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));
                 let params = format!(
-                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Split<{i}> split, ft::Geo64<1> planes, ft::Steps3 step, i64 fixed, \
+                    "const {t}* x, {t}* out, {i} n, ft::Window w, ft::Split<{i}> split, \
+                     ft::Geo64<1> planes, ft::Steps3 step, i64 fixed, \
                      u32 padded"
                 );
                 let name = if back { "pool_spread" } else { "pool_mean" };
                 let code = format!(
-                    "    ft::{name}<{t}, {i}>(x, out, n, w, split, planes, step, fixed, padded != 0);\n"
+                    "    ft::{name}<{t}, {i}>(x, out, n, w, split, planes, step, fixed, \
+                     padded != 0);\n"
                 );
                 (name, params, code)
             }

@@ -10,7 +10,7 @@ use crate::ops::paged_attention::PagedAttention;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 
-/// One result from queries, keys, values, what else there is, a mask where `masked`, and lengths
+/// One result from queries, keys, values, further operands, a mask where `masked`, and lengths
 /// where the op has them.
 fn attend(cuda: &mut CudaRun<'_>, made: Made, op: &Attention, masked: bool) -> Result<(), Refusal> {
     let (inputs, out) = (cuda.inputs(), cuda.output());

@@ -1,10 +1,9 @@
-//! Convolutions on CUDA: by cuDNN where it is there and takes them, else as products of matrices
-//! over columns.
+//! Convolutions on CUDA: by cuDNN where it takes them, else as products of matrices over columns.
 //!
-//! For those the elements under each output are laid below each other (`im2col`), so that cuBLAS
-//! does the work; in groups a direct kernel does. The batch is cut so that columns stay within
-//! bounds. Halves are added in float32, and where sums are cut, they are rounded to halves once at
-//! the end.
+//! For such a product the elements under each output are laid below each other (`im2col`), so that
+//! cuBLAS does the work; convolutions in groups have a direct kernel. The batch is cut so that
+//! columns stay within bounds. Halves are added in float32, and where sums are cut, they are
+//! rounded to halves once at the end.
 
 use super::OnCuda;
 use super::{cast, contiguous, copy_to, fill, operand, reread, run};
@@ -162,7 +161,7 @@ fn forward(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// From `(dy, w)`, and perhaps a bias, what flows back to the input: the transposed convolution.
+/// From `(dy, w)`, and perhaps a bias, the gradient of the input: the transposed convolution.
 fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let (dy, w) = (inputs[0], inputs[1]);
@@ -210,7 +209,7 @@ fn to_input(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// From `(dy, x)` what flows back to the weight.
+/// From `(dy, x)` the gradient of the weight.
 fn to_weight(cuda: &mut CudaRun<'_>, geo: &Geometry) -> Result<(), Refusal> {
     let (inputs, out, window) = (cuda.inputs(), cuda.output(), &geo.window);
     let [depth, outs] = geo.channels;

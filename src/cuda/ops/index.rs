@@ -1,7 +1,7 @@
 //! Reads and writes by index on CUDA: gather and its relatives, scatter, one_hot.
 //!
-//! A bad index is written to the step's error record by the kernel, and fails the value when the
-//! device has run it.
+//! A kernel writes a bad index to the step's error record, and the value fails when the device has
+//! run the kernel.
 
 use super::{OnCuda, operand, run};
 use crate::cuda::kernels::align;

@@ -1,7 +1,7 @@
-//! The CUDA side of the ops: which plans of `cuda/kernels` each of them is.
+//! The CUDA side of the ops: the plans of `cuda/kernels` for each of them.
 //!
 //! Where a kernel cannot walk an operand as it lies, the operand is copied to scratch memory first.
-//! Pure description: plans are handed over with addresses, and `cuda/device` launches them.
+//! Pure description: an op hands plans over with addresses, and `cuda/device/launch` launches them.
 
 mod attention;
 mod conv;
@@ -27,9 +27,9 @@ use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
 use std::any::Any;
 
-/// One of the crate's ops, as a GPU is told of it.
+/// One of the crate's ops on a GPU.
 trait OnCuda {
-    /// Queues what computes it, and returns.
+    /// Queues its launches, and returns.
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal>;
 
     /// A result without elements has indices to look at all the same.
@@ -85,7 +85,7 @@ fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
     None
 }
 
-/// Queues what computes an op: by its plan here, or by the kernel that it brings itself.
+/// Queues the launches of an op: by its plan here, or by the kernel that it brings itself.
 pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
     match plan_of(op) {
         Some(op) => op.queue(run),
@@ -93,7 +93,7 @@ pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Ref
     }
 }
 
-/// True for an op of the crate's that a GPU is told of.
+/// True for an op of the crate's with a plan for a GPU.
 pub(crate) fn has_plan(op: &dyn Operation) -> bool {
     plan_of(op).is_some()
 }
@@ -108,7 +108,7 @@ pub(crate) fn operand<'a>(view: &CudaView<'a>) -> Operand<'a> {
     Operand::at(view.ptr, view.strides)
 }
 
-/// A result as an operand of what follows; `strides` are those of its shape without gaps.
+/// A result as an operand of a later launch; `strides` are those of its shape without gaps.
 pub(crate) fn reread<'a>(out: CudaViewMut<'a>, strides: &'a [isize]) -> CudaView<'a> {
     CudaView { ptr: out.ptr, dtype: out.dtype, shape: out.shape, strides }
 }

@@ -1,4 +1,4 @@
-//! Products of matrices on CUDA: what the op asks for in the terms of `cuda/device`.
+//! Products of matrices on CUDA: an op's product in the terms of `cuda/device/launch`.
 
 use super::OnCuda;
 use crate::cuda::kernels::matmul::Product;

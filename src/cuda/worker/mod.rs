@@ -1,15 +1,15 @@
 //! The CUDA device's driver: it owns the device's threads and calls the machine.
 //!
-//! One thread attends to the intake (`look`), runs the machine and does all launching, loading and
-//! allocating (`thread`). It never waits for the GPU: what it has queued are flights (`flight`),
-//! one a step, in the order of their lanes. Beside it sleeps a reaper a lane (`reaper`), which
-//! waits for events, publishes what the lane has reached, and wakes those who await it. A watchdog,
-//! where one is asked for, ends a device that does not come on. Any fault ends the device for the
-//! life of the process, and with it every wait.
+//! One thread attends to the intake (`visit`), runs the machine and does all launching, loading and
+//! allocating (`thread`). It never waits for the GPU: its queued steps are submissions
+//! (`submissions`), one a step, in the order of their lanes. Beside it sleeps a reaper a lane
+//! (`reaper`), which waits for events, publishes the values that the lane has reached, and wakes
+//! those who await it. A watchdog, where the options ask for one, ends a device that makes no
+//! progress. Any fault ends the device for the life of the process, and with it every wait.
 
-mod flight;
 mod reaper;
 mod region;
+mod submissions;
 mod thread;
 mod visit;
 
@@ -19,9 +19,9 @@ use crate::cuda::device::graph::replay;
 use crate::cuda::device::index_check::Known;
 use crate::cuda::device::libraries::nvidia::Events;
 use crate::cuda::device::memory::heap::Heap;
-use crate::cuda::device::memory::lazy_upload::{Handed, Whereabouts};
+use crate::cuda::device::memory::lazy_upload::{LazyUpload, Residency};
 use crate::cuda::device::memory::pinned::Pinned;
-use crate::cuda::device::report::{Untaken, told};
+use crate::cuda::device::report::{DeclinedConvolutions, report};
 #[cfg(all(feature = "ranks", unix))]
 use crate::cuda::exchange::Exchange;
 use crate::cuda::ops;
@@ -42,16 +42,16 @@ use crate::memory::DeviceMemory;
 use crate::memory::Memory;
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
-use flight::Lane;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
+use submissions::Lane;
 
 /// How the device behaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct Settings {
     pub ordinal: usize,
     /// How long the idle thread stays awake.
     pub linger: Duration,
@@ -65,7 +65,7 @@ pub(crate) struct Manner {
     pub timed: u32,
     /// Blocks that run again become graphs.
     pub graphs: bool,
-    /// A profiler is told of each step.
+    /// Each step has a range for a profiler.
     pub nvtx: bool,
     /// Products of float32 may round to TF32.
     pub tf32: bool,
@@ -79,28 +79,28 @@ pub(crate) struct Manner {
     pub kept_bytes: usize,
 }
 
-/// What the device's threads share, for one life of the device's thread.
+/// The state that the device's threads share, for one life of the device's thread.
 struct Shared {
     port: &'static Port,
-    manner: Manner,
+    settings: Settings,
     /// Never held while CUDA is called.
     scheduler: Mutex<Scheduler>,
-    /// Steps have results before they have run: what each entry of the machine's task table was
-    /// given.
+    /// Steps have results before they have run: the result of each entry of the machine's task
+    /// table.
     table: Mutex<Vec<Option<Known>>>,
     lanes: Vec<Lane>,
     /// How far the host has seen each lane come.
     reached: Arc<[AtomicU64]>,
     /// Steps that have been published; the machine is to hear of them.
     done: Mutex<Vec<Step>>,
-    /// Counts what reapers have seen.
+    /// Counts the reapers' looks.
     progress: AtomicU64,
     events: Arc<Events>,
     /// Those that tell the GPU's time.
     timed: Arc<Events>,
     heap: Arc<Heap>,
     pinned: Arc<Pinned>,
-    untaken: Untaken,
+    declined: DeclinedConvolutions,
     epoch: Instant,
     /// The thread ends: so do the others.
     over: AtomicBool,
@@ -109,25 +109,25 @@ struct Shared {
 
 /// Owner of a CUDA device's threads.
 pub(crate) struct CudaRunner {
-    manner: Manner,
+    settings: Settings,
     memory: Arc<Memory>,
     running: Arc<AtomicBool>,
     abandoned: Arc<AtomicBool>,
     trim: Arc<AtomicBool>,
-    untaken: Untaken,
+    declined: DeclinedConvolutions,
     thread: Mutex<Option<Thread>>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
 impl CudaRunner {
-    pub fn new(manner: Manner, memory: Arc<Memory>) -> CudaRunner {
+    pub fn new(settings: Settings, memory: Arc<Memory>) -> CudaRunner {
         CudaRunner {
-            manner,
+            settings,
             memory,
             running: Arc::default(),
             abandoned: Arc::default(),
             trim: Arc::default(),
-            untaken: Untaken::default(),
+            declined: DeclinedConvolutions::default(),
             thread: Mutex::new(None),
             shared: Mutex::new(None),
         }
@@ -135,23 +135,23 @@ impl CudaRunner {
 
     /// Which GPU it is.
     pub fn ordinal(&self) -> usize {
-        self.manner.ordinal
+        self.settings.ordinal
     }
 
-    /// What it computes with.
-    pub fn told(&self) -> String {
-        told(self.manner.ordinal, self.manner.cudnn, &self.untaken)
+    /// The report of the GPU and its libraries.
+    pub fn report(&self) -> String {
+        report(self.settings.ordinal, self.settings.cudnn, &self.declined)
     }
 }
 
 impl Shared {
     fn new(driver: &CudaRunner, port: &'static Port) -> Arc<Shared> {
         let lanes = port.profile.limits.all_streams() as usize + 1;
-        let heap = Heap::new(driver.manner.ordinal, driver.memory.clone());
+        let heap = Heap::new(driver.settings.ordinal, driver.memory.clone());
         heap.on_return(move || port.attend());
         Arc::new(Shared {
             port,
-            manner: driver.manner,
+            settings: driver.settings,
             scheduler: Mutex::new(Scheduler::new(port)),
             table: Mutex::new(Vec::new()),
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
@@ -161,8 +161,8 @@ impl Shared {
             events: Arc::new(Events::untimed()),
             timed: Arc::new(Events::timed()),
             heap,
-            pinned: Arc::new(Pinned::of(driver.manner.pinned_bytes)),
-            untaken: driver.untaken.clone(),
+            pinned: Arc::new(Pinned::of(driver.settings.pinned_bytes)),
+            declined: driver.declined.clone(),
             epoch: Instant::now(),
             over: AtomicBool::new(false),
             abandoned: driver.abandoned.clone(),
@@ -184,7 +184,7 @@ impl Shared {
         };
         self.port.life.end(ErrorKind::DeviceLost, text);
         let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
-        // Whatever panics here, the others are to hear of the end.
+        // The others hear of the end even if this panics.
         let _ = caught(|| guard::lock(&self.scheduler).end());
         self.over.store(true, SeqCst);
         self.ring_all();
@@ -192,9 +192,9 @@ impl Shared {
         self.see_to(woken.end(), later.end());
     }
 
-    /// Has those woken who were put off, and that dropped, by a thread that nobody waits for: they
-    /// are a user's, and may ask for what only the one that calls this can do. Before the device is
-    /// open, and after its end, that is this one.
+    /// Has wakers called and leftovers dropped by a thread that nobody waits for: they are a
+    /// user's, and may ask for work that only the caller of this can do. Before the device is open,
+    /// and after its end, this thread does it.
     fn see_to(&self, wakers: Wakers, leftovers: Leftovers) {
         match self.heap.open() {
             _ if wakers.is_empty() && leftovers.is_empty() => {}
@@ -225,14 +225,14 @@ impl Shared {
                 self.lose(format_args!("a step took longer than the watchdog's {limit:?}"));
             }
         }
-        // The device's thread may be stuck in the driver: then this one refuses what comes in.
+        // The device's thread may be stuck in the driver: then this one refuses new nodes.
         while self.port.life.is_ended() && !self.abandoned.load(SeqCst) {
             self.refuse_all();
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// After the end: fails whatever is in the intake.
+    /// After the end: fails all nodes in the intake.
     fn refuse_all(&self) {
         let mut is_more = true;
         while is_more {
@@ -277,7 +277,7 @@ impl Runner for CudaRunner {
                 shared.refuse_all();
             }
         }
-        if let Some(limit) = self.manner.watchdog {
+        if let Some(limit) = self.settings.watchdog {
             let name = format!("futensor-{}-watchdog", port.profile.name);
             // Without the thread there is no watchdog, and nothing else changes.
             let _ = std::thread::Builder::new().name(name).spawn(move || shared.watch(limit));
@@ -318,10 +318,10 @@ impl Runner for CudaRunner {
     fn is_warm(&self, plan: &Plan) -> bool {
         let shared = lock(&self.shared).clone();
         let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
-        let settled = self.manner.graphs && replay::is_settled(plan);
+        let settled = self.settings.graphs && replay::is_settled(plan);
         shared.is_none_or(|shared| shared.port.life.is_ended())
             || settled
-            || !self.manner.graphs && open.background.is_idle()
+            || !self.settings.graphs && open.background.is_idle()
     }
 
     fn has_kernel(&self, op: &dyn Operation) -> bool {
@@ -339,31 +339,32 @@ impl Runner for CudaRunner {
     }
 
     fn receive(&self, value: Value, shape: &Shape, dtype: DType) -> Value {
-        // What a group has exchanged is this device's already.
+        // A value that a group has exchanged is this device's already.
         let own = |heap: &Arc<Heap>| {
             lock(&self.shared).as_ref().is_some_and(|s| Arc::ptr_eq(&s.heap, heap))
         };
         let is_own = |buffer: &dyn Buffer| match device(buffer) {
             Some(buffer) => own(&buffer.heap),
-            None => buffer.as_any().is::<Handed>(),
+            None => buffer.as_any().is::<LazyUpload>(),
         };
         if value.buffer().is_some_and(is_own) {
             return value;
         }
-        Handed::value(value, shape, dtype)
+        LazyUpload::value(value, shape, dtype)
     }
 
-    /// Constants, what still lies on the host, and elements that the other GPU can copy itself.
+    /// Constants, values that still lie on the host, and elements that the other GPU can copy
+    /// itself.
     fn lend(&self, value: &Value, shape: &Shape, to: &dyn Runner) -> Option<Value> {
         let Storage::Shared(buffer) = &value.storage else { return Some(value.clone()) };
         let mut here = buffer.clone();
-        if let Some(handed) = buffer.as_any().downcast_ref::<Handed>() {
-            match &*handed.whereabouts() {
-                Whereabouts::Elsewhere(from) => {
+        if let Some(lazy) = buffer.as_any().downcast_ref::<LazyUpload>() {
+            match &*lazy.residency() {
+                Residency::Elsewhere(from) => {
                     return value.placed.is_none().then(|| from.clone());
                 }
-                Whereabouts::OnTheWay => return None,
-                Whereabouts::Here(buffer) => here = buffer.clone(),
+                Residency::InTransit => return None,
+                Residency::Resident(buffer) => here = buffer.clone(),
             }
         }
         let to: &CudaRunner = to.as_any().downcast_ref()?;

@@ -1,10 +1,10 @@
-//! A lane's reaper: waits for the lane's events, one after the other, and publishes what is
-//! through. Wakers are a user's, and may wait for what comes later on this lane: while it calls
-//! them another has its post, if there is something to wait for.
+//! A lane's reaper: it waits for the lane's events, one after the other, and publishes finished
+//! submissions. Wakers are a user's, and may wait for later work on this lane: while the reaper
+//! calls them another reaper has its post, if there is something to wait for.
 //!
-//! It asks for a moment where somebody waits and there is a core to spare, then sleeps in the
-//! driver on an event made for that. Every answer but "reached" and "not yet" ends the device, and
-//! so does a panic of its own. It never launches anything.
+//! A reaper spins for a moment where somebody waits and there is a core to spare, then sleeps in
+//! the driver on an event made for that. Every answer but "reached" and "not yet" ends the device,
+//! and so does a panic of the reaper. It never launches anything.
 
 use super::Shared;
 use crate::cuda::device::describe;
@@ -25,7 +25,7 @@ fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
     let name = format!("futensor-{}-reaper-{lane}", shared.port.profile.name);
     let shared = shared.clone();
     let life = move || {
-        // Nobody else would tell those who await what is on this lane.
+        // Nobody else would wake the tasks that await a value on this lane.
         if let Err(words) = caught(|| live(&shared, lane)) {
             shared.lose(format_args!("a thread that waits for it panicked: {words}"));
         }
@@ -41,13 +41,15 @@ fn live(shared: &Arc<Shared>, number: usize) {
     let mut has_post = false;
     while let Some((at, event)) = lane.next_event(has_post, || shared.over.load(SeqCst)) {
         has_post = true;
-        let spins = !shared.manner.spin.is_zero() && lane.is_awaited(at);
+        let spins = !shared.settings.spin.is_zero() && lane.is_awaited(at);
         let from = Instant::now();
         let reached = loop {
             match event.is_reached() {
                 Ok(true) => break Ok(()),
                 Err(fault) => break Err(fault),
-                Ok(false) if spins && from.elapsed() < shared.manner.spin => std::hint::spin_loop(),
+                Ok(false) if spins && from.elapsed() < shared.settings.spin => {
+                    std::hint::spin_loop()
+                }
                 Ok(false) => break event.sleep(),
             }
         };
@@ -62,16 +64,16 @@ fn live(shared: &Arc<Shared>, number: usize) {
         shared.events.give_back(event);
         let mut through = Vec::new();
         {
-            let mut sky = lane.sky();
-            while sky.flights.front().is_some_and(|f| f.at <= at) {
-                through.extend(sky.flights.pop_front());
+            let mut in_flight = lane.in_flight();
+            while in_flight.submissions.front().is_some_and(|f| f.at <= at) {
+                through.extend(in_flight.submissions.pop_front());
             }
-            sky.moved = Some(Instant::now());
+            in_flight.moved = Some(Instant::now());
         }
-        // In this order they go: what is dropped may wait for who is woken.
+        // In this order: a drop may wait for a task that is woken.
         let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
-        for flight in through {
-            shared.publish(number, flight);
+        for submission in through {
+            shared.publish(number, submission);
         }
         shared.look_again();
         if later.has_some() || woken.has_some() {

@@ -1,10 +1,10 @@
-//! Planned calls on the device's thread: queued on one lane, as a graph where they have become
+//! Calls of a region on the device's thread: queued on one lane, as a graph where they have become
 //! one, else step by step.
 
 use super::thread::{Worker, named};
 use crate::cuda::device::Trouble;
 use crate::cuda::device::graph::region_call::{GivenOperand, UnderWay, known, settle};
-use crate::cuda::device::index_check::{Doubts, Known};
+use crate::cuda::device::index_check::{IndexChecks, Known};
 use crate::cuda::device::libraries::nvtx;
 use crate::cuda::device::step::Queued;
 use crate::graph::call::{Call, Part};
@@ -14,14 +14,14 @@ use smallvec::SmallVec;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// Queues a call, or hands out an output of one. As `Gear::work`; what is doubted about the
-    /// result is added.
+    /// Queues a call, or hands out an output of one. As `DeviceContext::work`; the open index
+    /// checks of the result is added.
     pub(super) fn region(
         &mut self,
         lane: usize,
         node: &NodeLink,
         inputs: &[NodeLink],
-        doubts: &mut Doubts,
+        checks: &mut IndexChecks,
         last_try: bool,
     ) -> Result<Queued, Trouble> {
         let made = match (Call::of(&node.op), Part::of(&node.op)) {
@@ -29,8 +29,8 @@ impl Worker {
             (_, Some(part)) => known(part.result(node, &inputs[0])),
             _ => unreachable!("only calls and their parts come here"),
         };
-        doubts.extend(made.doubts);
-        Ok(Queued { results: SmallVec::from_iter([made.result]), doubt: None, landing: None })
+        checks.extend(made.checks);
+        Ok(Queued { results: SmallVec::from_iter([made.result]), check: None, host_copy: None })
     }
 
     fn call(
@@ -46,33 +46,33 @@ impl Worker {
         let given: Vec<GivenOperand> = inputs
             .iter()
             .map(|input| {
-                let mut doubts = Doubts::new();
-                let operand = self.operand(input, edges(input), &mut doubts);
-                GivenOperand { operand, doubts }
+                let mut checks = IndexChecks::new();
+                let operand = self.operand(input, edges(input), &mut checks);
+                GivenOperand { operand, checks }
             })
             .collect();
         let before =
             lock(&call.under_way).take().and_then(|state| state.downcast::<UnderWay>().ok());
-        if before.is_none() && self.shared.manner.graphs {
-            match self.gear.replay(lane, call, &given)? {
+        if before.is_none() && self.shared.settings.graphs {
+            match self.context.replay(lane, call, &given)? {
                 Some(outputs) => {
                     self.shared.port.counters.graphs.fetch_add(1, Relaxed);
                     return Ok(settle(outputs, node, call));
                 }
-                // What was queued of it (an input's copy, say) is a flight by itself.
-                None if self.gear.lanes.is_begun(lane) => self.depart(lane, None, None, None),
+                // Work that it has queued (an input's copy, say) is a submission by itself.
+                None if self.context.lanes.is_begun(lane) => self.depart(lane, None, None, None),
                 None => {}
             }
         }
         let mut under_way = before.map_or_else(|| UnderWay::new(call), |state| *state);
-        self.gear.runs_in_parts();
+        self.context.runs_in_parts();
         while let Some(step) = under_way.progress.step(call) {
-            let range = if self.shared.manner.nvtx {
+            let range = if self.shared.settings.nvtx {
                 nvtx::range(step.work.nodes().map(named))
             } else {
                 None
             };
-            let queued = self.gear.call_step(lane, call, step, &given, &mut under_way, last_try);
+            let queued = self.context.call_step(lane, call, step, &given, &mut under_way, last_try);
             drop(range);
             if let Err(trouble) = queued {
                 *lock(&call.under_way) = Some(Box::new(under_way));
@@ -81,12 +81,12 @@ impl Worker {
             // Memory may come free behind this one; only the step that was stuck has had its last
             // try.
             last_try = false;
-            if self.gear.lanes.is_begun(lane) {
+            if self.context.lanes.is_begun(lane) {
                 self.depart(lane, None, None, None);
             }
-            self.gear.free_returned()?;
+            self.context.free_returned()?;
         }
-        self.gear.ran_in_parts(call, under_way.failed);
+        self.context.ran_in_parts(call, under_way.failed);
         Ok(settle(under_way.progress.outputs(call), node, call))
     }
 }

@@ -9,10 +9,10 @@
 
 mod submit;
 
-use super::flight::put;
+use super::submissions::put;
 use super::{Shared, reaper};
-use crate::cuda::device::context::Gear;
-use crate::cuda::device::step::Landing;
+use crate::cuda::device::context::DeviceContext;
+use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::Timing;
 use crate::cuda::device::{Trouble, describe};
 use crate::engine::scheduler::Scheduler;
@@ -34,10 +34,10 @@ const COVERED_AFTER_NS: u64 = 20_000;
 /// Steps on a lane behind which an event is recorded although more follows.
 const COVERED_AFTER: u32 = 32;
 
-/// Why a step was put off.
+/// Why a step was deferred.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum PutOff {
-    /// What it waits for is not through yet, or an operand is on its way.
+enum Deferral {
+    /// Other work is not through yet, or an operand is on its way.
     Moving,
     /// Something is made in the background, where so much had been made when it was tried. Nothing
     /// else helps it: a try may allocate and free, which is something that moves, so it would go on
@@ -45,14 +45,14 @@ enum PutOff {
     Making(u64),
     /// Memory is short.
     Memory,
-    /// It is, and all that was kept for later has been given back: what is not there now will not
-    /// come.
+    /// Memory is short, and all kept memory has been given back: memory that is missing now will
+    /// not come.
     LastOfMemory,
 }
 
-impl PutOff {
+impl Deferral {
     fn is_of_memory(self) -> bool {
-        matches!(self, PutOff::Memory | PutOff::LastOfMemory)
+        matches!(self, Deferral::Memory | Deferral::LastOfMemory)
     }
 }
 
@@ -60,7 +60,7 @@ impl PutOff {
 #[derive(Default)]
 struct Queue {
     steps: VecDeque<Step>,
-    put_off: Option<PutOff>,
+    deferred: Option<Deferral>,
     since_event: u32,
     since_event_ns: u64,
     /// The machine's point that has been queued.
@@ -69,9 +69,9 @@ struct Queue {
 
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
-    pub(super) gear: Gear,
+    pub(super) context: DeviceContext,
     queues: Vec<Queue>,
-    /// What the reapers had seen when this thread last looked.
+    /// The reapers' progress when this thread last looked.
     seen: u64,
     /// Something was freed or has come through since memory was short.
     moved: bool,
@@ -82,28 +82,28 @@ pub(super) struct Worker {
 /// The life of the device's thread.
 pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<AtomicBool>) {
     let port = shared.port;
-    let timing = Timing::new(shared.manner.timed, shared.timed.clone());
+    let timing = Timing::new(shared.settings.timed, shared.timed.clone());
     let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
     let on_done = {
         let shared = shared.clone();
         Arc::new(move || shared.look_again())
     };
-    let opened = Gear::open(
+    let opened = DeviceContext::open(
         heap,
         pinned,
         shared.events.clone(),
         shared.reached.clone(),
         timing,
         on_done,
-        shared.manner.kept_bytes,
+        shared.settings.kept_bytes,
     );
     let lanes = shared.lanes.len();
     let worker = match opened {
-        Ok(mut gear) => Some(Worker {
-            gear: {
-                let manner = shared.manner;
-                gear.set(manner.tf32, manner.cudnn, manner.warm, shared.untaken.clone());
-                gear
+        Ok(mut context) => Some(Worker {
+            context: {
+                let settings = shared.settings;
+                context.set(settings.tf32, settings.cudnn, settings.warm, shared.declined.clone());
+                context
             },
             queues: (0..lanes).map(|_| Queue::default()).collect(),
             seen: 0,
@@ -191,10 +191,10 @@ impl Worker {
         }
     }
 
-    /// Before anything is queued: what each lane's times are counted from.
+    /// Takes the origin of each lane's times, before anything is queued.
     fn anchor(&self) -> Result<(), Trouble> {
         for (lane, of) in self.shared.lanes.iter().enumerate() {
-            *lock(&of.anchor) = self.gear.timing.anchor(self.gear.lanes.raw(lane))?;
+            *lock(&of.anchor) = self.context.timing.anchor(self.context.lanes.raw(lane))?;
         }
         Ok(())
     }
@@ -213,8 +213,8 @@ impl Worker {
         }
     }
 
-    /// One round of everything; true where anything was done. What it lets go of and is a user's
-    /// goes on another thread.
+    /// One round of everything; true where anything was done. Values of users that it lets go of
+    /// are dropped on another thread.
     fn turn(&mut self) -> Result<bool, Trouble> {
         let later = DeferredDrops::begin();
         let did = self.round();
@@ -232,7 +232,7 @@ impl Worker {
         self.seen = seen;
         self.moved |= did;
         if self.trim.swap(false, SeqCst) {
-            self.tidy |= self.gear.begin_trim()?;
+            self.tidy |= self.context.begin_trim()?;
         }
         shared.port.mailbox.attendance.attend(0);
         let woken = DeferredWakes::begin();
@@ -241,8 +241,8 @@ impl Worker {
             did |= self.settle_done(&mut scheduler);
             did |= shared.visit_queued(&mut scheduler);
             did |= !scheduler.machine.is_ended() && self.take_steps(&mut scheduler);
-            // One that was shut down goes on until its values are gone, and then gives back what it
-            // has.
+            // A device that was shut down goes on until its values are gone, and then gives back
+            // its memory.
             scheduler.machine.is_ended() && !shared.port.life.is_shut_down()
         };
         shared.see_to(woken.end(), Leftovers::new());
@@ -252,20 +252,20 @@ impl Worker {
             return Ok(false);
         }
         did |= self.launch_some()?;
-        if self.gear.heap.has_returned() || self.gear.frees_under_way() > 0 {
-            let before = self.gear.heap.live();
-            self.gear.free_returned()?;
-            self.moved |= self.gear.heap.live() != before;
+        if self.context.heap.has_returned() || self.context.frees_under_way() > 0 {
+            let before = self.context.heap.live();
+            self.context.free_returned()?;
+            self.moved |= self.context.heap.live() != before;
         }
         did |= self.copy()?;
-        let short = self.queues.iter().any(|q| q.put_off.is_some_and(PutOff::is_of_memory));
+        let short = self.queues.iter().any(|q| q.deferred.is_some_and(Deferral::is_of_memory));
         if short {
             self.watch_frees()?;
         }
         if !did {
             self.cover_all()?;
             if self.tidy && self.is_alone() {
-                self.tidy = self.gear.end_trim()?;
+                self.tidy = self.context.end_trim()?;
             }
         }
         self.send_reapers();
@@ -277,8 +277,8 @@ impl Worker {
     fn take_steps(&mut self, scheduler: &mut Scheduler) -> bool {
         let now = self.shared.now();
         scheduler.machine.tick(now);
-        for lane in 0..self.gear.copy_lane() {
-            scheduler.machine.stuck(lane, self.queues[lane].put_off.is_some());
+        for lane in 0..self.context.copy_lane() {
+            scheduler.machine.stuck(lane, self.queues[lane].deferred.is_some());
         }
         let mut any = false;
         while let Some(step) = scheduler.machine.next(now) {
@@ -289,11 +289,11 @@ impl Worker {
     }
 
     /// A free is queued like all else, and other lanes cannot have the memory before that lane has
-    /// come past it. Here an empty flight follows the frees, so that the engine hears of it; only
-    /// where memory is short.
+    /// come past it. Here an empty submission follows the frees, so that the engine hears of it;
+    /// only where memory is short.
     fn watch_frees(&mut self) -> Result<(), Trouble> {
         for lane in 0..self.queues.len() {
-            if self.gear.lanes.has_freed(lane) {
+            if self.context.lanes.has_freed(lane) {
                 self.depart(lane, None, None, None);
                 self.cover(lane)?;
             }
@@ -318,7 +318,7 @@ impl Worker {
     /// Queues steps on their lanes, in turn.
     fn launch_some(&mut self) -> Result<bool, Trouble> {
         let mut launched = 0;
-        let mut put_off = 0;
+        let mut deferred = 0;
         let lanes = self.queues.len();
         for _ in 0..AT_ONCE {
             let before = launched;
@@ -326,8 +326,8 @@ impl Worker {
                 if self.queues[lane].steps.is_empty() {
                     continue;
                 }
-                let in_vain = match self.queues[lane].put_off {
-                    Some(PutOff::Making(made)) => self.gear.launcher.background.made() == made,
+                let in_vain = match self.queues[lane].deferred {
+                    Some(Deferral::Making(made)) => self.context.launcher.background.made() == made,
                     Some(why) if why.is_of_memory() => !self.moved && !self.has_all_memory(),
                     _ => false,
                 };
@@ -342,7 +342,7 @@ impl Worker {
                 match self.submit(lane, step)? {
                     None => launched += 1,
                     Some(step) => {
-                        put_off += 1;
+                        deferred += 1;
                         self.queues[lane].steps.push_front(step);
                     }
                 }
@@ -351,8 +351,8 @@ impl Worker {
                 break;
             }
         }
-        if put_off > 0 {
-            // What it waits for has to be seen when it comes.
+        if deferred > 0 {
+            // The thread has to see the event that a step waits for.
             self.cover_all()?;
         }
         self.moved = false;
@@ -362,20 +362,20 @@ impl Worker {
     /// True where nothing that is under way could give memory back.
     fn is_alone(&self) -> bool {
         let shared = &self.shared;
-        let lanes = &self.gear.lanes;
+        let lanes = &self.context.lanes;
         let through = (0..self.queues.len()).all(|lane| lanes.is_through(lane));
         through
             && lock(&shared.done).is_empty()
-            && self.gear.frees_under_way() == 0
+            && self.context.frees_under_way() == 0
             && !shared.heap.has_returned()
-            && !self.gear.is_uploading()
-            && !self.gear.is_downloading()
+            && !self.context.is_uploading()
+            && !self.context.is_downloading()
     }
 
     /// True where no more memory can come: nothing is under way, nor a free, nor word of a value
     /// that was dropped.
     fn has_all_memory(&self) -> bool {
-        let freed = (0..self.queues.len()).any(|lane| self.gear.lanes.has_freed(lane));
+        let freed = (0..self.queues.len()).any(|lane| self.context.lanes.has_freed(lane));
         !freed
             && !self.shared.port.mailbox.has_queued()
             && lock(&self.shared.scheduler).is_clear()
@@ -384,18 +384,18 @@ impl Worker {
 
     /// Goes on with copies to the device, and from it.
     fn copy(&mut self) -> Result<bool, Trouble> {
-        let lane = self.gear.copy_lane();
+        let lane = self.context.copy_lane();
         let mut did = false;
-        if let Some(piece) = self.gear.download_piece()? {
-            self.depart(lane, None, Some(Landing::Piece(piece)), None);
+        if let Some(chunk) = self.context.download_chunk()? {
+            self.depart(lane, None, Some(HostCopy::Chunk(chunk)), None);
             self.cover(lane)?;
             did = true;
         }
-        let under_way = self.shared.lanes[lane].sky().flights.len();
-        if !self.gear.can_upload(under_way) {
+        let under_way = self.shared.lanes[lane].in_flight().submissions.len();
+        if !self.context.can_upload(under_way) {
             return Ok(did);
         }
-        match self.gear.upload_piece() {
+        match self.context.upload_chunk() {
             Ok(()) => {}
             // All page-locked memory is lent.
             Err(Trouble::Later(_)) => return Ok(did),
@@ -411,7 +411,7 @@ impl Worker {
     fn cover(&mut self, lane: usize) -> Result<(), Trouble> {
         self.queues[lane].since_event = 0;
         self.queues[lane].since_event_ns = 0;
-        self.gear.cover(lane)
+        self.context.cover(lane)
     }
 
     /// Sees to it that everything that is queued will be seen to be through.
@@ -421,8 +421,8 @@ impl Worker {
 
     /// Hands recorded events to the reapers.
     fn send_reapers(&mut self) {
-        for reap in std::mem::take(&mut self.gear.to_reap) {
-            self.shared.lanes[reap.lane].sky().events.push_back((reap.at, reap.event));
+        for reap in std::mem::take(&mut self.context.to_reap) {
+            self.shared.lanes[reap.lane].in_flight().events.push_back((reap.at, reap.event));
             reaper::call(&self.shared, reap.lane);
         }
     }
@@ -447,7 +447,7 @@ impl Worker {
             }
             // Once nobody can ask for more the thread is to end.
             let alone = shared.abandoned.load(SeqCst);
-            if deadline.is_none() && (alone || last.elapsed() > shared.manner.linger) {
+            if deadline.is_none() && (alone || last.elapsed() > shared.settings.linger) {
                 break;
             }
             for _ in 0..16 {
@@ -456,7 +456,7 @@ impl Worker {
         }
         attendance.park(0);
         attendance.leave(0);
-        // Whatever was pushed or offered before the two lines above is seen by the next.
+        // Anything pushed or offered before the two lines above is seen by the next.
         if news() {
             attendance.unpark(0);
             return true;
@@ -477,10 +477,10 @@ impl Worker {
             let scheduler = lock(&shared.scheduler);
             scheduler.machine.is_idle() && scheduler.is_clear() && !shared.port.mailbox.has_queued()
         };
-        if !nothing || !self.is_alone() || self.gear.heap.live() > 0 {
+        if !nothing || !self.is_alone() || self.context.heap.live() > 0 {
             return false;
         }
-        // Appointed meanwhile: whoever did so counts on this thread.
+        // A push that appointed this thread meanwhile counts on it.
         shared.port.mailbox.attendance.unpark(0)
     }
 
@@ -489,7 +489,7 @@ impl Worker {
         self.shared.over.store(true, SeqCst);
         self.shared.ring_all();
         for lane in &self.shared.lanes {
-            let reapers = std::mem::take(&mut lane.sky().reapers);
+            let reapers = std::mem::take(&mut lane.in_flight().reapers);
             // Nothing is under way, so they end at once.
             reapers.into_iter().for_each(|reaper| drop(reaper.join()));
         }
@@ -498,9 +498,9 @@ impl Worker {
                 anchor.close(&self.shared.timed);
             }
         }
-        let context = self.gear.close();
+        let driver = self.context.close();
         // SAFETY: nothing is under way, the reapers have ended, the anchors gave their events back,
-        // and the lanes went with the gear.
-        unsafe { context.close(&[&self.shared.events, &self.shared.timed]) };
+        // and the lanes went with the device context.
+        unsafe { driver.close(&[&self.shared.events, &self.shared.timed]) };
     }
 }

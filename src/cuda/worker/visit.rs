@@ -1,4 +1,5 @@
-//! What came in, as this device's scheduler looks at it: what needs no GPU is settled on the spot.
+//! The nodes of the intake, as this device's scheduler visits them: a node that needs no GPU is
+//! completed on the spot.
 //!
 //! The device's thread calls it; after the end, so does the watchdog. It calls nothing of CUDA.
 
@@ -16,8 +17,8 @@ impl Shared {
         scheduler.visit_queued(self.port, VISITS_AT_ONCE, || self.now(), &mut &*self)
     }
 
-    /// Completes what needs no device: constants, views and predicated values of what is there.
-    /// True where it is complete then.
+    /// Completes nodes that need no device: constants, and views and predicated values of complete
+    /// ones. True where it is complete then.
     fn complete(&self, node: &NodeLink) -> bool {
         if !matches!(node.op, Op::Fill(_) | Op::View(_) | Op::Predicated(_)) {
             return node.completion.state().is_complete();

@@ -1,14 +1,14 @@
-//! The driver's side of a graph: made node by node, each behind the one before, given other
-//! arguments, launched.
+//! The driver's calls on graphs: to add a node behind the last, to give it other arguments, to
+//! instantiate, to launch.
 //!
-//! Used by `replay` on the device's thread; any thread may hand it over to be destroyed there.
+//! `launch` uses it on the device's thread. Any thread may hand a graph over to be destroyed there.
 
 #![allow(unsafe_code)]
 
-use super::launch_list::{Noted, Spot};
+use super::launch_list::{BaseOffset, RecordedLaunch};
 use crate::cuda::device::launch::args::pointers;
-use crate::cuda::device::libraries::library_call::Called;
-use crate::cuda::device::libraries::nvidia::{Opened, Raw};
+use crate::cuda::device::libraries::library_call::LibraryCall;
+use crate::cuda::device::libraries::nvidia::{ContextHandle, Raw};
 use crate::cuda::device::{Trouble, describe};
 use crate::graph::operation::Refusal;
 use cudarc::driver::sys;
@@ -17,56 +17,56 @@ use std::ptr::{null, null_mut};
 
 /// A node of a graph.
 #[derive(Clone, Copy)]
-pub(crate) struct Node(sys::CUgraphNode);
+pub(crate) struct NodeHandle(sys::CUgraphNode);
 
 // SAFETY: a handle, which the device's thread alone uses.
-unsafe impl Send for Node {}
+unsafe impl Send for NodeHandle {}
 
 /// A kernel's node.
-pub(crate) struct Kernel {
-    pub noted: Noted,
+pub(crate) struct KernelNode {
+    pub recorded: RecordedLaunch,
     /// Words of the arguments that are a draw's seed, with its position behind it.
     pub draws: SmallVec<[(usize, usize); 1]>,
     /// With the arguments that the executable graph has.
-    made: Option<(Node, Vec<u64>)>,
+    node: Option<(NodeHandle, Vec<u64>)>,
 }
 
-/// What a library computes, a graph of its own that is a node.
-pub(crate) struct Child {
-    pub noted: Called<Spot>,
+/// A library's call as a node: a graph of its own.
+pub(crate) struct ChildNode {
+    pub recorded: LibraryCall<BaseOffset>,
     /// With the addresses that the executable graph has.
-    made: Option<(Node, Called<u64>)>,
+    node: Option<(NodeHandle, LibraryCall<u64>)>,
 }
 
-impl Child {
-    pub fn new(noted: Called<Spot>) -> Child {
-        Child { noted, made: None }
+impl ChildNode {
+    pub fn new(recorded: LibraryCall<BaseOffset>) -> ChildNode {
+        ChildNode { recorded, node: None }
     }
 }
 
-/// What the driver captured of a library's calls, for the graph that it becomes a part of.
+/// A library's calls as the driver captured them, to become a node of a graph.
 pub(crate) struct Captured(sys::CUgraph);
 
-/// A graph, and what was made of it to be launched.
-pub(crate) struct Replay {
+/// A graph, and its executable form.
+pub(crate) struct GraphExec {
     graph: sys::CUgraph,
     executable: sys::CUgraphExec,
-    context: Opened,
+    context: ContextHandle,
 }
 
 // SAFETY: handles; one thread at a time has them.
-unsafe impl Send for Replay {}
+unsafe impl Send for GraphExec {}
 
-impl Kernel {
-    pub fn new(noted: Noted, draws: SmallVec<[(usize, usize); 1]>) -> Kernel {
-        Kernel { noted, draws, made: None }
+impl KernelNode {
+    pub fn new(recorded: RecordedLaunch, draws: SmallVec<[(usize, usize); 1]>) -> KernelNode {
+        KernelNode { recorded, draws, node: None }
     }
 }
 
-impl Replay {
+impl GraphExec {
     /// A graph without nodes.
-    pub fn new(context: Opened) -> Replay {
-        Replay { graph: null_mut(), executable: null_mut(), context }
+    pub fn new(context: ContextHandle) -> GraphExec {
+        GraphExec { graph: null_mut(), executable: null_mut(), context }
     }
 
     pub fn begin(&mut self) -> Result<(), Trouble> {
@@ -74,46 +74,46 @@ impl Replay {
         Trouble::of("cuGraphCreate", unsafe { sys::cuGraphCreate(&mut self.graph, 0) })
     }
 
-    /// Gives a kernel arguments for the launches to come, where it has others; the first time it is
-    /// added behind what was added last. Its node.
+    /// Gives a kernel arguments for the launches to come, where it has others. A new kernel is
+    /// added behind the node `last`. The kernel's node.
     ///
     /// # Safety
     /// The kernel is this graph's, and its module is loaded as long as the graph is launched. With
-    /// these words a launch does what the noted one would have done, on memory that the graph's
-    /// launches may read and write.
+    /// these words a launch does the same as the recorded one would have done, on memory that the
+    /// graph's launches may read and write.
     pub unsafe fn put(
         &mut self,
-        kernel: &mut Kernel,
+        kernel: &mut KernelNode,
         words: &mut [u64],
-        last: Option<Node>,
-    ) -> Result<Node, Trouble> {
-        let noted = &kernel.noted;
-        if let Some((node, sent)) = &kernel.made
+        last: Option<NodeHandle>,
+    ) -> Result<NodeHandle, Trouble> {
+        let recorded = &kernel.recorded;
+        if let Some((node, sent)) = &kernel.node
             && sent == words
         {
             return Ok(*node);
         }
-        let mut arguments = pointers(words, &noted.starts);
-        let [[x, y, z], [i, j, k]] = noted.grid;
-        let told = sys::CUDA_KERNEL_NODE_PARAMS {
-            func: noted.function.handle(),
+        let mut arguments = pointers(words, &recorded.starts);
+        let [[x, y, z], [i, j, k]] = recorded.grid;
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: recorded.function.handle(),
             gridDimX: x,
             gridDimY: y,
             gridDimZ: z,
             blockDimX: i,
             blockDimY: j,
             blockDimZ: k,
-            sharedMemBytes: noted.shared,
+            sharedMemBytes: recorded.shared,
             kernelParams: arguments.as_mut_ptr(),
             extra: null_mut(),
             kern: null_mut(),
             ctx: self.context.handle(),
         };
-        if let Some((node, sent)) = &mut kernel.made {
+        if let Some((node, sent)) = &mut kernel.node {
             // SAFETY: the caller's promise; the arguments are copied, and launches that are under
             // way keep those they were given.
             let status =
-                unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node.0, &told) };
+                unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, node.0, &params) };
             Trouble::of("cuGraphExecKernelNodeSetParams", status)?;
             sent.clone_from_slice(words);
             return Ok(*node);
@@ -127,37 +127,37 @@ impl Replay {
                 self.graph,
                 after,
                 last.is_some() as usize,
-                &told,
+                &params,
             )
         };
         Trouble::of("cuGraphAddKernelNode", status)?;
-        kernel.made = Some((Node(node), words.to_vec()));
-        Ok(Node(node))
+        kernel.node = Some((NodeHandle(node), words.to_vec()));
+        Ok(NodeHandle(node))
     }
 
     /// Has a library's call captured with these addresses for the launches to come, where it has
     /// others; the first time it is added behind what was added last. Its node.
     pub fn put_child(
         &mut self,
-        part: &mut Child,
-        called: Called<u64>,
-        last: Option<Node>,
-        captured: impl Fn(&Called<u64>) -> Result<Captured, Trouble>,
-    ) -> Result<Node, Trouble> {
-        if let Some((node, sent)) = &part.made
-            && sent.at() == called.at()
+        child: &mut ChildNode,
+        call: LibraryCall<u64>,
+        last: Option<NodeHandle>,
+        captured: impl Fn(&LibraryCall<u64>) -> Result<Captured, Trouble>,
+    ) -> Result<NodeHandle, Trouble> {
+        if let Some((node, sent)) = &child.node
+            && sent.at() == call.at()
         {
             return Ok(*node);
         }
-        let child = captured(&called)?;
-        let node = match &part.made {
+        let graph = captured(&call)?;
+        let node = match &child.node {
             Some((node, _)) => {
                 // SAFETY: the graphs are ours, and the child is made as the first one was; launches
-                // that are under way keep what they were given.
+                // that are under way keep their arguments.
                 let status = unsafe {
-                    sys::cuGraphExecChildGraphNodeSetParams(self.executable, node.0, child.0)
+                    sys::cuGraphExecChildGraphNodeSetParams(self.executable, node.0, graph.0)
                 };
-                child.destroy();
+                graph.destroy();
                 Trouble::of("cuGraphExecChildGraphNodeSetParams", status)?;
                 *node
             }
@@ -167,14 +167,14 @@ impl Replay {
                 let count = last.is_some() as usize;
                 // SAFETY: the graphs are ours, and `last` is a node of the outer one.
                 let status = unsafe {
-                    sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, count, child.0)
+                    sys::cuGraphAddChildGraphNode(&mut node, self.graph, after, count, graph.0)
                 };
-                child.destroy();
+                graph.destroy();
                 Trouble::of("cuGraphAddChildGraphNode", status)?;
-                Node(node)
+                NodeHandle(node)
             }
         };
-        part.made = Some((node, called));
+        child.node = Some((node, call));
         Ok(node)
     }
 
@@ -191,7 +191,7 @@ impl Replay {
     }
 
     pub fn launch(&self, raw: Raw) -> Result<(), Trouble> {
-        // SAFETY: instantiated; of what the nodes read and write, who added them has spoken.
+        // SAFETY: instantiated; the callers of `put` and `put_child` answer for the nodes' memory.
         Trouble::of("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.executable, raw.handle()) })
     }
 
@@ -207,8 +207,8 @@ impl Replay {
 }
 
 impl Captured {
-    /// What `calls` has libraries queue on a stream, as a graph; nothing of it runs. Other threads
-    /// may go on calling the driver. `said` is asked what their error means when the stream may be
+    /// The work that `calls` has libraries queue on a stream, as a graph; none of it runs. Other
+    /// threads may go on calling the driver. `said` explains their error, when the stream may be
     /// asked again.
     pub fn of<E>(
         raw: Raw,
@@ -245,7 +245,7 @@ impl Captured {
     }
 }
 
-/// What a stream says when a capture on it came to nothing.
+/// True for a stream's answer when a capture on it failed.
 fn is_of_capture(status: sys::CUresult) -> bool {
     use sys::CUresult::*;
     matches!(

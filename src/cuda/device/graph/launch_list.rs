@@ -1,14 +1,14 @@
-//! Notes launches instead of making them: what a graph is made from.
+//! A list of launches that are recorded instead of made. A graph is built of it.
 //!
-//! While a gear has a transcript, a call of a region goes its ordinary way (`step`, `group`,
-//! `launcher`), but on memory that is not there: each buffer and each piece of scratch memory has an
-//! address of its own that nobody ever follows, and launches are written down with the places at
-//! which such addresses stand. So what a graph does is what the launches would do. Knows nothing of
-//! graphs, and of the driver only what a launch is.
+//! While the device context has a launch list, a call of a region goes its ordinary way (`step`,
+//! `group`, `launcher`), but on placeholders: each buffer and each block of scratch memory has an
+//! address of its own that nobody ever follows, and the list keeps each launch with the positions
+//! of such addresses. So a graph does the same as the launches would do. The list knows nothing of
+//! graphs, and of the driver only a launch's arguments.
 
-use crate::cuda::device::index_check::Doubt;
+use crate::cuda::device::index_check::IndexCheck;
 use crate::cuda::device::launch::args::Words;
-use crate::cuda::device::libraries::library_call::Called;
+use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::Function;
 use crate::graph::value::{Buffer, INLINE_BYTES};
 use crate::sync::{Mutex, lock};
@@ -26,14 +26,14 @@ const BASES_MAX: usize = (1 << (64 - SHIFT)) - 2;
 
 /// A place in a base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct BaseOffset {
     pub base: Base,
     pub bytes: i64,
 }
 
 /// A launch: its arguments by word, and which of them are addresses.
 #[derive(Clone, Debug)]
-pub(crate) struct Noted {
+pub(crate) struct RecordedLaunch {
     pub function: Function,
     /// In blocks, and a block in threads.
     pub grid: [[u32; 3]; 2],
@@ -41,24 +41,24 @@ pub(crate) struct Noted {
     pub words: Vec<u64>,
     /// The word at which each argument begins.
     pub starts: Vec<usize>,
-    pub addresses: Vec<(usize, Spot)>,
+    pub addresses: Vec<(usize, BaseOffset)>,
 }
 
 pub(crate) enum Item {
-    Launch(Noted),
-    Library(Called<Spot>),
+    Launch(RecordedLaunch),
+    Library(LibraryCall<BaseOffset>),
 }
 
 /// How long a base lives, in items.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Life {
+pub(crate) struct LiveRange {
     pub bytes: usize,
     pub born: usize,
     /// The first item that may have its memory; `usize::MAX` while it lives.
     pub died: usize,
 }
 
-/// What a base is.
+/// The kind of a base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A value from outside, by number.
@@ -70,13 +70,13 @@ pub(crate) enum Kind {
 }
 
 #[derive(Default)]
-struct Notes {
-    bases: Vec<(Kind, Life)>,
+struct Entries {
+    bases: Vec<(Kind, LiveRange)>,
     items: Vec<Item>,
-    /// What is in a base from the start.
+    /// Words that are in a base from the start.
     constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
-    /// Doubts about indices, and where the records are.
-    doubts: Vec<(Arc<Doubt>, Base)>,
+    /// Index checks, and where the records are.
+    checks: Vec<(Arc<IndexCheck>, Base)>,
     /// Values from outside that were written over.
     taken: Vec<usize>,
     /// Bytes that each run copies because they could not be written over.
@@ -84,23 +84,23 @@ struct Notes {
     refused: Option<&'static str>,
 }
 
-/// What has been noted so far.
+/// The launches recorded so far, with the memory that they use.
 #[derive(Default)]
-pub(crate) struct Transcript(Mutex<Notes>);
+pub(crate) struct LaunchList(Mutex<Entries>);
 
 /// All of it.
-pub(crate) struct Played {
-    pub bases: Vec<(Kind, Life)>,
+pub(crate) struct Recording {
+    pub bases: Vec<(Kind, LiveRange)>,
     pub items: Vec<Item>,
     pub constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
-    pub doubts: Vec<(Arc<Doubt>, Base)>,
+    pub checks: Vec<(Arc<IndexCheck>, Base)>,
     pub taken: Vec<usize>,
     pub copied: usize,
 }
 
-impl fmt::Debug for Transcript {
+impl fmt::Debug for LaunchList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Transcript({} items)", lock(&self.0).items.len())
+        write!(f, "LaunchList({} items)", lock(&self.0).items.len())
     }
 }
 
@@ -110,22 +110,25 @@ fn address(base: Base) -> u64 {
 }
 
 /// Where an address is.
-fn spot(address: u64) -> Spot {
-    // Half a stride on either side: what lies a little before a base's start belongs to it.
+fn spot(address: u64) -> BaseOffset {
+    // Half a stride on either side: an address a little before a base's start belongs to it.
     let base = ((address.wrapping_add(1 << (SHIFT - 1))) >> SHIFT).wrapping_sub(1);
-    Spot { base: base as Base, bytes: address.wrapping_sub(base.wrapping_add(1) << SHIFT) as i64 }
+    BaseOffset {
+        base: base as Base,
+        bytes: address.wrapping_sub(base.wrapping_add(1) << SHIFT) as i64,
+    }
 }
 
-impl Transcript {
+impl LaunchList {
     fn base(&self, kind: Kind, bytes: usize) -> Base {
-        let mut notes = lock(&self.0);
-        if notes.bases.len() >= BASES_MAX {
-            notes.refused.get_or_insert("too many values");
+        let mut entries = lock(&self.0);
+        if entries.bases.len() >= BASES_MAX {
+            entries.refused.get_or_insert("too many values");
             return BASES_MAX - 1;
         }
-        let born = if kind == Kind::Own { notes.items.len() } else { 0 };
-        notes.bases.push((kind, Life { bytes, born, died: usize::MAX }));
-        notes.bases.len() - 1
+        let born = if kind == Kind::Own { entries.items.len() } else { 0 };
+        entries.bases.push((kind, LiveRange { bytes, born, died: usize::MAX }));
+        entries.bases.len() - 1
     }
 
     /// Scratch memory: its address.
@@ -139,26 +142,26 @@ impl Transcript {
     }
 
     /// Memory for a value.
-    pub(crate) fn buffer(self: &Arc<Transcript>, bytes: usize) -> Arc<Virtual> {
+    pub(crate) fn buffer(self: &Arc<LaunchList>, bytes: usize) -> Arc<Placeholder> {
         let base = self.base(Kind::Own, bytes);
-        Arc::new(Virtual { base, bytes, transcript: self.clone() })
+        Arc::new(Placeholder { base, bytes, launch_list: self.clone() })
     }
 
     /// The memory of a value from outside.
-    pub(crate) fn given(self: &Arc<Transcript>, number: usize, bytes: usize) -> Arc<Virtual> {
+    pub(crate) fn given(self: &Arc<LaunchList>, number: usize, bytes: usize) -> Arc<Placeholder> {
         let base = self.base(Kind::Given(number), bytes);
-        Arc::new(Virtual { base, bytes, transcript: self.clone() })
+        Arc::new(Placeholder { base, bytes, launch_list: self.clone() })
     }
 
-    /// Nothing that is noted from now on uses scratch memory any more.
+    /// Nothing that is recorded from now on uses scratch memory any more.
     pub(crate) fn release(&self, ptr: u64) {
         self.die(spot(ptr).base);
     }
 
     fn die(&self, base: Base) {
-        let mut notes = lock(&self.0);
-        let now = notes.items.len();
-        if let Some((Kind::Own, life)) = notes.bases.get_mut(base) {
+        let mut entries = lock(&self.0);
+        let now = entries.items.len();
+        if let Some((Kind::Own, life)) = entries.bases.get_mut(base) {
             life.died = now;
         }
     }
@@ -166,19 +169,19 @@ impl Transcript {
     /// These words have to be in scratch memory.
     pub(crate) fn constant(&self, words: &[u64; INLINE_BYTES / 8], to: u64) {
         let base = spot(to).base;
-        let mut notes = lock(&self.0);
-        if let Some((kind, life)) = notes.bases.get_mut(base) {
+        let mut entries = lock(&self.0);
+        if let Some((kind, life)) = entries.bases.get_mut(base) {
             (*kind, life.born) = (Kind::Kept, 0);
         }
-        notes.constants.push((base, *words));
+        entries.constants.push((base, *words));
     }
 
-    /// A value that is doubted, as the record at this address says.
-    pub(crate) fn doubts(&self, doubt: Arc<Doubt>, record: u64) {
-        lock(&self.0).doubts.push((doubt, spot(record).base));
+    /// A value that an index check stands for, as the record at this address says.
+    pub(crate) fn add_check(&self, check: Arc<IndexCheck>, record: u64) {
+        lock(&self.0).checks.push((check, spot(record).base));
     }
 
-    /// What is asked for cannot be noted.
+    /// The call cannot be recorded, and this is why.
     pub(crate) fn refuse(&self, why: &'static str) {
         lock(&self.0).refused.get_or_insert(why);
     }
@@ -188,11 +191,11 @@ impl Transcript {
         lock(&self.0).copied += bytes;
     }
 
-    /// Notes a launch.
+    /// Records a launch.
     pub(crate) fn launch(&self, function: Function, grid: [[u32; 3]; 2], shared: u32, of: &Words) {
         let addresses = of.addresses.iter().map(|&at| (at, spot(of.words[at]))).collect();
         let (words, starts) = (of.words.to_vec(), of.starts.to_vec());
-        lock(&self.0).items.push(Item::Launch(Noted {
+        lock(&self.0).items.push(Item::Launch(RecordedLaunch {
             function,
             grid,
             shared,
@@ -202,61 +205,61 @@ impl Transcript {
         }));
     }
 
-    /// Notes a library's call.
-    pub(crate) fn library(&self, called: &Called<u64>) {
-        lock(&self.0).items.push(Item::Library(called.placed(|&at| spot(at))));
+    /// Records a library's call.
+    pub(crate) fn library(&self, call: &LibraryCall<u64>) {
+        lock(&self.0).items.push(Item::Library(call.placed(|&at| spot(at))));
     }
 
-    /// What was noted, or why it cannot be.
-    pub(crate) fn take(&self) -> Result<Played, &'static str> {
-        let notes = std::mem::take(&mut *lock(&self.0));
-        match notes.refused {
+    /// The recording, or why there is none.
+    pub(crate) fn take(&self) -> Result<Recording, &'static str> {
+        let entries = std::mem::take(&mut *lock(&self.0));
+        match entries.refused {
             Some(why) => Err(why),
-            None => Ok(Played {
-                bases: notes.bases,
-                items: notes.items,
-                constants: notes.constants,
-                doubts: notes.doubts,
-                taken: notes.taken,
-                copied: notes.copied,
+            None => Ok(Recording {
+                bases: entries.bases,
+                items: entries.items,
+                constants: entries.constants,
+                checks: entries.checks,
+                taken: entries.taken,
+                copied: entries.copied,
             }),
         }
     }
 }
 
-/// Memory that is only spoken of.
-pub(crate) struct Virtual {
+/// Placeholder memory: an address that nothing follows.
+pub(crate) struct Placeholder {
     pub base: Base,
     bytes: usize,
-    transcript: Arc<Transcript>,
+    launch_list: Arc<LaunchList>,
 }
 
-/// A buffer as one that is only spoken of, where it is that.
-pub(crate) fn spoken_of(buffer: &dyn Buffer) -> Option<&Virtual> {
+/// A buffer as a placeholder, where it is one.
+pub(crate) fn as_placeholder(buffer: &dyn Buffer) -> Option<&Placeholder> {
     buffer.as_any().downcast_ref()
 }
 
-impl Virtual {
+impl Placeholder {
     pub fn ptr(&self) -> u64 {
         address(self.base)
     }
 
     /// A result is written over it.
     pub fn taken_over(&self) {
-        let mut notes = lock(&self.transcript.0);
-        if let Some(&(Kind::Given(number), _)) = notes.bases.get(self.base) {
-            notes.taken.push(number);
+        let mut entries = lock(&self.launch_list.0);
+        if let Some(&(Kind::Given(number), _)) = entries.bases.get(self.base) {
+            entries.taken.push(number);
         }
     }
 }
 
-impl fmt::Debug for Virtual {
+impl fmt::Debug for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Virtual({} bytes, base {})", self.bytes, self.base)
+        write!(f, "Placeholder({} bytes, base {})", self.bytes, self.base)
     }
 }
 
-impl Buffer for Virtual {
+impl Buffer for Placeholder {
     fn host(&self) -> Option<*mut u8> {
         None
     }
@@ -271,17 +274,17 @@ impl Buffer for Virtual {
     }
 }
 
-impl Drop for Virtual {
+impl Drop for Placeholder {
     fn drop(&mut self) {
-        self.transcript.die(self.base);
+        self.launch_list.die(self.base);
     }
 }
 
-/// Places in one block of memory for what lives at different times: where each begins, and the
-/// bytes of the whole. Starts are aligned to 256. First the largest; each goes as low as those that
-/// live beside it let it.
-pub(crate) fn pack(lives: &[Life]) -> (Vec<usize>, usize) {
-    let size = |life: &Life| life.bytes.max(1).next_multiple_of(256);
+/// Places in one block of memory for values that live at different times: where each begins, and
+/// the bytes of the whole. Starts are aligned to 256. First the largest; each goes as low as those
+/// that live beside it let it.
+pub(crate) fn pack(lives: &[LiveRange]) -> (Vec<usize>, usize) {
+    let size = |life: &LiveRange| life.bytes.max(1).next_multiple_of(256);
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&k| (std::cmp::Reverse(lives[k].bytes), k));
     let mut starts = vec![0; lives.len()];
@@ -318,19 +321,19 @@ mod tests {
         for base in [0, 1, 7, 5000] {
             for bytes in [0i64, 8, -64, 1 << 40, -(1 << 40)] {
                 let at = address(base).wrapping_add_signed(bytes);
-                assert_eq!(spot(at), Spot { base, bytes });
+                assert_eq!(spot(at), BaseOffset { base, bytes });
             }
         }
     }
 
     #[test]
     fn values_that_live_at_different_times_share_memory_and_others_never_do() {
-        let life = |bytes, born, died| Life { bytes, born, died };
+        let life = |bytes, born, died| LiveRange { bytes, born, died };
         // A chain: each is read by the next item alone.
-        let chain: Vec<Life> = (0..10).map(|i| life(1000, i, i + 2)).collect();
+        let chain: Vec<LiveRange> = (0..10).map(|i| life(1000, i, i + 2)).collect();
         let (_, whole) = pack(&chain);
         assert_eq!(whole, 2 * 1024);
-        let mixed: Vec<Life> = (0..60usize)
+        let mixed: Vec<LiveRange> = (0..60usize)
             .map(|i| life(1 + i * 7919 % 5000, i % 13, i % 13 + 1 + i * 31 % 7))
             .chain([life(300, 0, usize::MAX)])
             .collect();

@@ -1,4 +1,4 @@
-//! A launch's arguments: words, and where each begins.
+//! The arguments of a launch: words, and the word at which each argument begins.
 
 use smallvec::SmallVec;
 use std::ffi::c_void;

@@ -1,15 +1,15 @@
-//! What one step launches, kept until all of it is there.
+//! The launches of one step, kept until all that the step needs is there.
 //!
 //! A step may find midway that a kernel is still being compiled, or that memory is short, and is
-//! tried again: had it launched some of its kernels by then, one that works in place would do so
-//! twice. So nothing is launched before everything is known.
+//! tried again. Had it launched some of its kernels by then, a kernel that works in place would run
+//! twice. So a step launches nothing before it has everything.
 
 #![allow(unsafe_code)]
 
 use super::args::{Words, pointers};
 use crate::cuda::device::libraries::blas::Blas;
 use crate::cuda::device::libraries::convolutions::Convolutions;
-use crate::cuda::device::libraries::library_call::Called;
+use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::{Function, Span};
 use crate::cuda::device::{Stream, Trouble};
 use std::ops::Range;
@@ -22,7 +22,7 @@ enum Item {
         words: Range<usize>,
         starts: Range<usize>,
     },
-    Library(Called<u64>),
+    Library(LibraryCall<u64>),
     Zero(Span),
 }
 
@@ -43,18 +43,18 @@ impl Batch {
         self.items.push(Item::Kernel { function, grid, shared, words, starts });
     }
 
-    pub fn library(&mut self, called: Called<u64>) {
-        self.items.push(Item::Library(called));
+    pub fn library(&mut self, call: LibraryCall<u64>) {
+        self.items.push(Item::Library(call));
     }
 
     /// Zeroes memory of the step's own.
     pub fn zero(&mut self, ptr: u64, bytes: usize) {
-        // SAFETY: the step's memory has so many bytes there.
+        // SAFETY: the step's memory has that many bytes there.
         self.items.push(Item::Zero(unsafe { Span::new(ptr, bytes) }));
     }
 
     pub fn has_products(&self) -> bool {
-        self.items.iter().any(|item| matches!(item, Item::Library(Called::Product(_))))
+        self.items.iter().any(|item| matches!(item, Item::Library(LibraryCall::Product(_))))
     }
 
     /// Nothing of it is to be launched.
@@ -82,8 +82,8 @@ impl Batch {
                     // promises the same.
                     unsafe { stream.raw.launch(function, grid, shared, &mut arguments) }
                 }
-                Item::Library(Called::Product(product)) => blas.multiply(stream, &product),
-                Item::Library(Called::Convolution(convolved)) => {
+                Item::Library(LibraryCall::Product(product)) => blas.multiply(stream, &product),
+                Item::Library(LibraryCall::Convolution(convolved)) => {
                     convolutions.convolve(stream, &convolved)
                 }
                 Item::Zero(span) => stream.raw.zero(span),

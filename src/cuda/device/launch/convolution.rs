@@ -1,9 +1,9 @@
-//! A step's convolutions by a library: whether there is one that takes them, and its call.
+//! A step's convolutions by a library: whether a library takes them, and the call.
 
 use super::launcher::Launcher;
 use crate::cuda::convolution::Convolution;
 use crate::cuda::device::libraries::handles::Use;
-use crate::cuda::device::libraries::library_call::{Called, Convolved};
+use crate::cuda::device::libraries::library_call::{ConvolutionCall, LibraryCall};
 use crate::cuda::device::{Site, Trouble};
 
 impl Launcher {
@@ -35,7 +35,10 @@ impl Launcher {
     ) -> Result<(), Trouble> {
         let plan = self.convolutions.decided(asked)??;
         let workspace = if plan.bytes[3] > 0 { site.scratch(plan.bytes[3])? } else { out };
-        self.library(site, Called::Convolution(Convolved { plan, at: [a, b, out, workspace] }));
+        self.library(
+            site,
+            LibraryCall::Convolution(ConvolutionCall { plan, at: [a, b, out, workspace] }),
+        );
         Ok(())
     }
 }

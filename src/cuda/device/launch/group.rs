@@ -1,9 +1,9 @@
-//! Fused groups on a device: one kernel where it is there, else op by op.
+//! Fused groups on a device: one kernel where it is compiled, else op by op.
 //!
-//! A program of one op always has its kernel. A longer one gets its own when it has been seen often
-//! enough (`modules/store`); until then each op is a launch, and what is only passed on lies in scratch
-//! memory that later ops use again. Both give the same bits: every instruction rounds to its own
-//! type.
+//! A program of one op always has its kernel. A longer one gets its own kernel when it has been
+//! seen often enough (`modules/store`); until then each op is a launch, and values between ops lie
+//! in scratch memory that later ops use again. Both give the same bits: every instruction rounds to
+//! its own type.
 
 use super::launcher::Launcher;
 use crate::cuda::device::libraries::nvidia::Function;
@@ -20,7 +20,7 @@ pub(crate) struct End<'a> {
     pub op: ReduceOp,
     /// Which dimensions of the group's shape go.
     pub dims: &'a [bool],
-    /// What is reduced.
+    /// The register that is reduced.
     pub reg: Reg,
     pub output: DeviceViewMut<'a>,
 }
@@ -204,7 +204,7 @@ impl<'a> OpByOp<'a> {
         Ok(ptr)
     }
 
-    /// True of what is computed with its reader, not by itself: constants and conversions.
+    /// True for instructions that are computed with their reader: constants and conversions.
     fn is_folded(&self, reg: Reg) -> bool {
         matches!(self.program.instrs[reg as usize].code, Code::Cast(_) | Code::Fill(_))
             && !self.outputs.iter().any(|o| o.0 == reg)
@@ -213,7 +213,8 @@ impl<'a> OpByOp<'a> {
     fn run(&self, launcher: &mut Launcher, site: &dyn Site) -> Result<(), Trouble> {
         let instrs = &self.program.instrs;
         let numel = crate::shape::numel(self.shape);
-        // The last instruction that reads each register's memory, through what is folded into it.
+        // The last instruction that reads each register's memory, through the instructions folded
+        // into it.
         let mut last: SmallVec<[usize; 48]> = SmallVec::from_elem(0, instrs.len());
         for i in 0..instrs.len() {
             if !self.is_folded(i as Reg) {
@@ -278,7 +279,7 @@ impl<'a> OpByOp<'a> {
         found
     }
 
-    /// Computes one register to `to`, with what is folded into it.
+    /// Computes one register to `to`, with the instructions folded into it.
     fn one(
         &self,
         launcher: &mut Launcher,
@@ -312,7 +313,7 @@ struct Build<'a> {
     steps: &'a OpByOp<'a>,
     at: &'a [Option<Place>],
     part: Program,
-    /// Registers of the whole program, and what they are called here.
+    /// Registers of the whole program, and their numbers here.
     regs: SmallVec<[(Reg, Reg); 4]>,
     places: SmallVec<[Place; 4]>,
 }

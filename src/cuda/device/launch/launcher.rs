@@ -1,11 +1,10 @@
-//! From a fused program or an op to kernels on a stream.
+//! The way from a fused program or an op to kernels on a stream.
 //!
-//! The device's one way to kernels: a [`Launcher`] a device, made and used on the device's
-//! thread with the context current. Plans come from `cuda/kernels` (which kernels, which arguments,
-//! which grid), functions from the module store, products of matrices from cuBLAS; here they meet
-//! addresses and a stream. Nothing waits: memory for intermediate results is asked of the step
-//! ([`Site`]) and goes back in stream order. What a step launches is put into a batch, and sent
-//! when all of it is there.
+//! A device has one [`Launcher`], which its thread makes and uses with the context current. Plans
+//! come from `cuda/kernels` (kernels, arguments, grids), functions from the module store, products
+//! of matrices from cuBLAS; the launcher joins them with addresses and a stream. Nothing waits: the
+//! step lends memory for intermediate results ([`Site`]), and gets it back in stream order. A batch
+//! keeps a step's launches until all of them can go.
 
 use super::args::Words;
 use super::batch::Batch;
@@ -13,7 +12,7 @@ use crate::cuda::device::background::Background;
 use crate::cuda::device::graph::executable::Captured;
 use crate::cuda::device::libraries::blas::Blas;
 use crate::cuda::device::libraries::convolutions::Convolutions;
-use crate::cuda::device::libraries::library_call::Called;
+use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::{self, Function, Idle};
 use crate::cuda::device::modules::cache::Disk;
 use crate::cuda::device::modules::store::{Fusion, Modules};
@@ -33,8 +32,8 @@ pub(crate) struct Launcher {
     pub(crate) convolutions: Convolutions,
     pub(crate) batch: Batch,
     pub background: Background,
-    /// An op from outside has been here since somebody looked.
-    pub(crate) had_brought: bool,
+    /// A custom op has launched since the flag was last cleared.
+    pub(crate) had_custom: bool,
 }
 
 impl Launcher {
@@ -56,7 +55,7 @@ impl Launcher {
             convolutions: Convolutions::new(pool, background.clone()),
             batch: Batch::default(),
             background,
-            had_brought: false,
+            had_custom: false,
         }
     }
 
@@ -125,7 +124,7 @@ impl Launcher {
         self.convolutions.forget_unused();
     }
 
-    /// Unloads what is no longer used, once no graph is left.
+    /// Unloads unused modules, once no graph is left.
     pub fn trim(&mut self, idle: &Idle<'_>) {
         self.modules.trim(idle);
     }
@@ -202,8 +201,8 @@ impl Launcher {
         shared: u32,
         words: &Words,
     ) {
-        match site.transcript() {
-            Some(transcript) => transcript.launch(function, grid, shared, words),
+        match site.launch_list() {
+            Some(launch_list) => launch_list.launch(function, grid, shared, words),
             None => self.batch.launch(function, grid, shared, words),
         }
     }
@@ -217,7 +216,7 @@ impl Launcher {
     /// Makes all launches of the batch.
     ///
     /// # Errors
-    /// See [`Trouble`]; of what was launched before, all harm that can come is to the step's own
+    /// See [`Trouble`]; launches that were made before can harm only the step's own
     /// results.
     pub fn send(&mut self, site: &dyn Site) -> Result<(), Trouble> {
         self.modules.were_seen();
@@ -225,10 +224,10 @@ impl Launcher {
     }
 
     /// Queues a library's call, whose handle is ready.
-    pub(crate) fn library(&mut self, site: &dyn Site, called: Called<u64>) {
-        match site.transcript() {
-            Some(transcript) => transcript.library(&called),
-            None => self.batch.library(called),
+    pub(crate) fn library(&mut self, site: &dyn Site, call: LibraryCall<u64>) {
+        match site.launch_list() {
+            Some(launch_list) => launch_list.library(&call),
+            None => self.batch.library(call),
         }
     }
 
@@ -237,25 +236,25 @@ impl Launcher {
     pub(crate) fn captured(
         &self,
         raw: nvidia::Raw,
-        called: &Called<u64>,
+        call: &LibraryCall<u64>,
         home: usize,
     ) -> Result<Captured, Trouble> {
-        match called {
-            Called::Product(product) => self.blas.captured(raw, product, home),
-            Called::Convolution(convolved) => self.convolutions.captured(raw, convolved),
+        match call {
+            LibraryCall::Product(product) => self.blas.captured(raw, product, home),
+            LibraryCall::Convolution(convolved) => self.convolutions.captured(raw, convolved),
         }
     }
 
     /// Queues one launch of a kernel from outside.
-    pub(crate) fn launch_brought(
+    pub(crate) fn launch_custom(
         &mut self,
         site: &dyn Site,
         kernel: CudaKernel<'_>,
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Trouble> {
-        self.had_brought = true;
-        let function = self.modules.brought(kernel)?;
+        self.had_custom = true;
+        let function = self.modules.custom(kernel)?;
         let mut words = Words::default();
         for arg in args {
             match *arg {

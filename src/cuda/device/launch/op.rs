@@ -1,8 +1,8 @@
-//! An op that is not elementwise, and what its `run_cuda` launches through: the launcher behind the
-//! graph's `CudaQueue`.
+//! An op that is not elementwise: its `run_cuda` launches through the graph's `CudaQueue`, which
+//! stands in front of the launcher.
 //!
-//! The crate's own ops hand over plans and products, ops from outside their source. Trouble that is
-//! not the op's own is kept here, since an op can only hand a refusal on.
+//! The crate's own ops hand over plans and products, custom ops their source. An op can only hand a
+//! refusal on, so the queue keeps all other trouble.
 
 use super::launcher::Launcher;
 use crate::cuda::convolution::Convolution;
@@ -84,12 +84,12 @@ impl CudaQueue for Queue<'_> {
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Refusal> {
-        if let Some(transcript) = self.site.transcript() {
+        if let Some(launch_list) = self.site.launch_list() {
             // Its arguments are its own: an address may stand anywhere.
-            transcript.refuse("an op from outside");
-            return Err(Refusal::kernel("not while launches are noted"));
+            launch_list.refuse("an op from outside");
+            return Err(Refusal::kernel("not while launches are recorded"));
         }
-        let done = self.launcher.launch_brought(self.site, kernel, grid, args);
+        let done = self.launcher.launch_custom(self.site, kernel, grid, args);
         self.keep(done)
     }
 
@@ -99,8 +99,8 @@ impl CudaQueue for Queue<'_> {
     }
 
     fn zero(&mut self, ptr: u64, bytes: usize) {
-        match self.site.transcript() {
-            Some(transcript) => transcript.refuse("an op from outside"),
+        match self.site.launch_list() {
+            Some(launch_list) => launch_list.refuse("an op from outside"),
             None => self.launcher.batch.zero(ptr, bytes),
         }
     }

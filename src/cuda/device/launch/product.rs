@@ -1,26 +1,26 @@
 //! Products of matrices: through cuBLAS where it takes the operands, else by a kernel of our own.
 //!
 //! Operands that the library cannot read as they lie are copied first, where the product is worth
-//! it.
+//! the copy.
 //!
-//! **What follows a product is a step of its own**, where on the CPU it belongs to the product's.
-//! In one step it would still be two launches and as many passes: the epilogue is the product's
-//! last reader and writes over its memory already, the event is recorded behind some 20 us of work
-//! whatever the number of steps, and in a graph there is no task table to save. cuBLASLt's
-//! epilogues would save that pass, and a value would depend on what was fused:
+//! **The epilogue of a product is a step of its own**, where on the CPU it belongs to the
+//! product's. In one step it would still be two launches and as many passes: the epilogue is the
+//! product's last reader and writes over its memory already, the event is recorded behind some 20
+//! us of work whatever the number of steps, and a graph has no task table to save. cuBLASLt's
+//! epilogues would save that pass, and a value would depend on fusion:
 //!
 //! - a half is rounded once, after the bias, where the ops apart round the product, too;
-//! - GELU is by a `tanh` of its own, and what ReLU makes of NaN is not documented (here it is NaN);
+//! - GELU is by a `tanh` of its own, and ReLU's result for NaN is not documented (here it is NaN);
 //! - a bias of float32 rounds alike, but the library picks an algorithm for each epilogue, and
-//!   another one adds in another order: each product, alone or not, would have to be pinned to one
-//!   that has both. To be had is a pass over the result: by bandwidth 45 us beside the 2.7 ms that
-//!   a product of 4,096 takes at 50 TFLOP/s of float32 (H100), under 2 %.
+//!   another algorithm adds in another order: each product, alone or not, would have to be pinned
+//!   to an algorithm that has both. The gain is a pass over the result: by bandwidth 45 us beside
+//!   the 2.7 ms that a product of 4,096 takes at 50 TFLOP/s of float32 (H100), under 2 %.
 
 use super::launcher::Launcher;
 use crate::cuda::device::driver_context::has_cublas;
-use crate::cuda::device::libraries::gemm::{Misfit, Multiplied, calls};
+use crate::cuda::device::libraries::gemm::{Misfit, ProductCall, calls};
 use crate::cuda::device::libraries::handles::Use;
-use crate::cuda::device::libraries::library_call::Called;
+use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::kernels::{Operand, align, elementwise};
@@ -28,7 +28,7 @@ use crate::graph::program::{Arg, Code, Program};
 use crate::op::BinaryOp;
 use crate::shape::{Shape, Strides, contiguous_strides};
 
-/// Below so many multiplications, operands that cuBLAS does not take are not copied for it.
+/// From this many multiplications on, operands that cuBLAS does not take are copied for it.
 const COPIED_FROM: usize = 1 << 20;
 
 impl Launcher {
@@ -71,7 +71,7 @@ impl Launcher {
                 self.blas.handles.ready(Use::of(site))?;
                 self.library(
                     site,
-                    Called::Product(Multiplied { dtypes, calls, adds, at: [a, b, out] }),
+                    LibraryCall::Product(ProductCall { dtypes, calls, adds, at: [a, b, out] }),
                 );
                 return Ok(());
             }
@@ -101,8 +101,8 @@ impl Launcher {
         Ok(())
     }
 
-    /// An operand without gaps in scratch memory, and its strides. What repeats over batches goes
-    /// on doing so, unless `all` of it is wanted.
+    /// An operand without gaps in scratch memory, and its strides. A matrix that repeats over
+    /// batches goes on doing so, unless `all` of it is wanted.
     fn packed(
         &mut self,
         site: &dyn Site,

@@ -1,15 +1,15 @@
 //! Products of matrices through cuBLAS, by raw calls.
 //!
-//! Floats go to cuBLAS wherever they lie as it can express (`gemm`), halves with sums in float32,
-//! float32 without TF32 unless that is asked for. Integers, and floats where
-//! there is no cuBLAS, go to a kernel of our own. A handle a stream (`handles`), and a workspace a
-//! lane, in which one product after the other works: so results repeat bit by bit, and products on
-//! several streams never meet. A graph's products work in the workspace of the lane for which they
-//! were captured, and are put into its order.
+//! Floats go to cuBLAS wherever it can express their strides (`gemm`): halves with sums in float32,
+//! float32 without TF32 unless the options ask for it. Integers, and floats where cuBLAS is
+//! missing, go to a kernel of our own. Each stream has a handle (`handles`), and each lane a
+//! workspace, in which one product after the other works: so results repeat bit by bit, and
+//! products on several streams never meet. A graph's products work in the workspace of the lane for
+//! which they were captured, and join its order.
 
 #![allow(unsafe_code)]
 
-use super::gemm::Multiplied;
+use super::gemm::ProductCall;
 use super::handles::{Handles, Use};
 use super::nvidia::{self, Allocation, Idle};
 use crate::cuda::device::background::Background;
@@ -32,7 +32,7 @@ unsafe impl Send for Raw {}
 // SAFETY: as above.
 unsafe impl Sync for Raw {}
 
-/// What the products on a lane work in, and who did last.
+/// The workspace of the products on a lane, and its last user.
 #[derive(Default)]
 struct Workspace {
     memory: Allocation,
@@ -49,8 +49,8 @@ pub(crate) struct Blas {
     pub tf32: bool,
 }
 
-/// What a call's result means. cuBLAS says "execution failed" of faults and of refusals alike: the
-/// stream knows.
+/// The meaning of a call's result. cuBLAS says "execution failed" of faults and of refusals alike:
+/// the stream knows.
 fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trouble> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
@@ -64,7 +64,7 @@ fn check(call: &'static str, status: Status, stream: &Stream) -> Result<(), Trou
 
 fn make() -> Result<Raw, Trouble> {
     let mut raw = null_mut();
-    // SAFETY: the library is there (who needs it has asked), and the place can be written.
+    // SAFETY: the library is there (`has_cublas` was asked), and the place can be written.
     match unsafe { blas::cublasCreate_v2(&mut raw) } {
         Status::CUBLAS_STATUS_SUCCESS => Ok(Raw(raw)),
         Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
@@ -79,14 +79,14 @@ fn end(Raw(raw): Raw) {
 
 impl Blas {
     pub fn new(gpu: &Gpu, background: Background) -> Blas {
-        // What NVIDIA recommends: 32 MiB from Hopper on, 4 before (cuBLAS manual,
+        // NVIDIA recommends 32 MiB from Hopper on, 4 before (cuBLAS manual,
         // cublasSetWorkspace).
         let workspace_bytes = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
         let handles = Handles::new(background, make, end);
         Blas { handles, workspaces: Vec::new(), workspace_bytes, tf32: false }
     }
 
-    /// Who works in a lane's workspace from now on: what that has to come after.
+    /// The next user of a lane's workspace, and the marks it has to come after.
     ///
     /// # Errors
     /// Where there is no memory for it.
@@ -101,7 +101,7 @@ impl Blas {
         }
         let Workspace { memory, last } = &mut self.workspaces[lane.number];
         if memory.span().bytes() == 0 {
-            // In this lane's order: whoever else uses it comes after the mark.
+            // In this lane's order: any other user comes after the mark.
             *memory = pool.allocate(lane, self.workspace_bytes)?;
         }
         Ok(last.replace(next))
@@ -113,7 +113,7 @@ impl Blas {
         self.workspaces.drain(..).for_each(|workspace| workspace.memory.free_now());
     }
 
-    /// A handle for what is queued on a stream, in a lane's workspace.
+    /// A handle for calls on a stream, in a lane's workspace.
     fn bound(&self, use_of: Use, stream: &Stream, lane: usize) -> Result<Raw, Trouble> {
         let raw = self.handles.get(use_of)?;
         // SAFETY: handle and stream are alive, here and below.
@@ -138,7 +138,7 @@ impl Blas {
     pub fn captured(
         &self,
         raw: nvidia::Raw,
-        product: &Multiplied<u64>,
+        product: &ProductCall<u64>,
         home: usize,
     ) -> Result<Captured, Trouble> {
         let stream = Stream { raw, number: 0 };
@@ -155,14 +155,14 @@ impl Blas {
     }
 
     /// Queues a product on a stream that is ready, and whose lane has been put behind `works`.
-    pub fn multiply(&self, stream: &Stream, product: &Multiplied<u64>) -> Result<(), Trouble> {
+    pub fn multiply(&self, stream: &Stream, product: &ProductCall<u64>) -> Result<(), Trouble> {
         let handle = self.bound(Use::Lane(stream.number), stream, stream.number)?;
         let done = self.gemms(handle, product);
         done.or_else(|status| check("cublasGemmStridedBatchedEx", status, stream))
     }
 
-    fn gemms(&self, Raw(handle): Raw, product: &Multiplied<u64>) -> Result<(), Status> {
-        let &Multiplied { dtypes: [dtype, to], ref calls, adds, at: [a, b, out] } = product;
+    fn gemms(&self, Raw(handle): Raw, product: &ProductCall<u64>) -> Result<(), Status> {
+        let &ProductCall { dtypes: [dtype, to], ref calls, adds, at: [a, b, out] } = product;
         use blas::cublasComputeType_t as Compute;
         use blas::cublasOperation_t::{CUBLAS_OP_N as PLAIN, CUBLAS_OP_T as TRANSPOSED};
         use blas::cudaDataType_t as Type;

@@ -1,23 +1,23 @@
-//! Convolutions through cuDNN (`dnn`), where it is there and takes them; whoever asks does them
-//! another way where not (`cuda/ops/conv`).
+//! The convolutions that cuDNN computes (`dnn`). Where it is missing or takes one not, the caller
+//! computes that convolution another way (`cuda/ops/conv`).
 //!
-//! Which it is, is decided once for each set of sizes, in the background: the library is opened and
-//! asked, and the answer is tried on memory of its own, so that its kernels are loaded before a
-//! step needs them. A step that comes first is put off, as for a kernel: so values do not depend on
-//! when they were asked for. Where there is no memory for the trial the answer stands without, and
-//! the step loads its kernels itself, which may wait for what runs.
+//! Each set of sizes is decided once, in the background: a thread opens the library, asks it, and
+//! runs its answer on zeros to warm it up, so that its kernels are loaded before a step needs them.
+//! A step that comes first is deferred, as for a kernel, so values do not depend on the time of
+//! asking. Where there is no memory for the warm-up, the answer stands without it, and the step
+//! loads the kernels itself, which may wait for running work.
 
 #![allow(unsafe_code)]
 
 use super::dnn;
 use super::handles::{Handles, Use};
-use super::library_call::Convolved;
+use super::library_call::ConvolutionCall;
 use super::nvidia::{self, Raw};
 use crate::cuda::convolution::Convolution;
 use crate::cuda::device::background::{Background, Pending, Wanted};
 use crate::cuda::device::graph::executable::Captured;
-use crate::cuda::device::modules::bounded_map::Shelf;
-use crate::cuda::device::report::Untaken;
+use crate::cuda::device::modules::bounded_map::BoundedMap;
+use crate::cuda::device::report::DeclinedConvolutions;
 use crate::cuda::device::{Stream, Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::sync::{Mutex, lock};
@@ -26,9 +26,9 @@ use std::sync::Arc;
 /// Most sets of sizes that are remembered.
 const SIZES_MAX: usize = 1024;
 
-/// What trials run on.
+/// The handle and stream of warm-ups.
 #[derive(Clone, Copy)]
-struct Bench {
+struct WarmUp {
     handle: dnn::Handle,
     stream: Stream,
 }
@@ -39,23 +39,23 @@ pub(crate) type Decided = Result<Arc<dnn::Plan>, Refusal>;
 /// The convolutions of a device.
 pub(crate) struct Convolutions {
     pub handles: Handles<dnn::Handle>,
-    sizes: Shelf<Convolution, Pending<Decided>>,
-    bench: Arc<Mutex<Option<Bench>>>,
+    sizes: BoundedMap<Convolution, Pending<Decided>>,
+    warm_up: Arc<Mutex<Option<WarmUp>>>,
     pool: nvidia::Pool,
     background: Background,
     /// Those of float32 may round their operands to TF32.
     pub tf32: bool,
     /// cuDNN is to be asked.
     pub wanted: bool,
-    /// What it did not take.
-    pub untaken: Untaken,
+    /// The convolutions that it declined.
+    pub declined: DeclinedConvolutions,
 }
 
-impl Bench {
-    fn new() -> Result<Bench, Trouble> {
+impl WarmUp {
+    fn new() -> Result<WarmUp, Trouble> {
         let handle = dnn::Handle::make()?;
         match Raw::new() {
-            Ok(raw) => Ok(Bench { handle, stream: Stream { raw, number: 0 } }),
+            Ok(raw) => Ok(WarmUp { handle, stream: Stream { raw, number: 0 } }),
             Err(trouble) => {
                 handle.end();
                 Err(trouble)
@@ -64,7 +64,7 @@ impl Bench {
     }
 
     /// Runs a plan on zeros.
-    fn tries(self, plan: &dnn::Plan, pool: nvidia::Pool) -> Result<(), Trouble> {
+    fn run(self, plan: &dnn::Plan, pool: nvidia::Pool) -> Result<(), Trouble> {
         let Stream { raw, .. } = self.stream;
         let mut end = 0;
         let starts = plan.bytes.map(|bytes| {
@@ -85,24 +85,24 @@ impl Bench {
 fn decide(
     asked: &Convolution,
     tf32: bool,
-    bench: &Mutex<Option<Bench>>,
+    warm_up: &Mutex<Option<WarmUp>>,
     pool: nvidia::Pool,
-    untaken: &Untaken,
+    declined: &DeclinedConvolutions,
 ) -> Result<Decided, Trouble> {
     let library = match dnn::library() {
         Ok(library) => library,
         Err(why) => return Ok(Err(Refusal::kernel(why))),
     };
-    let mut slot = lock(bench);
+    let mut slot = lock(warm_up);
     let mut attempt = || {
-        let bench = match *slot {
-            Some(bench) => bench,
-            None => *slot.insert(Bench::new()?),
+        let warm_up = match *slot {
+            Some(warm_up) => warm_up,
+            None => *slot.insert(WarmUp::new()?),
         };
-        bench.handle.bind(&bench.stream)?;
+        warm_up.handle.bind(&warm_up.stream)?;
         let mut why = Refusal::kernel("cuDNN has no algorithm that repeats bit by bit");
-        for plan in library.plans(bench.handle, asked, tf32)? {
-            match bench.tries(&plan, pool) {
+        for plan in library.plans(warm_up.handle, asked, tf32)? {
+            match warm_up.run(&plan, pool) {
                 Ok(()) | Err(Trouble::OutOfMemory { .. }) => return Ok(Arc::new(plan)),
                 Err(Trouble::Refused(refusal)) => why = refusal,
                 Err(trouble) => return Err(trouble),
@@ -113,7 +113,7 @@ fn decide(
     match attempt() {
         Ok(plan) => Ok(Ok(plan)),
         Err(Trouble::Refused(refusal)) => {
-            untaken.note(asked, &refusal);
+            declined.note(asked, &refusal);
             Ok(Err(refusal))
         }
         Err(trouble) => Err(trouble),
@@ -124,24 +124,24 @@ impl Convolutions {
     pub fn new(pool: nvidia::Pool, background: Background) -> Convolutions {
         Convolutions {
             handles: Handles::new(background.clone(), dnn::Handle::make, dnn::Handle::end),
-            sizes: Shelf::new(SIZES_MAX),
-            bench: Arc::default(),
+            sizes: BoundedMap::new(SIZES_MAX),
+            warm_up: Arc::default(),
             pool,
             background,
             tf32: false,
             wanted: true,
-            untaken: Untaken::default(),
+            declined: DeclinedConvolutions::default(),
         }
     }
 
     /// The plan for it, or why there is none.
     pub fn decided(&mut self, asked: &Convolution) -> Result<Decided, Trouble> {
         if self.sizes.get(asked).is_none() {
-            let (asked, tf32, bench, pool) = (*asked, self.tf32, self.bench.clone(), self.pool);
-            let untaken = self.untaken.clone();
+            let (asked, tf32, warm_up, pool) = (*asked, self.tf32, self.warm_up.clone(), self.pool);
+            let declined = self.declined.clone();
             let made = self
                 .background
-                .make(Wanted::Now, move || decide(&asked, tf32, &bench, pool, &untaken));
+                .make(Wanted::Now, move || decide(&asked, tf32, &warm_up, pool, &declined));
             self.sizes.put(asked, made);
         }
         let slot = self.sizes.get(asked).ok_or(Trouble::Later(Until::Made))?;
@@ -156,20 +156,24 @@ impl Convolutions {
         self.sizes.sweep(|made| !made.is_there());
     }
 
-    /// Ends what it has; the background has ended.
+    /// Ends its handles; the background has ended.
     pub fn clear(&mut self) {
         self.sizes.clear();
         self.handles.clear();
-        if let Some(Bench { handle, stream }) = lock(&self.bench).take() {
+        if let Some(WarmUp { handle, stream }) = lock(&self.warm_up).take() {
             let _ = stream.raw.sleep();
             handle.end();
-            // SAFETY: made by `Bench::new`, and nobody else has it.
+            // SAFETY: made by `WarmUp::new`, and nobody else has it.
             unsafe { stream.raw.destroy() };
         }
     }
 
     /// Queues one on a stream whose handle is ready.
-    pub fn convolve(&self, stream: &Stream, convolved: &Convolved<u64>) -> Result<(), Trouble> {
+    pub fn convolve(
+        &self,
+        stream: &Stream,
+        convolved: &ConvolutionCall<u64>,
+    ) -> Result<(), Trouble> {
         let handle = self.handles.get(Use::Lane(stream.number))?;
         handle.bind(stream)?;
         let plan = &convolved.plan;
@@ -177,7 +181,11 @@ impl Convolutions {
     }
 
     /// One as a graph, by capturing it on a stream that has nothing to do with it.
-    pub fn captured(&self, raw: Raw, convolved: &Convolved<u64>) -> Result<Captured, Trouble> {
+    pub fn captured(
+        &self,
+        raw: Raw,
+        convolved: &ConvolutionCall<u64>,
+    ) -> Result<Captured, Trouble> {
         let (handle, stream) = (self.handles.get(Use::Capture)?, Stream { raw, number: 0 });
         handle.bind(&stream)?;
         let plan = &convolved.plan;

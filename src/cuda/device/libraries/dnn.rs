@@ -1,10 +1,10 @@
-//! cuDNN, by its symbols: its handles, and convolutions as it is told of them.
+//! cuDNN, by its symbols: its handles, and convolutions in its terms.
 //!
-//! Looked for when a convolution is asked for, and never needed. Of its algorithms those are taken
-//! that repeat bit by bit, and that compute each element from its own window: by a Fourier or a
-//! Winograd transform one NaN would spread over its neighbours, as on no other device. Float32 is
-//! multiplied and added in float32 unless TF32 was asked for; halves go to tensor cores, with sums
-//! in float32. All of version 9 has these calls, old as they are.
+//! The first convolution looks for cuDNN, and nothing ever needs it. Of its algorithms this file
+//! takes those that repeat bit by bit and compute each element from its own window: by a Fourier or
+//! a Winograd transform one NaN would spread over its neighbours, as on no other device. Float32 is
+//! multiplied and added in float32 unless the options ask for TF32; halves go to tensor cores, with
+//! sums in float32. All of version 9 has these calls, old as they are.
 
 #![allow(unsafe_code)]
 
@@ -60,22 +60,38 @@ calls! {
     destroy = b"cudnnDestroy\0": fn(Object);
     set_stream = b"cudnnSetStream\0": fn(Object, Object);
     tensor = b"cudnnCreateTensorDescriptor\0": fn(*mut Object);
-    set_tensor = b"cudnnSetTensorNdDescriptor\0": fn(Object, c_int, c_int, *const c_int, *const c_int);
+    set_tensor = b"cudnnSetTensorNdDescriptor\0": fn(
+        Object, c_int, c_int, *const c_int, *const c_int
+    );
     end_tensor = b"cudnnDestroyTensorDescriptor\0": fn(Object);
     filter = b"cudnnCreateFilterDescriptor\0": fn(*mut Object);
     set_filter = b"cudnnSetFilterNdDescriptor\0": fn(Object, c_int, c_int, c_int, *const c_int);
     end_filter = b"cudnnDestroyFilterDescriptor\0": fn(Object);
     walk = b"cudnnCreateConvolutionDescriptor\0": fn(*mut Object);
-    set_walk = b"cudnnSetConvolutionNdDescriptor\0": fn(Object, c_int, *const c_int, *const c_int, *const c_int, c_int, c_int);
+    set_walk = b"cudnnSetConvolutionNdDescriptor\0": fn(
+        Object, c_int, *const c_int, *const c_int, *const c_int, c_int, c_int
+    );
     set_groups = b"cudnnSetConvolutionGroupCount\0": fn(Object, c_int);
     set_math = b"cudnnSetConvolutionMathType\0": fn(Object, c_int);
     end_walk = b"cudnnDestroyConvolutionDescriptor\0": fn(Object);
-    choose_output = b"cudnnGetConvolutionForwardAlgorithm_v7\0": fn(Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice);
-    choose_input = b"cudnnGetConvolutionBackwardDataAlgorithm_v7\0": fn(Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice);
-    choose_weight = b"cudnnGetConvolutionBackwardFilterAlgorithm_v7\0": fn(Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice);
-    output = b"cudnnConvolutionForward\0": fn(Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object);
-    input = b"cudnnConvolutionBackwardData\0": fn(Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object);
-    weight = b"cudnnConvolutionBackwardFilter\0": fn(Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object);
+    choose_output = b"cudnnGetConvolutionForwardAlgorithm_v7\0": fn(
+        Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice
+    );
+    choose_input = b"cudnnGetConvolutionBackwardDataAlgorithm_v7\0": fn(
+        Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice
+    );
+    choose_weight = b"cudnnGetConvolutionBackwardFilterAlgorithm_v7\0": fn(
+        Object, Object, Object, Object, Object, c_int, *mut c_int, *mut Choice
+    );
+    output = b"cudnnConvolutionForward\0": fn(
+        Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object
+    );
+    input = b"cudnnConvolutionBackwardData\0": fn(
+        Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object
+    );
+    weight = b"cudnnConvolutionBackwardFilter\0": fn(
+        Object, At, Object, At, Object, At, Object, c_int, Object, usize, At, Object, Object
+    );
 }
 
 /// The library that is here.
@@ -140,7 +156,7 @@ impl Handle {
         }
     }
 
-    /// What is asked of it from now on goes to this stream.
+    /// Has later calls go to this stream.
     pub fn bind(self, stream: &Stream) -> Result<(), Trouble> {
         let library = library().map_err(Refusal::kernel)?;
         // SAFETY: handle and stream are alive.
@@ -179,7 +195,7 @@ impl Drop for Description {
     }
 }
 
-/// A convolution as the library is told of it, by one of its algorithms.
+/// A convolution in the terms of the library, by one of its algorithms.
 pub(crate) struct Plan {
     side: Side,
     adds: bool,
@@ -247,8 +263,8 @@ impl Dnn {
         Ok(of)
     }
 
-    /// The plans that will do, the one that the library thinks the fastest first. What it thinks
-    /// depends on sizes and the GPU, not on what runs there.
+    /// The plans that will do, the fastest first by the library's estimate, which depends on sizes
+    /// and the GPU, not on running work.
     pub fn plans(
         &'static self,
         handle: Handle,
@@ -360,7 +376,7 @@ impl Plan {
         if status == 0 { Ok(()) } else { Err(status) }
     }
 
-    /// What an answer to [`run`](Self::run) means. The library says "failed" of faults and of
+    /// The meaning of an answer to [`run`](Self::run). The library says "failed" of faults and of
     /// refusals alike: the stream knows.
     pub fn said(&self, status: Status, stream: &Stream) -> Trouble {
         let call = match self.side {

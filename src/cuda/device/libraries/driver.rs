@@ -1,5 +1,5 @@
-//! NVIDIA's driver as a library: whether it is there, which version of CUDA it knows, and which of
-//! its calls it has. Its calls are made in `nvidia` and `graph/executable`.
+//! NVIDIA's driver as a library: whether it is installed, its version of CUDA, and the calls that
+//! it has. `nvidia` and `graph/executable` make the calls.
 
 #![allow(unsafe_code)]
 
@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 /// Of CUDA: 12.8 is (12, 8).
 pub(crate) type Version = (i32, i32);
 
-/// What is called of the driver: all of it has been there since CUDA 12.0, and a call of what is
-/// not there is a panic inside cudarc. (`elapsed` asks for what came later.)
+/// The driver's calls: all of them have been there since CUDA 12.0, and a call of a symbol that is
+/// not there is a panic inside cudarc. (`elapsed` asks for a later one.)
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxGetStreamPriorityRange",
@@ -87,7 +87,7 @@ pub(crate) fn version() -> Option<Version> {
 
 fn is_there() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
-    // SAFETY: opens the library and closes it again; what is behind this name is NVIDIA's driver,
+    // SAFETY: opens the library and closes it again; behind this name is NVIDIA's driver,
     // or a stand-in with the same entry points.
     *PRESENT.get_or_init(|| {
         search::find("cuda", || unsafe { sys::is_culib_present() }) && has("cuDriverGetVersion")
@@ -102,7 +102,8 @@ pub(crate) fn is_new_enough() -> Result<(), String> {
     let Some(call) = CALLS.iter().find(|call| !has(call)) else { return Ok(()) };
     let (major, minor) = version().unwrap_or_default();
     Err(format!(
-        "NVIDIA's driver is too old: it knows CUDA {major}.{minor}, and 12.0 is the first that will do (it has no \
+        "NVIDIA's driver is too old: it knows CUDA {major}.{minor}, \
+         and 12.0 is the first that will do (it has no \
          {call})"
     ))
 }
@@ -110,7 +111,7 @@ pub(crate) fn is_new_enough() -> Result<(), String> {
 pub(crate) type Elapsed =
     unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
-/// What tells the time between two events: from CUDA 12.8 on the first, before that the second.
+/// The call for the time between two events: from CUDA 12.8 on the first, before that the second.
 pub(crate) fn elapsed() -> Option<Elapsed> {
     static FOUND: OnceLock<Option<Elapsed>> = OnceLock::new();
     let names: [&[u8]; 2] = [b"cuEventElapsedTime_v2\0", b"cuEventElapsedTime\0"];

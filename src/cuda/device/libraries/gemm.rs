@@ -1,7 +1,7 @@
 //! A product of matrices as calls that cuBLAS takes: leading dimensions, transposes, one stride
 //! between batches.
 //!
-//! Pure arithmetic. cuBLAS counts by columns, so of row-major operands it is asked for the
+//! Pure arithmetic. cuBLAS counts by columns, so for row-major operands the call asks for the
 //! transposed product: `out' = b' a'`, where each prime costs nothing.
 
 use crate::cuda::kernels::geometry::Geometry;
@@ -45,7 +45,7 @@ pub(crate) struct Calls {
 
 /// A product that a library computes.
 #[derive(Clone, Debug)]
-pub(crate) struct Multiplied<At> {
+pub(crate) struct ProductCall<At> {
     /// Of the operands, and of the result.
     pub dtypes: [DType; 2],
     pub calls: Calls,
@@ -54,7 +54,7 @@ pub(crate) struct Multiplied<At> {
     pub at: [At; 3],
 }
 
-/// What keeps a product from being calls.
+/// Why cuBLAS cannot express a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Misfit {
     /// The rows of an operand, or of both, lie as cuBLAS cannot express.

@@ -1,10 +1,10 @@
-//! A library's handles: one a lane, and one for what is captured, each made in the background when
-//! it is first needed, since making one takes long.
+//! A library's handles: one a lane, and one for captures. Making a handle takes long, so the
+//! background makes each when it is first needed.
 
 use crate::cuda::device::background::{Background, Pending, Wanted};
 use crate::cuda::device::{Site, Trouble, Until};
 
-/// What a handle is for.
+/// The use of a handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use {
     /// Calls on the stream with this number.
@@ -22,9 +22,9 @@ pub(crate) struct Handles<Raw> {
 }
 
 impl Use {
-    /// What calls of a step are.
+    /// The use for the calls of a step.
     pub fn of(site: &dyn Site) -> Use {
-        if site.transcript().is_some() { Use::Capture } else { Use::Lane(site.stream().number) }
+        if site.launch_list().is_some() { Use::Capture } else { Use::Lane(site.stream().number) }
     }
 
     fn slot(self) -> usize {
@@ -69,9 +69,9 @@ impl<Raw: Copy + Send + Sync + 'static> Handles<Raw> {
             .copied()
     }
 
-    /// Has those of so many lanes made, and the one for captures.
+    /// Has the handles of the first lanes made, and the one for captures.
     pub fn warm(&mut self, lanes: usize) {
-        // It is on its way; who needs it asks again.
+        // It is on its way; the step that needs it asks again.
         (0..lanes).map(Use::Lane).chain([Use::Capture]).for_each(|of| drop(self.ready(of)));
     }
 

@@ -1,41 +1,44 @@
-//! What a library computes, be it at once or captured for a graph: which call, and where its
-//! operands and its result are.
+//! A call of a library, for now or for a graph: its kind, and the places of its operands and
+//! result.
 
 use super::dnn;
-use super::gemm::Multiplied;
+use super::gemm::ProductCall;
 use std::sync::Arc;
 
 /// A convolution that cuDNN computes.
 #[derive(Clone)]
-pub(crate) struct Convolved<At> {
+pub(crate) struct ConvolutionCall<At> {
     pub plan: Arc<dnn::Plan>,
     /// Where both operands, the result and the workspace are.
     pub at: [At; 4],
 }
 
 #[derive(Clone)]
-pub(crate) enum Called<At> {
-    Product(Multiplied<At>),
-    Convolution(Convolved<At>),
+pub(crate) enum LibraryCall<At> {
+    Product(ProductCall<At>),
+    Convolution(ConvolutionCall<At>),
 }
 
-impl<At> Called<At> {
+impl<At> LibraryCall<At> {
     pub fn at(&self) -> &[At] {
         match self {
-            Called::Product(product) => &product.at,
-            Called::Convolution(convolved) => &convolved.at,
+            LibraryCall::Product(product) => &product.at,
+            LibraryCall::Convolution(convolved) => &convolved.at,
         }
     }
 
     /// The same at other places.
-    pub fn placed<To>(&self, place: impl FnMut(&At) -> To) -> Called<To> {
+    pub fn placed<To>(&self, place: impl FnMut(&At) -> To) -> LibraryCall<To> {
         match self {
-            Called::Product(Multiplied { dtypes, calls, adds, at }) => {
+            LibraryCall::Product(ProductCall { dtypes, calls, adds, at }) => {
                 let (at, calls) = (at.each_ref().map(place), calls.clone());
-                Called::Product(Multiplied { dtypes: *dtypes, calls, adds: *adds, at })
+                LibraryCall::Product(ProductCall { dtypes: *dtypes, calls, adds: *adds, at })
             }
-            Called::Convolution(Convolved { plan, at }) => {
-                Called::Convolution(Convolved { plan: plan.clone(), at: at.each_ref().map(place) })
+            LibraryCall::Convolution(ConvolutionCall { plan, at }) => {
+                LibraryCall::Convolution(ConvolutionCall {
+                    plan: plan.clone(),
+                    at: at.each_ref().map(place),
+                })
             }
         }
     }

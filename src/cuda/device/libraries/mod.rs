@@ -1,4 +1,4 @@
-//! NVIDIA's libraries: where they are found, and the calls that this crate makes of each.
+//! NVIDIA's libraries: how they are found, and the calls that this crate makes of each.
 //!
 //! `search` finds a library's file; `driver`, `nvidia`, `blas`, `dnn`, `nccl` and `nvtx` hold the
 //! calls. `handles`, `gemm`, `convolutions` and `library_call` prepare the calls of cuBLAS and

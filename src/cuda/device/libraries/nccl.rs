@@ -1,8 +1,8 @@
-//! NCCL, by its symbols: communicators that never block whoever calls, and what is queued on them.
+//! NCCL, by its symbols: communicators that never block the caller, and the calls queued on them.
 //!
-//! Looked for when a group is to go by a GPU, and never needed. All of version 2.17 and later has
-//! these calls. (cudarc's own loader does not look for `libnccl.so.2`, the one name that NVIDIA's
-//! wheel has.)
+//! The first group of GPUs looks for NCCL, and nothing ever needs it. All of version 2.17 and later
+//! has these calls. (cudarc's own loader does not look for `libnccl.so.2`, the one name that
+//! NVIDIA's wheel has.)
 
 #![allow(unsafe_code)]
 
@@ -30,7 +30,7 @@ impl Id {
     pub const BYTES: usize = 128;
 }
 
-/// `ncclConfig_v21700`: later ones begin with it, and the library goes by what version it is told.
+/// `ncclConfig_v21700`: later ones begin with it, and the library goes by the version in it.
 #[repr(C)]
 struct Config {
     size: usize,
@@ -101,7 +101,7 @@ pub(crate) struct Comm(Object);
 // SAFETY: a handle; the library ties it to no thread.
 unsafe impl Send for Comm {}
 
-/// Device memory that a call reads and writes, and how many elements of what type.
+/// Device memory that a call reads and writes, with the number and type of the elements.
 pub(crate) struct Elements {
     pub dtype: DType,
     pub reads: usize,
@@ -225,7 +225,7 @@ impl Nccl {
                     (calls.reduce)(from, to, reads, of, op(how), root as c_int, comm, on)
                 }
                 What::Broadcast(root) => {
-                    // Whoever has the elements keeps them.
+                    // The owner of the elements keeps them.
                     let to = if to.is_null() { from.cast_mut() } else { to };
                     (calls.broadcast)(from, to, reads, of, root as c_int, comm, on)
                 }
@@ -251,7 +251,7 @@ impl Nccl {
         self.check(comm, status)
     }
 
-    /// Ends a communicator, whatever it is at. It may wait, and is the last call of it.
+    /// Ends a communicator in any state. The call may wait, and is the communicator's last.
     pub fn abort(&self, comm: Comm) {
         // SAFETY: as above.
         unsafe { (self.calls.abort)(comm.0) };

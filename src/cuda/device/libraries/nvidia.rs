@@ -1,9 +1,8 @@
-//! NVIDIA's driver, as this crate calls it: streams, events, memory and modules. Contexts and what
-//! GPUs there are have `driver_context`, graphs have `graph/executable`, page-locked memory
-//! `memory/pinned`.
+//! The calls of NVIDIA's driver: streams, events, memory and modules. `driver_context` has contexts
+//! and the list of GPUs, `graph/executable` graphs, `memory/pinned` page-locked memory.
 //!
-//! A handle here is good until `Context::close`, whose caller says that nobody uses one any more.
-//! What a call needs beside its handle is in its types ([`Span`]), or the call is unsafe.
+//! A handle here is good until `DriverContext::close`, whose caller promises that nobody uses one
+//! any more. The types carry everything else that a call needs ([`Span`]), or the call is unsafe.
 
 #![allow(unsafe_code)]
 
@@ -107,12 +106,12 @@ fn has_come(answer: sys::CUresult) -> Result<bool, sys::CUresult> {
     }
 }
 
-/// That what was waited for was reached, or a fault.
+/// The end of a wait, or a fault.
 fn has_ended(answer: sys::CUresult) -> Result<(), sys::CUresult> {
     if answer == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
-/// Bytes of device memory, inside what the driver gave.
+/// Bytes of device memory, inside one of the driver's allocations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     ptr: u64,
@@ -144,8 +143,8 @@ impl Span {
     }
 }
 
-/// Device memory in stream order, for who gives it back: [`Raw::free`]. Dropping it keeps it for
-/// ever.
+/// Device memory in stream order; its owner gives it back by [`Raw::free`]. Dropping it keeps it
+/// for ever.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     span: Span,
@@ -160,7 +159,7 @@ impl Default for Allocation {
 }
 
 impl Allocation {
-    /// Where nothing lies: the address of what has no elements, which no kernel reads or writes. A
+    /// No memory: the address of a value without elements, which no kernel reads or writes. A
     /// step that launches nothing leaves nothing on its lane to wait for, so an allocation of its
     /// own would be in no order with its readers.
     pub const NOWHERE: Allocation = Allocation { span: Span { ptr: 0, bytes: 0 }, room: 0 };
@@ -179,7 +178,7 @@ impl Allocation {
         Allocation { span: Span { bytes, ..self.span }, ..self }
     }
 
-    /// Gives it back where nothing runs; the driver waits for what does.
+    /// Gives it back where nothing runs; the driver waits for running work.
     pub fn free_now(self) {
         if self.room > 0 {
             // SAFETY: the driver gave it, and its one owner gives it back.
@@ -187,7 +186,7 @@ impl Allocation {
         }
     }
 
-    /// What its owner leaves behind is nowhere.
+    /// Takes the allocation, and leaves none behind.
     pub fn take(&mut self) -> Allocation {
         std::mem::replace(self, Allocation::NOWHERE)
     }
@@ -210,8 +209,8 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of a GPU's memory that keeps what is freed, and in which no stream waits for another
-    /// unless it is told to. The process's own pool is everybody's.
+    /// A pool of a GPU's memory that keeps freed blocks, and in which no stream waits for another
+    /// unless the caller asks for it. The process's own pool is everybody's.
     pub fn new(device: sys::CUdevice) -> Result<Pool, Trouble> {
         // SAFETY: all of it may be zero, which means nothing special.
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
@@ -234,13 +233,14 @@ impl Pool {
         Ok(Pool(pool))
     }
 
-    /// Gives what it keeps back to the GPU, as far as its frees have run. It may take long.
+    /// Gives the memory that it keeps back to the GPU, as far as its frees have run. It may take
+    /// long.
     pub fn trim(self) {
         // SAFETY: pools are destroyed by `close` alone.
         unsafe { sys::cuMemPoolTrimTo(self.0, 0) };
     }
 
-    /// Lets a GPU reach what lies in it; false where it cannot.
+    /// Lets a GPU reach its memory; false where it cannot.
     pub fn open_to(self, reader: sys::CUdevice) -> bool {
         let location = sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -273,7 +273,7 @@ impl Raw {
         Trouble::of("cuEventRecord", unsafe { sys::cuEventRecord(event.0, self.0) })
     }
 
-    /// What is queued here from now on comes after the event.
+    /// Work that is queued here from now on comes after the event.
     pub fn wait(self, event: Event) -> Result<(), Trouble> {
         // SAFETY: as above; the call takes the event's state of now.
         Trouble::of("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) })
@@ -303,7 +303,7 @@ impl Raw {
         Ok(Allocation { span: Span { ptr, bytes }, room }.of(bytes))
     }
 
-    /// Gives memory back, behind what is queued here: all that uses it, says the caller.
+    /// Gives memory back, behind all queued work: the caller promises that no other work uses it.
     pub fn free(self, memory: Allocation) -> Result<(), Trouble> {
         if memory.room == 0 {
             return Ok(());
@@ -317,7 +317,7 @@ impl Raw {
         Raw::of(0)
     }
 
-    /// One whose work goes before what has not begun in others.
+    /// A stream whose work goes before work that has not begun in others.
     pub fn urgent() -> Result<Raw, Trouble> {
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: the places can be written, here and below.
@@ -369,7 +369,7 @@ impl Raw {
     ///
     /// # Safety
     /// From there on it has as many bytes, and until the stream has come past the copy nobody
-    /// relies on what they are.
+    /// relies on their values.
     pub unsafe fn download(self, to: *mut u8, from: Span) -> Result<(), Trouble> {
         // SAFETY: as above, and the caller's promise.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr, from.bytes, self.0) };
@@ -379,8 +379,8 @@ impl Raw {
     /// Copies as many bytes as `to` has from another device's memory.
     pub fn bring(
         self,
-        (to, here): (Span, Opened),
-        (from, there): (Span, Opened),
+        (to, here): (Span, ContextHandle),
+        (from, there): (Span, ContextHandle),
     ) -> Result<(), Trouble> {
         if to.bytes == 0 {
             return Ok(());
@@ -395,8 +395,8 @@ impl Raw {
     /// Queues a kernel, whose arguments begin at these words.
     ///
     /// # Safety
-    /// The function's module is loaded. The arguments are what its parameters are, in number and
-    /// size, and with them it reads and writes only device memory that it may in this stream's
+    /// The function's module is loaded. The arguments match its parameters in number and size,
+    /// and with them it reads and writes only device memory that it may in this stream's
     /// order.
     pub unsafe fn launch(
         self,
@@ -448,7 +448,7 @@ impl Function {
     }
 }
 
-/// A loaded image, for who unloads it.
+/// A loaded image; its owner unloads it.
 pub(crate) struct Module(sys::CUmodule);
 
 // SAFETY: a handle; the driver's calls on modules may be made from any thread.
@@ -457,7 +457,7 @@ unsafe impl Send for Module {}
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads what the compiler made: a binary, which says its own length, or text.
+    /// Loads the compiler's output: a binary, which says its own length, or text.
     pub fn load(image: &[u8]) -> Result<Module, Trouble> {
         let mut raw = null_mut();
         // The driver looks for the end of a text.
@@ -506,14 +506,14 @@ impl Idle<'_> {
 
 /// A context that is open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened(pub(crate) sys::CUcontext);
+pub(crate) struct ContextHandle(pub(crate) sys::CUcontext);
 
 // SAFETY: a handle; the driver's calls on contexts may be made from any thread.
-unsafe impl Send for Opened {}
+unsafe impl Send for ContextHandle {}
 // SAFETY: as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for ContextHandle {}
 
-impl Opened {
+impl ContextHandle {
     /// For graphs.
     pub(crate) fn handle(self) -> sys::CUcontext {
         self.0

@@ -1,12 +1,12 @@
-//! Ranges for NVIDIA's profilers: around what the device's thread queues for a step, named by its
-//! ops and the caller's line.
+//! Ranges for NVIDIA's profilers: one around the launches of each step, named by the step's ops and
+//! the caller's line.
 //!
-//! The device's thread opens one around each step, where it was asked to. NVTX has no library that
-//! would have to be there: a profiler names its own in `NVTX_INJECTION64_PATH` (Nsight Systems
-//! does, with `--trace=nvtx`), and what wants to be seen loads that one and hands it a table of
-//! places, into which it writes its functions (the ABI of NVIDIA's NVTX 3, `nvtxDetail/nvtxTypes.h`
-//! and `nvtxInit.h`). So nothing is linked and nothing looked for where no profiler is, and CUDA
-//! 13, which brings no libnvToolsExt any more, makes no difference.
+//! The device's thread opens a range around each step, where the options ask for it. NVTX needs no
+//! library: a profiler names its own in `NVTX_INJECTION64_PATH` (Nsight Systems does, with
+//! `--trace=nvtx`), and the program loads that library and hands it a table of places, into which
+//! it writes its functions (the ABI of NVIDIA's NVTX 3, `nvtxDetail/nvtxTypes.h` and `nvtxInit.h`).
+//! So nothing is linked, and without a profiler nothing is looked for. CUDA 13, which brings no
+//! libnvToolsExt any more, makes no difference.
 
 #![allow(unsafe_code)]
 
@@ -111,7 +111,7 @@ fn attach() -> Option<Tool> {
     let mut found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, NAME.as_ptr()) };
     if found.is_null() {
         let path = CString::new(std::env::var_os("NVTX_INJECTION64_PATH")?.as_bytes()).ok()?;
-        // SAFETY: loads the library that whoever started this process wants to be loaded, and looks
+        // SAFETY: loads the library that the starter of this process wants to be loaded, and looks
         // a symbol up in it. It stays for the life of the process.
         unsafe {
             let library = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY);
@@ -135,7 +135,7 @@ fn attach() -> Option<Tool> {
     }
     type Push = unsafe extern "C" fn(*const c_char) -> c_int;
     type Pop = unsafe extern "C" fn() -> c_int;
-    // SAFETY: what a profiler writes to these two places are functions of these types.
+    // SAFETY: a profiler writes functions of these types to these two places.
     let (push, pop) = unsafe {
         (
             std::mem::transmute::<*mut c_void, Push>(push),
@@ -182,8 +182,8 @@ pub(crate) fn range<'a>(
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: the profiler's function; this thread has opened a range, and what it opened since
-        // has ended.
+        // SAFETY: the profiler's function; this thread has opened a range, and the ranges that it
+        // opened since have ended.
         unsafe { (self.tool.pop)() };
     }
 }

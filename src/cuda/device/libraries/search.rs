@@ -1,8 +1,8 @@
-//! NVIDIA's libraries where the system's loader does not look: in Python's wheels, in conda's
+//! A search for NVIDIA's libraries beside the system loader's path: in Python's wheels, in conda's
 //! environments, in toolkits that are installed beside the system.
 //!
-//! cudarc asks the loader by name, and the loader finds a library that is open already. So one that
-//! lies elsewhere is opened here, by its path, and stays open.
+//! cudarc asks the loader by name, and the loader finds a library that is open already. So this
+//! file opens a library that lies elsewhere by its path, and leaves it open.
 
 #![allow(unsafe_code)]
 
@@ -12,13 +12,13 @@ use std::ffi::{OsStr, c_int};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A library's answer to a call: 0, or what is wrong.
+/// A library's answer to a call: 0, or the number of an error.
 pub(crate) type Status = c_int;
 
-/// What is called of a library, by its symbols, as `Calls`.
+/// The calls of a library, by its symbols, as `Calls`.
 macro_rules! calls {
     ($($field:ident = $name:literal: fn($($argument:ty),*);)*) => {
-        /// What is called of the library.
+        /// The calls of the library.
         struct Calls {
             $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
         }
@@ -27,7 +27,9 @@ macro_rules! calls {
             fn of(library: &Library) -> Result<Calls, String> {
                 // SAFETY: these are the types that the library's header gives them, and it stays
                 // open as long as they are kept.
-                Ok(Calls { $($field: *unsafe { library.get($name) }.map_err(|e| e.to_string())?,)* })
+                Ok(Calls {
+                    $($field: *unsafe { library.get($name) }.map_err(|e| e.to_string())?,)*
+                })
             }
         }
     };
@@ -64,9 +66,12 @@ pub(crate) fn missing(name: &str) -> String {
         folders().iter().map(|folder| folder.display().to_string()).collect();
     let others = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
     format!(
-        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, and with the endings of its versions, \
-         in the loader's path (LD_LIBRARY_PATH is \"{path}\"), and in what there is of Python's wheels ($VIRTUAL_ENV, \
-         $CONDA_PREFIX, beside the python3 of $PATH, ~/.local, /usr/local, /usr) and of toolkits ($CUDA_HOME, \
+        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, \
+         and with the endings of its versions, \
+         in the loader's path (LD_LIBRARY_PATH is \"{path}\"), \
+         and in what there is of Python's wheels ($VIRTUAL_ENV, \
+         $CONDA_PREFIX, beside the python3 of $PATH, ~/.local, /usr/local, \
+         /usr) and of toolkits ($CUDA_HOME, \
          $CUDA_PATH, /usr/local/cuda): {others}"
     )
 }
@@ -117,7 +122,7 @@ fn of_python(path: &OsStr) -> Vec<PathBuf> {
     roots
 }
 
-/// What lies in a folder and has a name that begins so, in order.
+/// The entries of a folder whose names begin so, in order.
 fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let list = fs::read_dir(folder).into_iter().flatten().flatten();
     let named =
@@ -127,7 +132,7 @@ fn below(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     list
 }
 
-/// What a library's file may be called.
+/// The names that a library's file may have.
 fn files(name: &str) -> Vec<String> {
     let mut files = cudarc::get_lib_name_candidates(name);
     // Its version is no toolkit's, and NVIDIA's wheel has no other name.
@@ -143,7 +148,7 @@ fn paths(name: &str) -> impl Iterator<Item = PathBuf> {
 }
 
 fn open(file: &Path) -> Option<Library> {
-    // SAFETY: what has these names is NVIDIA's, or a stand-in with the same entry points; so are
+    // SAFETY: files of these names are NVIDIA's, or stand-ins with the same entry points; so are
     // the initialisers.
     unsafe { Library::new(file) }.ok()
 }

@@ -1,12 +1,14 @@
-//! A large value that comes to the host in pieces, and who is told when all of them are there.
+//! Chunked transfers: a large value comes to the host, or goes to the device, a chunk at a time.
 //!
-//! Pieces land on threads of the background, in page-locked memory before that (`download`).
+//! A chunk for the host arrives in page-locked memory (`download`), and a thread of the background
+//! copies it on. The last chunk calls back.
 
 #![allow(unsafe_code)]
 
+use super::heap::DeviceBuffer;
 use super::pinned::PinnedBlock;
 use crate::graph::node::Room;
-use crate::graph::value::Buffer;
+use crate::graph::value::{Buffer, Value};
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,21 +18,21 @@ struct State {
     /// Bytes that are missing.
     left: usize,
     room: Option<Room>,
-    /// What is to be done when all is there.
+    /// The callback for the last chunk.
     then: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// A value that is arriving.
-pub(crate) struct Arrival {
+pub(crate) struct ChunkedTransfer {
     to: usize,
     state: Mutex<State>,
 }
 
-impl Arrival {
+impl ChunkedTransfer {
     /// So many bytes are to come to a room.
-    pub fn of(room: Room, bytes: usize) -> Arc<Arrival> {
+    pub fn of(room: Room, bytes: usize) -> Arc<ChunkedTransfer> {
         let to = room.ptr as usize;
-        Arc::new(Arrival {
+        Arc::new(ChunkedTransfer {
             to,
             state: Mutex::new(State { left: bytes, room: Some(room), then: None }),
         })
@@ -48,27 +50,27 @@ impl Arrival {
     }
 }
 
-/// A piece: in page-locked memory, once its flight is reached.
-pub(crate) struct Piece {
-    pub arrival: Arc<Arrival>,
+/// A chunk: in page-locked memory, once its submission is reached.
+pub(crate) struct Chunk {
+    pub transfer: Arc<ChunkedTransfer>,
     pub at: usize,
     pub bytes: usize,
     pub block: Arc<PinnedBlock>,
     pub under_way: Arc<AtomicUsize>,
 }
 
-impl Piece {
-    /// Copies it to where it belongs. For who knows that its flight is reached.
-    pub fn land(self) {
-        let Piece { arrival, at, bytes, block, under_way } = self;
+impl Chunk {
+    /// Copies it to its place in the value. The caller knows that its submission is reached.
+    pub fn deliver(self) {
+        let Chunk { transfer, at, bytes, block, under_way } = self;
         // SAFETY: the block has so many bytes, which nobody writes any more; the room has as many
-        // from there on, no other piece's, and is kept until all are there.
+        // from there on, no other chunk's, and is kept until all are there.
         unsafe {
-            std::ptr::copy_nonoverlapping(block.ptr(), (arrival.to as *mut u8).add(at), bytes)
+            std::ptr::copy_nonoverlapping(block.ptr(), (transfer.to as *mut u8).add(at), bytes)
         };
         drop(block);
         under_way.fetch_sub(1, SeqCst);
-        let mut state = lock(&arrival.state);
+        let mut state = lock(&transfer.state);
         state.left -= bytes;
         if state.left > 0 {
             return;
@@ -80,14 +82,14 @@ impl Piece {
     }
 }
 
-/// A value of which not all pieces are queued.
+/// A value of which not all chunks are queued.
 pub(crate) struct Download {
     pub from: Arc<dyn Buffer>,
     /// Where it begins in its buffer.
     pub offset: usize,
     pub bytes: usize,
     pub queued: usize,
-    pub arrival: Arc<Arrival>,
+    pub transfer: Arc<ChunkedTransfer>,
 }
 
 /// The values that are on their way to the host.
@@ -95,4 +97,12 @@ pub(crate) struct Download {
 pub(crate) struct Downloads {
     pub waiting: VecDeque<Download>,
     pub under_way: Arc<AtomicUsize>,
+}
+
+/// A value of which not all chunks were copied to the device.
+pub(crate) struct Upload {
+    pub lazy: Arc<dyn Buffer>,
+    pub value: Value,
+    pub buffer: Arc<DeviceBuffer>,
+    pub done: usize,
 }

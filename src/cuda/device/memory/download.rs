@@ -1,24 +1,24 @@
-//! Large values to the host: a piece at a time through page-locked memory, and from there to where
-//! they are wanted by threads of the background (`chunked`).
+//! Large values to the host: a chunk at a time through page-locked memory. Threads of the
+//! background copy each chunk from there to its destination (`chunked`).
 //!
 //! So nobody page-locks memory for them while the device works, and the thread that publishes a
-//! lane's values copies none of them. Pieces go on the lane for copies, behind who writes the
+//! lane's values copies none of them. Chunks go on the lane for copies, behind the writer of the
 //! value.
 
-use super::chunked::{Arrival, Download, Piece};
+use super::chunked::{Chunk, ChunkedTransfer, Download};
 use crate::cuda::device::Trouble;
-use crate::cuda::device::context::{Gear, device};
+use crate::cuda::device::context::{DeviceContext, device};
 use crate::graph::node::Room;
 use crate::graph::value::Buffer;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// From so many bytes on a value comes in pieces of so many.
-pub(crate) const PIECE: usize = 1 << 20;
-/// Pieces that may be on their way.
-const PIECES_MAX: usize = 16;
+/// Bytes of a chunk; a larger value comes in chunks.
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+/// Chunks that may be on their way.
+const CHUNKS_MAX: usize = 16;
 
-impl Gear {
+impl DeviceContext {
     /// Brings contiguous elements of a buffer that is here to a room on the host.
     pub(crate) fn download(
         &mut self,
@@ -26,41 +26,42 @@ impl Gear {
         offset: usize,
         bytes: usize,
         room: Room,
-    ) -> Arc<Arrival> {
-        let arrival = Arrival::of(room, bytes);
+    ) -> Arc<ChunkedTransfer> {
+        let transfer = ChunkedTransfer::of(room, bytes);
         self.downloads.waiting.push_back(Download {
             from,
             offset,
             bytes,
             queued: 0,
-            arrival: arrival.clone(),
+            transfer: transfer.clone(),
         });
-        arrival
+        transfer
     }
 
     pub fn is_downloading(&self) -> bool {
         !self.downloads.waiting.is_empty() || self.downloads.under_way.load(SeqCst) > 0
     }
 
-    /// Queues the next piece, as part of the next flight of the lane for copies; none where there
-    /// is no room for it now.
-    pub fn download_piece(&mut self) -> Result<Option<Piece>, Trouble> {
-        if self.downloads.under_way.load(SeqCst) >= PIECES_MAX {
+    /// Queues the next chunk, as part of the next submission of the lane for copies; none where
+    /// there is no room for it now.
+    pub fn download_chunk(&mut self) -> Result<Option<Chunk>, Trouble> {
+        if self.downloads.under_way.load(SeqCst) >= CHUNKS_MAX {
             return Ok(None);
         }
         let Some(mut next) = self.downloads.waiting.pop_front() else { return Ok(None) };
-        let piece = self.piece(&next);
-        if let Ok(Some(piece)) = &piece {
-            next.queued += piece.bytes;
+        let chunk = self.chunk(&next);
+        if let Ok(Some(chunk)) = &chunk {
+            next.queued += chunk.bytes;
         }
         if next.queued < next.bytes {
             self.downloads.waiting.push_front(next);
         }
-        piece
+        chunk
     }
 
-    fn piece(&mut self, of: &Download) -> Result<Option<Piece>, Trouble> {
-        let (lane, at, bytes) = (self.copy_lane(), of.queued, PIECE.min(of.bytes - of.queued));
+    fn chunk(&mut self, of: &Download) -> Result<Option<Chunk>, Trouble> {
+        let (lane, at, bytes) =
+            (self.copy_lane(), of.queued, CHUNK_BYTES.min(of.bytes - of.queued));
         let block = match self.pinned.take(bytes) {
             Ok(block) => block,
             Err(Trouble::Later(_) | Trouble::OutOfMemory { .. }) => return Ok(None),
@@ -71,9 +72,9 @@ impl Gear {
         self.reads(lane, from);
         self.order(lane)?;
         let span = from.span().part((of.offset + at) as u64, bytes);
-        let block = self.cargo[lane].download(block, span, self.lanes.raw(lane))?;
+        let block = self.retained[lane].download(block, span, self.lanes.raw(lane))?;
         let under_way = self.downloads.under_way.clone();
         under_way.fetch_add(1, SeqCst);
-        Ok(Some(Piece { arrival: of.arrival.clone(), at, bytes, block, under_way }))
+        Ok(Some(Chunk { transfer: of.transfer.clone(), at, bytes, block, under_way }))
     }
 }

@@ -1,20 +1,20 @@
-//! Device memory in stream order, and the buffers that values lie in.
+//! Device memory in stream order, and the buffers that hold values.
 //!
-//! Allocation and freeing happen on the device's thread alone. A buffer knows which flights have
-//! written and read it, so that whoever reads, overwrites or frees it can be ordered after them.
-//! Its drop, on any thread, only hands its address over: the thread frees it on a stream once no
-//! other has anything left to do with it.
+//! The device's thread alone allocates and frees. A buffer knows the submissions that have written
+//! and read it, so that readers, writers and the free can be ordered after them. Its drop, on any
+//! thread, only hands the address over: the device's thread frees it on a stream once no other
+//! stream uses it any more.
 //!
-//! Memory is asked for when a step is launched, and let go when its last reader is launched, not
-//! when that is through: a queue of updates takes a few buffers. The last reader writes over its
-//! operand. Short memory puts the step off until something comes free; when nothing is under way
-//! any more, it fails alone.
+//! A step allocates when it is launched, and a value is let go when its last reader is launched,
+//! not when that reader is through: a queue of updates takes a few buffers. The last reader writes
+//! over its operand. Short memory defers the step until some comes free; when nothing is under way
+//! any more, that step fails alone.
 
 use super::pool::Pool;
 use crate::cuda::device::Trouble;
-use crate::cuda::device::graph::executable::Replay;
+use crate::cuda::device::graph::executable::GraphExec;
 use crate::cuda::device::lanes::{Lanes, Mark};
-use crate::cuda::device::libraries::nvidia::{Allocation, Opened, Span};
+use crate::cuda::device::libraries::nvidia::{Allocation, ContextHandle, Span};
 use crate::cuda::device::peers::{Open, Peers};
 use crate::graph::value::Buffer;
 use crate::memory::Memory;
@@ -25,7 +25,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// What has happened to a buffer, a mark a lane.
+/// The uses of a buffer, a mark a lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Uses {
     written: Option<Mark>,
@@ -58,8 +58,8 @@ pub(crate) struct Heap {
     /// Counts bytes, and refuses those beyond the limit.
     pub account: Arc<Memory>,
     returned: Mutex<Vec<Returned>>,
-    /// Graphs, and what was made of them to be launched, that nobody will launch any more.
-    ended: Mutex<Vec<Replay>>,
+    /// Graphs that nobody will launch any more.
+    ended: Mutex<Vec<GraphExec>>,
     /// Allocations that are not freed.
     live: AtomicUsize,
     /// The open device, if it is.
@@ -102,13 +102,13 @@ impl Heap {
         }
     }
 
-    /// The open device. For who knows that it stays open.
+    /// The open device. The caller knows that it stays open.
     pub fn open(&self) -> Option<Open> {
         lock(&self.opened).clone()
     }
 
     /// The open context, likewise.
-    pub fn context(&self) -> Option<Opened> {
+    pub fn context(&self) -> Option<ContextHandle> {
         lock(&self.opened).as_ref().map(|open| open.context)
     }
 
@@ -118,12 +118,12 @@ impl Heap {
         lock(&self.opened).as_ref().and_then(|open| open.context.free_memory())
     }
 
-    /// Who is told when memory was returned.
+    /// Sets the callback for returned memory.
     pub fn on_return(&self, callback: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_return.set(Box::new(callback));
     }
 
-    /// A buffer that the lane's next flight writes.
+    /// A buffer that the lane's next submission writes.
     pub fn buffer(
         self: &Arc<Heap>,
         pool: &Pool,
@@ -135,7 +135,7 @@ impl Heap {
         self.counted(bytes, uses, || pool.allocate(lanes.stream(lane), bytes))
     }
 
-    /// A buffer that no lane writes: whoever does is through with it, as the host has seen, before
+    /// A buffer that no lane writes: the host has seen its writer end before
     /// it is given to anybody or dropped. From any thread.
     #[cfg(all(feature = "ranks", unix))]
     pub fn beside_lanes(
@@ -166,7 +166,7 @@ impl Heap {
         Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
     }
 
-    /// What was returned since the last call.
+    /// Memory that was returned since the last call.
     pub fn take_returned(&self) -> Vec<Returned> {
         std::mem::take(&mut *lock(&self.returned))
     }
@@ -176,13 +176,13 @@ impl Heap {
     }
 
     /// A graph and its executable form will not be launched again; from any thread.
-    pub(crate) fn end_graph(&self, replay: Replay) {
-        lock(&self.ended).push(replay);
+    pub(crate) fn end_graph(&self, exec: GraphExec) {
+        lock(&self.ended).push(exec);
     }
 
     /// Destroys the graphs that have ended.
     pub fn end_graphs(&self) {
-        std::mem::take(&mut *lock(&self.ended)).into_iter().for_each(Replay::destroy);
+        std::mem::take(&mut *lock(&self.ended)).into_iter().for_each(GraphExec::destroy);
     }
 
     /// Allocations that are not freed, returned ones included.
@@ -190,7 +190,7 @@ impl Heap {
         self.live.load(SeqCst)
     }
 
-    /// Frees what was returned, as far as at most one lane still has something to do with it: in
+    /// Frees returned memory that at most one lane still uses: in
     /// that lane's order. The rest stays in the list.
     pub fn free(
         &self,
@@ -253,13 +253,13 @@ impl DeviceBuffer {
         self.span().ptr()
     }
 
-    /// A later flight of the lane that began to write it goes on.
+    /// A later submission of the lane that began to write it goes on.
     pub fn written_by(&self, mark: Mark) {
         lock(&self.uses).written = Some(mark);
     }
 
-    /// The lane's next flight reads it: what it has to come after, which is the flight that wrote
-    /// it.
+    /// The lane's next submission reads it: the mark it has to come after, of the submission that
+    /// wrote it.
     pub fn read_by(&self, mark: Mark) -> Option<Mark> {
         let mut uses = lock(&self.uses);
         Uses::note(&mut uses.read, mark);
@@ -272,7 +272,7 @@ impl DeviceBuffer {
         lock(&self.uses).read.is_empty()
     }
 
-    /// The lane's next flight writes over it: what that has to come after.
+    /// The lane's next submission writes over it: the marks it has to come after.
     pub fn overwritten_by(&self, mark: Mark) -> SmallVec<[Mark; 4]> {
         let mut uses = lock(&self.uses);
         let before = uses.all().collect();

@@ -1,9 +1,9 @@
 //! Page-locked host memory for copies, in both directions.
 //!
-//! Asked of the driver plainly (cudarc's own is write-combined: slow to read back), in one piece
-//! when the device opens: getting more may wait for all that runs. Blocks are cut from it in powers
-//! of two and joined again (Knowlton 1965, the buddy system); who finds none tries again when some
-//! have come back. What is larger than a block goes in pieces.
+//! The driver gives it plainly (cudarc's own is write-combined: slow to read back), in one block
+//! when the device opens, since to get more may wait for all running work. It is cut into blocks of
+//! powers of two that are joined again (Knowlton 1965, the buddy system). A step that finds no
+//! block tries again when some have come back. A value larger than a block goes in chunks.
 
 #![allow(unsafe_code)]
 
@@ -73,7 +73,7 @@ unsafe impl Send for PinnedBlock {}
 unsafe impl Sync for PinnedBlock {}
 
 impl PinnedBlock {
-    /// For who keeps to the block's bytes, and knows of no copy to it that is under way.
+    /// The caller keeps to the block's bytes, and knows that no copy to it is under way.
     pub fn ptr(&self) -> *mut u8 {
         self.ptr
     }
@@ -97,17 +97,17 @@ impl PinnedBlock {
     }
 }
 
-/// What a flight keeps until it is reached, and nobody drops before: what copies that are queued on
-/// its lane read and write.
+/// The memory that a submission keeps until it is reached: the memory that copies which are
+/// queued on its lane read and write.
 #[derive(Default, Debug)]
-pub(crate) struct Cargo {
+pub(crate) struct Retained {
     sent: SmallVec<[PinnedBlock; 1]>,
     read: SmallVec<[Arc<PinnedBlock>; 1]>,
     /// Another device's memory that is copied from.
     foreign: SmallVec<[Value; 1]>,
 }
 
-impl Cargo {
+impl Retained {
     /// Copies from a block.
     pub fn upload(&mut self, to: Span, from: PinnedBlock, raw: Raw) -> Result<(), Trouble> {
         assert!(to.bytes() <= from.bytes(), "the block has all that is sent");
@@ -117,7 +117,7 @@ impl Cargo {
         Ok(())
     }
 
-    /// Copies to a block; for who looks at it when the flight is reached.
+    /// Copies to a block, which may be read when the submission is reached.
     pub fn download(
         &mut self,
         to: PinnedBlock,
@@ -132,7 +132,7 @@ impl Cargo {
         Ok(to)
     }
 
-    /// Keeps what is copied from another device.
+    /// Keeps a value that is copied from another device.
     pub fn keep(&mut self, value: Value) {
         self.foreign.push(value);
     }
@@ -147,7 +147,7 @@ impl Drop for PinnedBlock {
 }
 
 impl Pinned {
-    /// For so many bytes, and at least for a few of the largest blocks.
+    /// For this many bytes, and at least for a few of the largest blocks.
     pub fn of(bytes: usize) -> Pinned {
         let blocks = bytes.div_ceil(1 << LARGEST).max(4);
         Pinned { arena: Mutex::default(), bytes: blocks.saturating_mul(1 << LARGEST) }
@@ -166,13 +166,13 @@ impl Pinned {
         Ok(())
     }
 
-    /// A block of at least so many bytes, and at most 1 MiB.
+    /// A block of at least this many bytes, and at most 1 MiB.
     ///
     /// # Errors
     /// [`Trouble::Later`] where all are lent.
     pub fn take(self: &Arc<Pinned>, bytes: usize) -> Result<PinnedBlock, Trouble> {
         let class = (bytes.next_power_of_two().trailing_zeros() as usize).max(SMALLEST);
-        assert!(class <= LARGEST, "what is larger goes in pieces");
+        assert!(class <= LARGEST, "what is larger goes in chunks");
         self.reserve()?;
         let mut arena = lock(&self.arena);
         let at = arena.take(class).ok_or(Trouble::Later(Until::Moved))?;

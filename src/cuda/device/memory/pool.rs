@@ -1,11 +1,12 @@
-//! Device memory: a pool of the device's own, and what each lane keeps of it for the next step.
+//! Device memory: a pool of the device's own, and the freed blocks that each lane keeps for its
+//! next step.
 //!
-//! Asking the driver for memory and giving it back costs a microsecond or two each, about what a
-//! launch does. So what is freed in the order of a lane stays with it, by size, and the lane's next
-//! step of that size has it, in the same order. The rest is the driver's: large pieces, and what a
-//! lane keeps beyond its share. Where memory is short, all that is kept goes back.
+//! To ask the driver for memory and to give it back costs a microsecond or two each, about as much
+//! as a launch. So a block that is freed in the order of a lane stays with the lane, by size, and
+//! the lane's next step of that size has it, in the same order. Large blocks, and blocks beyond a
+//! lane's limit, go back to the driver. Where memory is short, all kept blocks go back.
 //!
-//! Used on the device's thread.
+//! The device's thread uses it.
 
 use crate::cuda::device::lanes::Lanes;
 use crate::cuda::device::libraries::nvidia::{self, Allocation};
@@ -15,7 +16,7 @@ use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What is larger takes longer to use than to ask for.
+/// A larger block takes longer to use than to ask for.
 const KEPT_SIZE_MAX: usize = 16 << 20;
 const SMALLEST: usize = 512;
 
@@ -45,13 +46,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Of a context's pool; so many bytes are kept at most, and the account has how often the
+    /// Of a context's pool; `kept_max` bytes are kept at most, and the account has how often the
     /// driver is asked.
     pub fn new(raw: nvidia::Pool, kept_max: usize, account: Arc<Memory>) -> Arc<Pool> {
         Arc::new(Pool { raw, kept: Mutex::default(), kept_max, account })
     }
 
-    /// Memory for what is queued on a lane from now on.
+    /// Memory for later work on a lane.
     pub fn allocate(&self, lane: Stream, bytes: usize) -> Result<Allocation, Trouble> {
         if bytes == 0 {
             return Ok(Allocation::NOWHERE);
@@ -69,13 +70,14 @@ impl Pool {
         drop(kept);
         self.account.asked();
         match lane.raw.allocate(self.raw, bytes, size) {
-            // There may be just enough for what is asked.
+            // There may be just enough.
             Err(Trouble::OutOfMemory { .. }) => lane.raw.allocate(self.raw, bytes, bytes),
             got => got,
         }
     }
 
-    /// Gives memory back, behind what is queued on a lane: all that uses it, says the caller. True
+    /// Gives memory back, behind all queued work of a lane: the caller promises that no other work
+    /// uses it. True
     /// where the driver has it.
     pub fn free(&self, lane: Stream, memory: Allocation) -> Result<bool, Trouble> {
         let size = memory.room();

@@ -1,10 +1,10 @@
-//! A bounded map for what can be made again: kernels by their keys.
+//! A bounded map for things that can be made again: kernels by their keys.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 /// A bounded map: when it is full, the half that was not used for longest falls out.
-pub(crate) struct Shelf<K, V> {
+pub(crate) struct BoundedMap<K, V> {
     slots: HashMap<K, (V, u64)>,
     most: usize,
     clock: u64,
@@ -12,9 +12,9 @@ pub(crate) struct Shelf<K, V> {
     swept: u64,
 }
 
-impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
-    pub fn new(most: usize) -> Shelf<K, V> {
-        Shelf { slots: HashMap::new(), most, clock: 0, swept: 0 }
+impl<K: Hash + Eq + Clone, V> BoundedMap<K, V> {
+    pub fn new(most: usize) -> BoundedMap<K, V> {
+        BoundedMap { slots: HashMap::new(), most, clock: 0, swept: 0 }
     }
 
     pub fn get(&mut self, key: &K) -> Option<&mut V> {
@@ -24,7 +24,8 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
         Some(value)
     }
 
-    /// Takes out what was not used since the last sweep, but for what `keep` says.
+    /// Takes out the values that were not used since the last sweep, but for those that `keep`
+    /// names.
     pub fn sweep(&mut self, keep: impl Fn(&V) -> bool) -> Vec<V> {
         let before = std::mem::replace(&mut self.swept, self.clock);
         let old: Vec<K> = self
@@ -45,7 +46,7 @@ impl<K: Hash + Eq + Clone, V> Shelf<K, V> {
         self.slots.clear();
     }
 
-    /// Puts a value in, and hands back what fell out.
+    /// Puts a value in, and hands back the values that fell out.
     pub fn put(&mut self, key: K, value: V) -> Vec<V> {
         let mut out = Vec::new();
         if self.slots.len() >= self.most && !self.slots.contains_key(&key) {
@@ -72,32 +73,32 @@ mod tests {
 
     #[test]
     fn a_sweep_takes_what_was_not_used_since_the_one_before() {
-        let mut shelf = Shelf::new(8);
+        let mut map = BoundedMap::new(8);
         for k in 0..4 {
-            shelf.put(k, k);
+            map.put(k, k);
         }
-        assert!(shelf.sweep(|_| false).is_empty());
-        shelf.get(&1);
-        shelf.put(4, 4);
-        let mut out = shelf.sweep(|&v| v == 3);
+        assert!(map.sweep(|_| false).is_empty());
+        map.get(&1);
+        map.put(4, 4);
+        let mut out = map.sweep(|&v| v == 3);
         out.sort();
         assert_eq!(out, [0, 2]);
-        assert!(shelf.get(&1).is_some() && shelf.get(&3).is_some() && shelf.get(&4).is_some());
+        assert!(map.get(&1).is_some() && map.get(&3).is_some() && map.get(&4).is_some());
     }
 
     #[test]
-    fn a_full_shelf_keeps_what_was_used_last() {
-        let mut shelf = Shelf::new(8);
+    fn a_full_map_keeps_what_was_used_last() {
+        let mut map = BoundedMap::new(8);
         for k in 0..8 {
-            assert!(shelf.put(k, k).is_empty());
+            assert!(map.put(k, k).is_empty());
         }
         for k in 0..4 {
-            shelf.get(&k);
+            map.get(&k);
         }
-        let mut out = shelf.put(100, 100);
+        let mut out = map.put(100, 100);
         out.sort();
         assert_eq!(out, [0, 4, 5, 6, 7]);
-        assert!(shelf.get(&3).is_some() && shelf.get(&100).is_some() && shelf.get(&4).is_none());
-        assert_eq!(shelf.put(3, 33), [3]);
+        assert!(map.get(&3).is_some() && map.get(&100).is_some() && map.get(&4).is_none());
+        assert_eq!(map.put(3, 33), [3]);
     }
 }

@@ -1,15 +1,14 @@
 //! Compiled kernels on disk, so that a machine compiles each of them once.
 //!
-//! An entry is named by a hash of all that decides it: source, options, compiler version,
-//! architecture. Entries are written beside and moved into place, so a reader sees all of one or
-//! nothing; one that is damaged is as good as none. Nothing here can fail: without a folder that
-//! can be written there is no cache, and that is all.
+//! A hash of all that decides an entry names it: source, options, compiler version, architecture.
+//! Entries are written beside and moved into place, so a reader sees all of one or nothing; a
+//! damaged entry is as good as none. Nothing here can fail: without a folder that can be written
+//! there is no cache, and that is all.
 //!
 //! The folder is `FUTENSOR_CACHE` where that is set (empty: no cache), else `futensor` in
-//! `XDG_CACHE_HOME` or in `~/.cache`; there only what is a GPU's code is kept and taken, since a
-//! stand-in for NVIDIA's libraries may say that it is of their version. The folder is made for its
-//! owner alone, and not used where others may write into it: what lies in there is code that a GPU
-//! will run.
+//! `XDG_CACHE_HOME` or in `~/.cache`; there the cache keeps and takes only a GPU's code, since a
+//! stand-in for NVIDIA's libraries may claim their version. The folder is made for its owner alone,
+//! and is not used where others may write into it: a GPU will run the code in it.
 
 use std::fs;
 use std::io::Write;
@@ -53,7 +52,7 @@ const ENTRIES_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: Option<PathBuf>,
-    /// The folder was named for this program: whatever its compiler makes is kept there.
+    /// The folder was named for this program: it keeps all output of the compiler.
     named: bool,
     /// The folder was made or looked at, and may be written.
     ready: AtomicBool,
@@ -117,7 +116,7 @@ impl Disk {
         }
     }
 
-    /// True of what may lie there. A cubin is an ELF file.
+    /// True for a binary that may lie there. A cubin is an ELF file.
     fn takes(&self, image: &[u8]) -> bool {
         self.named || image.starts_with(b"\x7fELF")
     }
@@ -171,7 +170,7 @@ fn make(folder: &Path) -> bool {
 fn is_ours(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(about) = fs::metadata(folder) else { return false };
-    // Who we are, as the system shows it: the owner of our own entry in /proc, where there is one.
+    // This user, as the system shows it: the owner of our own entry in /proc, where there is one.
     let owner = fs::metadata("/proc/self").map_or(about.uid(), |me| me.uid());
     about.is_dir() && about.mode() & 0o022 == 0 && about.uid() == owner
 }
@@ -181,8 +180,8 @@ fn is_ours(folder: &Path) -> bool {
     folder.is_dir()
 }
 
-/// Removes the oldest quarter where there are more than `most`, and what killed processes left half
-/// written.
+/// Removes the oldest quarter where there are more than `most`, and files that killed processes
+/// left half written.
 fn thin_out(folder: &Path, most: usize) {
     let Ok(list) = fs::read_dir(folder) else { return };
     let mut entries: Vec<(std::time::SystemTime, PathBuf)> = Vec::new();
@@ -279,7 +278,7 @@ mod tests {
         let users = || Disk { named: false, ..folder.disk() };
         users().put(key, b"a stand-in's image");
         assert!(!folder.0.exists());
-        // What another version left there goes.
+        // Entries of another version go.
         folder.disk().put(key, b"a stand-in's image");
         assert_eq!(users().get(key), None);
         assert!(!entry(&folder.0, key).exists());

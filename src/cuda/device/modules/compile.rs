@@ -1,9 +1,9 @@
 //! From CUDA C to a binary for one architecture, by NVRTC.
 //!
-//! Called by the module store, on the device's thread or on the one that compiles in the
-//! background. Needs no context and no device. A machine may have several NVRTCs, of a toolkit and
-//! of Python's wheels, and one that is newer than the driver makes what the driver does not take:
-//! so the library is chosen here, and called by its symbols. cudarc would take the first.
+//! The module store calls it, on the device's thread or on a thread of the background. It needs no
+//! context and no device. A machine may have several NVRTCs, of a toolkit and of Python's wheels,
+//! and one that is newer than the driver makes binaries that the driver refuses: so this file
+//! chooses the library, and calls it by its symbols. cudarc would take the first.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// What code is generated for.
+/// The target of the generated code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Target {
     /// A binary for exactly this `sm_`.
@@ -54,7 +54,9 @@ calls! {
     version = b"nvrtcVersion\0": fn(*mut c_int, *mut c_int);
     known_count = b"nvrtcGetNumSupportedArchs\0": fn(*mut c_int);
     known = b"nvrtcGetSupportedArchs\0": fn(*mut c_int);
-    create = b"nvrtcCreateProgram\0": fn(*mut Raw, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+    create = b"nvrtcCreateProgram\0": fn(
+        *mut Raw, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char
+    );
     compile = b"nvrtcCompileProgram\0": fn(Raw, c_int, *const *const c_char);
     destroy = b"nvrtcDestroyProgram\0": fn(*mut Raw);
     log_size = b"nvrtcGetProgramLogSize\0": fn(Raw, *mut usize);
@@ -97,13 +99,14 @@ fn choose(versions: &[Version], driver: Option<Version>) -> Option<usize> {
     versions.iter().position(|v| v == version)
 }
 
-/// What an image's refusal may come from, where the compiler is newer than the driver.
+/// The likely cause of an image's refusal, where the compiler is newer than the driver.
 pub(crate) fn newer_than_the_driver() -> Option<String> {
     let (major, minor) = compiler().ok()?.version;
     let driver = driver::version().filter(|&driver| driver < (major, minor))?;
     let (at_most_major, at_most_minor) = driver;
     Some(format!(
-        "NVRTC {major}.{minor} is newer than NVIDIA's driver, which knows CUDA {at_most_major}.{at_most_minor}: \
+        "NVRTC {major}.{minor} is newer than NVIDIA's driver, \
+         which knows CUDA {at_most_major}.{at_most_minor}: \
          install an NVRTC of at most that version beside it, or a newer driver"
     ))
 }
@@ -138,14 +141,14 @@ impl Drop for Program<'_> {
     }
 }
 
-/// The calls that ask for a size, and for so many bytes.
+/// The calls that ask for a size, and for that many bytes.
 type Read = (
     unsafe extern "C" fn(Raw, *mut usize) -> Status,
     unsafe extern "C" fn(Raw, *mut c_char) -> Status,
 );
 
 impl Program<'_> {
-    /// What a pair of calls gives.
+    /// The result of a pair of calls.
     fn read(&self, what: &str, (size, get): Read) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program is alive, the pointer is to a live integer.
@@ -167,11 +170,11 @@ impl Program<'_> {
     }
 }
 
-/// Compiles a translation unit; `name` is what the compiler's messages call it. The result is a
+/// Compiles a translation unit; the compiler's messages call it `name`. The result is a
 /// module image as the driver loads it.
 ///
 /// # Errors
-/// What is missing, or the compiler's log.
+/// The missing library, or the compiler's log.
 pub(crate) fn compile(
     name: &str,
     source: &str,

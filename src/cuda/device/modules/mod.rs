@@ -1,7 +1,7 @@
 //! Compiled kernels: from the CUDA C of `cuda/kernels` to functions that a launch can name.
 //!
 //! `compile` calls NVRTC, `cache` keeps binaries on disk, `store` loads modules and finds functions
-//! in them. `bounded_map` bounds the number of what is kept.
+//! in them. `bounded_map` bounds their number.
 
 pub(super) mod bounded_map;
 pub(crate) mod cache;

@@ -6,10 +6,10 @@
 //! kernel is compiled when its program is seen for the third time; until it is there the caller
 //! runs the program op by op.
 //!
-//! Used by the launcher, on the device's thread. Maps are bounded; what falls out is unloaded when
-//! the device is known to be idle, never while a launch may be under way.
+//! The launcher uses the store, on the device's thread. Its maps are bounded; a kernel that falls
+//! out is unloaded when the device is known to be idle, never while a launch may be under way.
 
-use super::bounded_map::Shelf;
+use super::bounded_map::BoundedMap;
 use super::cache::{Disk, Key};
 use super::compile::{self, Target, compile};
 use crate::cuda::device::background::{Background, Pending, Wanted};
@@ -73,7 +73,7 @@ const SEEN_BEFORE_COMPILED: u32 = 3;
 /// Most kernels of each kind that are remembered.
 const KERNELS_MAX: usize = 4096;
 
-/// Modules that no kernel on a shelf is of any more, to be unloaded when nothing runs.
+/// Modules without a kernel in a map, to be unloaded when nothing runs.
 type Retired = Arc<Mutex<Vec<Module>>>;
 
 /// A loaded module. When its last kernel is forgotten it is retired.
@@ -91,7 +91,7 @@ impl Drop for Loaded {
 /// Kernels that were made together.
 type Made = Vec<Result<(Function, Arc<Loaded>), Refusal>>;
 
-/// Where a kernel on a shelf stands.
+/// The state of a kernel in a map.
 enum Kept {
     /// It was seen so often; of fused ones.
     Seen(u32),
@@ -106,7 +106,7 @@ impl Kept {
     /// The kernel.
     ///
     /// # Errors
-    /// [`Trouble::Later`] where it is on its way; a refusal; what ends the device.
+    /// [`Trouble::Later`] where it is on its way; a refusal; a fault that ends the device.
     fn settle(&mut self) -> Result<Function, Trouble> {
         if let Kept::Coming(made, at) = self {
             *self = match made.get()?[*at].clone() {
@@ -183,12 +183,12 @@ impl Maker {
             Ok(made) => return Ok(made),
             Err(refused) => refused,
         };
-        // What the disk kept may be no image for this driver: once more from the source.
+        // The disk's entry may be no image for this driver: once more from the source.
         let again = if self.disk.forget(key) { self.load(unit, target)? } else { Err(refused) };
         let refused = match (again, compile::newer_than_the_driver()) {
             (Ok(made), _) => return Ok(made),
             (Err(refused), None) => refused,
-            // The driver may know the assembly of what it does not know the binaries of.
+            // The driver may know the assembly of an architecture without its binaries.
             (Err(refused), Some(why)) => match self.load(unit, target.portable())? {
                 Ok(made) => return Ok(made),
                 Err(_) => Refusal::kernel(format!("{}; {why}", refused.message)),
@@ -198,7 +198,7 @@ impl Maker {
         Err(refused.into())
     }
 
-    /// Loads a unit's image; or what the driver says where it does not take it.
+    /// Loads a unit's image, or says why the driver refuses it.
     fn load(&self, unit: &Unit, target: Target) -> Result<Result<Made, Refusal>, Trouble> {
         let key = unit.key(target).map_err(Refusal::kernel)?;
         let image = match self.disk.get(key) {
@@ -230,7 +230,7 @@ impl Maker {
 }
 
 /// A kernel from outside: its function and its text.
-type Brought = (String, String);
+type CustomKernel = (String, String);
 
 /// All kernels of a device.
 pub(crate) struct Modules {
@@ -238,12 +238,12 @@ pub(crate) struct Modules {
     fusion: Fusion,
     relatives: Relatives,
     background: Background,
-    single: Shelf<Kernel, Kept>,
-    fused: Shelf<Kernel, Kept>,
-    brought: Shelf<Brought, Kept>,
+    single: BoundedMap<Kernel, Kept>,
+    fused: BoundedMap<Kernel, Kept>,
+    custom: BoundedMap<CustomKernel, Kept>,
     /// Families that were asked for in the background, by their first kernels.
     sent: HashSet<Kernel>,
-    /// Those of them that are not on the shelf yet.
+    /// Families whose kernels are not in the map yet.
     families: Vec<(Vec<Kernel>, Pending<Made>)>,
     /// Fused kernels that the step being prepared would have.
     pub asked: Vec<Kernel>,
@@ -259,9 +259,9 @@ impl Modules {
             fusion,
             relatives: Relatives::from_environment(),
             background,
-            single: Shelf::new(KERNELS_MAX),
-            fused: Shelf::new(KERNELS_MAX),
-            brought: Shelf::new(KERNELS_MAX / 8),
+            single: BoundedMap::new(KERNELS_MAX),
+            fused: BoundedMap::new(KERNELS_MAX),
+            custom: BoundedMap::new(KERNELS_MAX / 8),
             sent: HashSet::new(),
             families: Vec::new(),
             asked: Vec::new(),
@@ -278,14 +278,14 @@ impl Modules {
         if let Some(kept) = self.single.get(kernel) {
             return kept.settle();
         }
-        self.shelve_families();
+        self.keep_families();
         if let Some(kept) = self.single.get(kernel) {
             return kept.settle();
         }
         if self.relatives == Relatives::Now {
             let all = bundle(kernel);
             let made = self.make(Wanted::Now, &all);
-            self.shelve(all, &made);
+            self.keep(all, &made);
         } else {
             let made = self.make(Wanted::Now, std::slice::from_ref(kernel));
             self.single.put(kernel.clone(), Kept::Coming(made, 0));
@@ -315,8 +315,8 @@ impl Modules {
         }
     }
 
-    /// Puts kernels that were made together on their shelf, but for those that are there already.
-    fn shelve(&mut self, all: Vec<Kernel>, made: &Pending<Made>) {
+    /// Puts kernels that were made together into their map, but for those that are there already.
+    fn keep(&mut self, all: Vec<Kernel>, made: &Pending<Made>) {
         for (k, kernel) in all.into_iter().enumerate() {
             if self.single.get(&kernel).is_none() {
                 self.single.put(kernel, Kept::Coming(made.clone(), k));
@@ -326,11 +326,11 @@ impl Modules {
 
     /// The same for families that are there by now; of one that is not, each kernel comes by
     /// itself.
-    fn shelve_families(&mut self) {
+    fn keep_families(&mut self) {
         let (there, coming) = self.families.drain(..).partition(|(_, made)| made.is_there());
         self.families = coming;
         let there: Vec<(Vec<Kernel>, Pending<Made>)> = there;
-        there.into_iter().for_each(|(all, made)| self.shelve(all, &made));
+        there.into_iter().for_each(|(all, made)| self.keep(all, &made));
     }
 
     /// The kernel of a fused program, where it is there.
@@ -365,8 +365,8 @@ impl Modules {
         }
     }
 
-    /// What was asked for since the last call was launched without, op by op: it was seen once
-    /// more, and is compiled where that is often enough.
+    /// Counts the fused kernels that were asked for since the last call, and were run op by op: one
+    /// that was seen often enough is compiled.
     pub fn were_seen(&mut self) {
         for kernel in std::mem::take(&mut self.asked) {
             self.unsettled = true;
@@ -383,9 +383,9 @@ impl Modules {
     ///
     /// # Errors
     /// As [`single`](Self::single), and where the source has no such function.
-    pub fn brought(&mut self, kernel: CudaKernel<'_>) -> Result<Function, Trouble> {
-        let key: Brought = (kernel.entry().to_owned(), kernel.source().to_owned());
-        if let Some(kept) = self.brought.get(&key) {
+    pub fn custom(&mut self, kernel: CudaKernel<'_>) -> Result<Function, Trouble> {
+        let key: CustomKernel = (kernel.entry().to_owned(), kernel.source().to_owned());
+        if let Some(kept) = self.custom.get(&key) {
             return kept.settle();
         }
         let (maker, (entry, text)) = (self.maker.clone(), key.clone());
@@ -396,19 +396,19 @@ impl Modules {
                 made => made,
             }
         });
-        self.brought.put(key, Kept::Coming(made, 0));
+        self.custom.put(key, Kept::Coming(made, 0));
         Err(Trouble::Later(Until::Made))
     }
 
-    /// Takes kernels from their shelves that were not used since the last call;
+    /// Takes kernels from their maps that were not used since the last call;
     /// [`trim`](Self::trim) unloads them.
     pub fn forget_unused(&mut self) {
         self.single.sweep(Kept::is_coming);
-        self.brought.sweep(Kept::is_coming);
+        self.custom.sweep(Kept::is_coming);
         self.fused.sweep(Kept::is_coming);
     }
 
-    /// Unloads what no shelf holds any more.
+    /// Unloads modules that no map holds any more.
     pub fn trim(&mut self, idle: &Idle<'_>) {
         std::mem::take(&mut *lock(&self.maker.retired))
             .into_iter()
@@ -419,7 +419,7 @@ impl Modules {
     pub fn clear(&mut self, idle: &Idle<'_>) {
         self.single.clear();
         self.fused.clear();
-        self.brought.clear();
+        self.custom.clear();
         self.families.clear();
         self.trim(idle);
     }

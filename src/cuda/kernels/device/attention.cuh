@@ -9,7 +9,8 @@
 //     result      x   y   r  u   w    s = x r^T, the score of a query and a key;  d = y u^T
 //     OUTPUT      q       k      v    the sum of e^(s - most) w, by the sum of e^(s - most)
 //     SPANS       q       k      v    for one span of keys: most, both sums
-//     STATS       q   up  k  v        a query's L = most + log of that sum, and the mean of d under its weights
+//     STATS       q   up  k  v        a query has L = most + log of that sum, and the mean of d
+//                                     under its weights
 //     TO_QUERY    q   up  k  v   k    with weights p = e^(s - L): the sum of p (d - mean) w scale
 //     TO_KEY      k   v   q  up  q    the same
 //     TO_VALUE    k       q      up   the sum of p w
@@ -38,8 +39,8 @@ template <class T> struct Sheet {
     i32 rows, width;
 };
 
-// All that a block works on. `first` is its first own row, `begin` and `end` are what it walks
-// over; `keys` are those of its batch, which may be fewer.
+// All that a block works on. `first` is its first own row, it walks from `begin` to
+// `end`; `keys` are those of its batch, which may be fewer.
 template <int ROLE, class T> struct Walk {
     static const bool BY_QUERY = ROLE <= TO_QUERY;
     static const bool TWO = ROLE == STATS || ROLE == TO_QUERY || ROLE == TO_KEY;
@@ -48,9 +49,10 @@ template <int ROLE, class T> struct Walk {
     i32 first, begin, end, keys;
 
     // `tile` own rows a block, of one batch; blocks that walk far come first.
-    FN_MEMBER Walk(const T* q, const T* k, const T* v, const T* up, const i64* lengths, const Attended& a,
-                   const Geo64<6>& batches, i32 tile) {
-        const i32 blocks = (i32)(((BY_QUERY ? a.rows : a.keys) + tile - 1) / tile), block = (i32)blockIdx.x % blocks;
+    FN_MEMBER Walk(const T* q, const T* k, const T* v, const T* up, const i64* lengths,
+                   const Attended& a, const Geo64<6>& batches, i32 tile) {
+        const i32 blocks = (i32)(((BY_QUERY ? a.rows : a.keys) + tile - 1) / tile),
+                  block = (i32)blockIdx.x % blocks;
         batch = (i32)blockIdx.x / blocks;
         i64 off[6];
         offsets<6, Geo64>(batches, (u64)batch, off);
@@ -89,21 +91,24 @@ template <int ROLE, class T> struct Walk {
 template <class C> FN C shown(C score, bool visible) { return visible ? score : -inf(C()); }
 template <class C, class M> FN C shown(C score, M more) { return score + (C)more; }
 
-// A score from a product: scaled and masked; what is not there is minus infinity.
+// A score from a product: scaled and masked; outside the rows it is minus infinity.
 template <int ROLE, bool MASKED, class T, class M, class C>
-FN C score(C dot, const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked, const M* mask, const Attended& a) {
+FN C score(C dot, const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked, const M* mask,
+           const Attended& a) {
     const i32 query = walk.query(own, walked), key = walk.key(own, walked);
-    if (!open && (query >= a.rows || key >= walk.keys || (a.causal && key > query))) return -inf(C());
+    if (!open && (query >= a.rows || key >= walk.keys || (a.causal && key > query)))
+        return -inf(C());
     C s = dot * (C)a.scale;
-    if (MASKED) s = shown(s, load(mask[walk.mask + (i64)query * a.mask_row + (i64)key * a.mask_key]));
+    if (MASKED)
+        s = shown(s, load(mask[walk.mask + (i64)query * a.mask_row + (i64)key * a.mask_key]));
     return s;
 }
 
-// What a query has come to: its largest score, the sum of the powers over it, and that of d under
+// The sums of a query so far: its largest score, the sum of the powers over it, and that of d under
 // them.
 template <class C> struct Sofar {
     C most, sum, mean;
-    // Brings the sums to a largest score that is no smaller; the factor for what else was summed.
+    // Brings the sums to a largest score that is no smaller; the factor for the other sums.
     FN_MEMBER C rise(C larger) {
         const C by = larger == most ? (C)1 : exp(most - larger);
         most = larger;
@@ -122,8 +127,8 @@ template <class C> struct Sofar {
     }
 };
 
-// What this block's span gives to a query, of all spans: its largest score, the sum of powers, what
-// they found.
+// The result of this block's span for a query, among all spans: its largest score, the sum of
+// powers, the sum of values.
 template <class C> FN C* span_of(C* out, i64 row, i32 width) {
     return out + (row * gridDim.z + blockIdx.z) * (width + 2);
 }
@@ -131,7 +136,7 @@ template <class C> FN C* span_of(C* out, i64 row, i32 width) {
 // e^(s - most); where nothing was seen yet, nothing.
 template <class C> FN C power(C s, C most) { return most == -inf(C()) ? (C)0 : exp(s - most); }
 
-// The largest or the sum of what `lanes` neighbouring lanes have.
+// The largest or the sum of the values of `lanes` neighbouring lanes.
 template <class C> FN C largest_of(C x, int lanes) {
     for (int d = 1; d < lanes; d *= 2) x = maximum(x, __shfl_xor_sync(0xffffffffu, x, d));
     return x;
@@ -151,14 +156,17 @@ template <class C> struct Tiles {
 
 // d[4][4] += 64 rows of x times as many of y.
 template <class C, class T>
-FN void tile_product(C (&d)[4][4], const Sheet<T>& x, i32 x0, const Sheet<T>& y, i32 y0, const Tiles<C>& to) {
+FN void tile_product(C (&d)[4][4], const Sheet<T>& x, i32 x0, const Sheet<T>& y, i32 y0,
+                     const Tiles<C>& to) {
     const i32 DEEP = Tiles<C>::DEEP, tr = threadIdx.x / 16, tc = threadIdx.x % 16;
     for (i32 k0 = 0; k0 < x.width; k0 += DEEP) {
         for (i32 e = threadIdx.x; e < 64 * DEEP; e += 256) {
             const i32 r = e / DEEP, k = e % DEEP;
             const bool deep = k0 + k < x.width;
-            ((C*)to.a[k])[r] = deep && x0 + r < x.rows ? (C)load(x.p[(i64)(x0 + r) * x.step + k0 + k]) : (C)0;
-            ((C*)to.b[k])[r] = deep && y0 + r < y.rows ? (C)load(y.p[(i64)(y0 + r) * y.step + k0 + k]) : (C)0;
+            ((C*)to.a[k])[r] =
+                deep && x0 + r < x.rows ? (C)load(x.p[(i64)(x0 + r) * x.step + k0 + k]) : (C)0;
+            ((C*)to.b[k])[r] =
+                deep && y0 + r < y.rows ? (C)load(y.p[(i64)(y0 + r) * y.step + k0 + k]) : (C)0;
         }
         __syncthreads();
         for (i32 k = 0; k < DEEP; ++k) {
@@ -174,8 +182,9 @@ FN void tile_product(C (&d)[4][4], const Sheet<T>& x, i32 x0, const Sheet<T>& y,
 
 // W times 64 columns of the result, those of blockIdx.y.
 template <int ROLE, class T, class M, bool MASKED, int W>
-FN void attend(const T* q, const T* k, const T* v, const T* up, const typename Stored<T>::C* stats, const M* mask,
-               const i64* lengths, void* out, const Attended& a, const Geo64<6>& batches) {
+FN void attend(const T* q, const T* k, const T* v, const T* up, const typename Stored<T>::C* stats,
+               const M* mask, const i64* lengths, void* out, const Attended& a,
+               const Geo64<6>& batches) {
     typedef typename Stored<T>::C C;
     const i32 DEEP = Tiles<C>::DEEP, tr = threadIdx.x / 16, tc = threadIdx.x % 16;
     __shared__ Vec<C, 4> as[DEEP][17], bs[DEEP][17], ps[ROLE == STATS ? 1 : 64][17];
@@ -200,7 +209,8 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
             for (int j = 0; j < 4; ++j)
-                s[i][j] = score<ROLE, MASKED>(s[i][j], walk, open, own + i, start + 4 * tc + j, mask, a);
+                s[i][j] =
+                    score<ROLE, MASKED>(s[i][j], walk, open, own + i, start + 4 * tc + j, mask, a);
             if (ROLE <= STATS) {
                 C most = sofar[i].most, sum = 0, mean = 0;
 #pragma unroll
@@ -222,7 +232,8 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
                     const i32 query = walk.query(own + i, start + 4 * tc + j);
                     const bool there = query < a.rows;
                     s[i][j] = exp(s[i][j] - (there ? stats[2 * query] : (C)0));
-                    if (Walk<ROLE, T>::TWO) s[i][j] = s[i][j] * (d[i][j] - (there ? stats[2 * query + 1] : (C)0));
+                    if (Walk<ROLE, T>::TWO)
+                        s[i][j] = s[i][j] * (d[i][j] - (there ? stats[2 * query + 1] : (C)0));
                 }
             }
         }
@@ -241,7 +252,9 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
                 for (i32 e = threadIdx.x; e < 64 * DEEP; e += 256) {
                     const i32 n = e % 64, r = e / 64;
                     const bool there = start + k0 + r < walk.w.rows && c0 + n < walk.w.width;
-                    ((C*)bs[r])[n] = there ? (C)load(walk.w.p[(i64)(start + k0 + r) * walk.w.step + c0 + n]) : (C)0;
+                    ((C*)bs[r])[n] =
+                        there ? (C)load(walk.w.p[(i64)(start + k0 + r) * walk.w.step + c0 + n])
+                              : (C)0;
                 }
                 __syncthreads();
 #pragma unroll 4
@@ -250,7 +263,8 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
 #pragma unroll
-                        for (int j = 0; j < 4; ++j) acc[i][4 * c + j] = fma(p.v[i], b.v[j], acc[i][4 * c + j]);
+                        for (int j = 0; j < 4; ++j)
+                            acc[i][4 * c + j] = fma(p.v[i], b.v[j], acc[i][4 * c + j]);
                 }
                 __syncthreads();
             }
@@ -305,17 +319,20 @@ template <class T> FN Vec<T, 8> eight(const Sheet<T>& x, i32 row, i32 column, bo
     return r;
 }
 // N rows, D wide, as they lie: a right operand whose columns they are.
-template <int N, int D, class T> FN void lay_rows(Vec<T, 8> (*to)[D / 8 + 1], const Sheet<T>& x, i32 first, bool whole) {
+template <int N, int D, class T>
+FN void lay_rows(Vec<T, 8> (*to)[D / 8 + 1], const Sheet<T>& x, i32 first, bool whole) {
 #pragma unroll 2
     for (i32 e = threadIdx.x; e < N * D / 8; e += 128)
         to[e / (D / 8)][e % (D / 8)] = eight(x, first + e / (D / 8), e % (D / 8) * 8, whole);
 }
 // The same with neighbouring rows in pairs: a right operand whose rows they are.
-template <int N, int D, class T> FN void lay_pairs(Vec<u32, 4> (*to)[D / 4 + 2], const Sheet<T>& x, i32 first, bool whole) {
+template <int N, int D, class T>
+FN void lay_pairs(Vec<u32, 4> (*to)[D / 4 + 2], const Sheet<T>& x, i32 first, bool whole) {
 #pragma unroll 1
     for (i32 e = threadIdx.x; e < N / 2 * D / 8; e += 128) {
         const i32 r = e / (D / 8), c = e % (D / 8);
-        const Vec<T, 8> low = eight(x, first + 2 * r, 8 * c, whole), high = eight(x, first + 2 * r + 1, 8 * c, whole);
+        const Vec<T, 8> low = eight(x, first + 2 * r, 8 * c, whole),
+                        high = eight(x, first + 2 * r + 1, 8 * c, whole);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             Vec<u32, 4> pairs;
@@ -342,7 +359,8 @@ template <int D, class T> FN void take_rows(u32 (&to)[D / 16][4], const Sheet<T>
 }
 // s[M * 16, N] = own rows times those in shared memory.
 template <int M, int N, int D, class T>
-FN void rows_product(float (&s)[M][N / 8][4], const u32 (&own)[M][D / 16][4], const Vec<T, 8> (*rows)[D / 8 + 1]) {
+FN void rows_product(float (&s)[M][N / 8][4], const u32 (&own)[M][D / 16][4],
+                     const Vec<T, 8> (*rows)[D / 8 + 1]) {
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < N / 8; ++n) {
@@ -361,8 +379,9 @@ FN void rows_product(float (&s)[M][N / 8][4], const u32 (&own)[M][D / 16][4], co
 }
 
 template <int ROLE, class T, class K, bool MASKED, int D, int N, int M>
-FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const float* stats, const K* mask,
-                      const i64* lengths, void* out, const Attended& a, const Geo64<6>& batches) {
+FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const float* stats,
+                      const K* mask, const i64* lengths, void* out, const Attended& a,
+                      const Geo64<6>& batches) {
     const bool TWO = Walk<ROLE, T>::TWO, whole = a.whole != 0;
     __shared__ Vec<T, 8> rs[N][D / 8 + 1], us[TWO ? N : 1][D / 8 + 1];
     __shared__ Vec<u32, 4> ws[ROLE == STATS ? 1 : N / 2][D / 4 + 2];
@@ -399,8 +418,9 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
             for (int n = 0; n < N / 8; ++n)
 #pragma unroll
                 for (int e = 0; e < 4; ++e)
-                    s[m][n][e] = score<ROLE, MASKED>(s[m][n][e], walk, open, own + 16 * m + e / 2 * 8,
-                                                     start + 8 * n + 2 * t + e % 2, mask, a);
+                    s[m][n][e] =
+                        score<ROLE, MASKED>(s[m][n][e], walk, open, own + 16 * m + e / 2 * 8,
+                                            start + 8 * n + 2 * t + e % 2, mask, a);
             if (ROLE <= STATS) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
@@ -431,10 +451,13 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
                 for (int n = 0; n < N / 8; ++n)
 #pragma unroll
                     for (int e = 0; e < 4; ++e) {
-                        const i32 query = walk.query(own + 16 * m + e / 2 * 8, start + 8 * n + 2 * t + e % 2);
+                        const i32 query =
+                            walk.query(own + 16 * m + e / 2 * 8, start + 8 * n + 2 * t + e % 2);
                         const bool there = query < a.rows;
                         s[m][n][e] = exp(s[m][n][e] - (there ? stats[2 * query] : 0.0f));
-                        if (TWO) s[m][n][e] = s[m][n][e] * (d[m][n][e] - (there ? stats[2 * query + 1] : 0.0f));
+                        if (TWO)
+                            s[m][n][e] =
+                                s[m][n][e] * (d[m][n][e] - (there ? stats[2 * query + 1] : 0.0f));
                     }
             }
         }
@@ -451,7 +474,8 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
                 }
 #pragma unroll
             for (int n = 0; n < D / 8; ++n) {
-                const u32 b[2] = {((const u32*)ws[8 * j + t])[8 * n + g], ((const u32*)ws[8 * j + 4 + t])[8 * n + g]};
+                const u32 b[2] = {((const u32*)ws[8 * j + t])[8 * n + g],
+                                  ((const u32*)ws[8 * j + 4 + t])[8 * n + g]};
 #pragma unroll
                 for (int m = 0; m < M; ++m) mma(acc[m][n], p[m], b, T());
             }

@@ -1,7 +1,7 @@
 // Types, conversions and index arithmetic that every kernel shares.
 //
 // No #include: the run-time compiler comes without headers. FUTENSOR_SIM is defined where a C++
-// compiler for the host builds the same source for a simulated device; only what is PTX differs.
+// compiler for the host builds the same source for a simulated device; only the PTX differs.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -106,9 +106,15 @@ FN bool load(bool x) { return x; }
 // A computed value as it is stored in an S; exact where it has been rounded to S before.
 template <class S> struct As { template <class C> static FN_MEMBER S of(C x) { return (S)x; } };
 template <> struct As<f16> { static FN_MEMBER f16 of(float x) { f16 h; narrow(x, h); return h; } };
-template <> struct As<bf16> { static FN_MEMBER bf16 of(float x) { bf16 h; narrow(x, h); return h; } };
+template <> struct As<bf16> {
+    static FN_MEMBER bf16 of(float x) {
+        bf16 h;
+        narrow(x, h);
+        return h;
+    }
+};
 
-// A computed value rounded to what an S can hold, still in the type computed in.
+// A computed value rounded to a value that an S can hold, still in the type computed in.
 template <class S, class C> FN typename Stored<S>::C rounded(C x) { return load(As<S>::of(x)); }
 
 // ---- casts: as Rust's `as`, to bool `!= 0` -------------------------------------------------
@@ -123,8 +129,12 @@ template <class F> FN i32 to_i32(F x) {
     i64 r = to_i64(x);
     return r > 0x7fffffffll ? 0x7fffffff : r < -0x80000000ll ? -0x7fffffff - 1 : (i32)r;
 }
-template <class To> struct Cast { template <class C> static FN_MEMBER To of(C x) { return (To)x; } };
-template <> struct Cast<bool> { template <class C> static FN_MEMBER bool of(C x) { return x != (C)0; } };
+template <class To> struct Cast {
+    template <class C> static FN_MEMBER To of(C x) { return (To)x; }
+};
+template <> struct Cast<bool> {
+    template <class C> static FN_MEMBER bool of(C x) { return x != (C)0; }
+};
 template <> struct Cast<i32> {
     template <class C> static FN_MEMBER i32 of(C x) { return (i32)x; }
     static FN_MEMBER i32 of(float x) { return to_i32(x); }
@@ -201,7 +211,7 @@ FN void walk(const Geo<K>& g, typename Geo<K>::Index i, typename Geo<K>::Stride*
 #pragma unroll
     for (int d = 0; d < 8; ++d) {
         if (d >= g.rank) break;
-        // What is left at the outermost dimension is its coordinate: one dimension costs no
+        // The remainder at the outermost dimension is its coordinate: one dimension costs no
         // division.
         I q = 0;
         if (d + 1 < g.rank) q = quotient(g.axis[d], i);

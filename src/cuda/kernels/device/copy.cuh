@@ -19,7 +19,8 @@ FN void copy_strided(const T* from, T* to, typename Geo<2>::Index n, const Geo<2
 // `rows` and `from_step` over `columns`, `to` the other way round. blockDim is (32, 8); blockIdx.z
 // is a batch.
 template <class T, template <int> class Geo>
-FN void transpose(const T* from, T* to, u32 rows, u32 columns, i64 from_step, i64 to_step, const Geo<2>& batch) {
+FN void transpose(const T* from, T* to, u32 rows, u32 columns, i64 from_step, i64 to_step,
+                  const Geo<2>& batch) {
     __shared__ T tile[32][33];  // a column more keeps lanes in different banks
     typename Geo<2>::Stride off[2];
     offsets<2, Geo>(batch, blockIdx.z, off);
@@ -37,8 +38,8 @@ FN void transpose(const T* from, T* to, u32 rows, u32 columns, i64 from_step, i6
 
 // The part of each matrix on one side of diagonal k; the rest is zero.
 template <class T, template <int> class Geo>
-FN void triangle(const T* x, T* out, typename Geo<1>::Index n, const Geo<1>& geo, u64 rows, u64 columns, i64 k,
-                 bool upper) {
+FN void triangle(const T* x, T* out, typename Geo<1>::Index n, const Geo<1>& geo, u64 rows,
+                 u64 columns, i64 k, bool upper) {
     typedef typename Geo<1>::Index I;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;

@@ -42,8 +42,8 @@ FN i64 lifted(i64 index, i64 lift) { return index < 0 ? index + lift : index; }
 // out[i] = x[.., index[..], ..]. geo's operands: x without the indexed dimension, the index, and
 // the position in the index.
 template <class T, class J, template <int> class Geo>
-FN void gather(const T* x, const J* index, T* out, IndexError* error, typename Geo<3>::Index n, const Geo<3>& geo,
-               i64 step, u64 size, i64 lift) {
+FN void gather(const T* x, const J* index, T* out, IndexError* error, typename Geo<3>::Index n,
+               const Geo<3>& geo, i64 step, u64 size, i64 lift) {
     typedef typename Geo<3>::Index I;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -58,8 +58,8 @@ FN void gather(const T* x, const J* index, T* out, IndexError* error, typename G
     out[i] = size > 0 ? x[off[0] + at * step] : none;
 }
 
-// What is there and what comes, by op::ScatterMode in its order. Halves are joined in float, and
-// rounded when all have come; what only takes the place moves as it is.
+// The old value and a new one, joined by op::ScatterMode in its order. Halves are joined in float,
+// and rounded when all have come; a value that only takes the place moves as it is.
 template <int HOW, class T> struct Join {
     typedef typename Stored<T>::C C;
     static FN_MEMBER C from(T x) { return load(x); }
@@ -82,9 +82,9 @@ template <class T> struct Join<0, T> {
 // elements of one residue modulo `owners` belong to one thread, which walks the line in order: no
 // atomics, and results are those of a plain loop. geo's operands: out, source, index, position.
 template <int HOW, class T, class J, template <int> class Geo>
-FN void scatter(const T* source, const J* index, T* out, IndexError* error, typename Geo<4>::Index lines,
-                    const Geo<4>& geo, i64 length, u64 size, i64 lift, u32 owners, i64 out_step, i64 source_step,
-                    i64 index_step, i64 position_step) {
+FN void scatter(const T* source, const J* index, T* out, IndexError* error,
+                typename Geo<4>::Index lines, const Geo<4>& geo, i64 length, u64 size, i64 lift,
+                u32 owners, i64 out_step, i64 source_step, i64 index_step, i64 position_step) {
     typedef typename Geo<4>::Index I;
     typedef Join<HOW, T> By;
     I line = (I)blockIdx.x * 256 + threadIdx.x;
@@ -108,8 +108,9 @@ FN void scatter(const T* source, const J* index, T* out, IndexError* error, type
 // which they repeat. Here each becomes a key, the place that it names; one out of range comes after
 // all others.
 template <class J>
-FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, u64 row, const Geo64<2>& rows, u32 n,
-                     u32 size, i64 lift, i64 index_step, i64 position_step) {
+FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, u64 row,
+                     const Geo64<2>& rows, u32 n, u32 size, i64 lift, i64 index_step,
+                     i64 position_step) {
     const u32 j = blockIdx.x * 256 + threadIdx.x;
     if (j >= n) return;
     i64 off[2];
@@ -123,8 +124,9 @@ FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, 
 // A thread for each line and each run of equal keys, which begins where the key before is another.
 // It takes eight at a time, whose loads do not wait for each other, and joins them in order.
 template <int HOW, class T>
-FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out, u64 row, const Geo64<2>& rows,
-                     const Geo64<2>& shared, u64 lines, u32 n, u32 size, i64 out_step, i64 source_step) {
+FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out, u64 row,
+                     const Geo64<2>& rows, const Geo64<2>& shared, u64 lines, u32 n, u32 size,
+                     i64 out_step, i64 source_step) {
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     u32 p = (u32)(i / lines);
     if (p >= n) return;
@@ -155,7 +157,8 @@ FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out
 
 // out[i, c] = index[i] == c, as i64.
 template <class J, template <int> class Geo>
-FN void one_hot(const J* index, i64* out, IndexError* error, typename Geo<1>::Index n, const Geo<1>& geo, u64 classes) {
+FN void one_hot(const J* index, i64* out, IndexError* error, typename Geo<1>::Index n,
+                const Geo<1>& geo, u64 classes) {
     typedef typename Geo<1>::Index I;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;

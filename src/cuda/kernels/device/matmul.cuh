@@ -16,8 +16,8 @@ FN double multiply_add(double a, double b, double c) { return fma(a, b, c); }
 // order. Integers wrap; halves are added in float and rounded once, where O is a half. blockIdx.z
 // is a batch, batch.z on.
 template <class T, class O, template <int> class Geo>
-FN void matmul_tile(const T* a, const T* b, O* out, u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak, i64 bk, i64 bn,
-                    const Geo<2>& batches) {
+FN void matmul_tile(const T* a, const T* b, O* out, u64 first, i64 m, i64 n, i64 k, i64 am, i64 ak,
+                    i64 bk, i64 bn, const Geo<2>& batches) {
     typedef typename Accumulator<T>::A A;
     const int TILE = 64, DEEP = 16;
     __shared__ A as[DEEP][TILE + 1];

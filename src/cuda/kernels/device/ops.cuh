@@ -1,4 +1,5 @@
-// What the CUDA column of the op table calls: one overload a type, one meaning on every device.
+// The functions that the CUDA column of the op table calls: one overload a type, one meaning on
+// every device.
 //
 // Float functions are the compiler's own without fast-math; their bounds in ulp are those of the
 // CUDA C++ Programming Guide, "Mathematical Functions": exp log log1p expm1 log2 1, exp2 log10 sin
@@ -13,16 +14,24 @@ template <> struct Unsigned<i64> { typedef u64 type; };
 
 // ---- numbers: integers wrap, so they are computed unsigned ----------------------------------
 
-template <class T> FN T neg(T x) { return (T)((typename Unsigned<T>::type)0 - (typename Unsigned<T>::type)x); }
+template <class T> FN T neg(T x) {
+    return (T)((typename Unsigned<T>::type)0 - (typename Unsigned<T>::type)x);
+}
 template <> FN_SPECIAL float neg(float x) { return -x; }
 template <> FN_SPECIAL double neg(double x) { return -x; }
 
-template <class T> FN T add(T a, T b) { return (T)((typename Unsigned<T>::type)a + (typename Unsigned<T>::type)b); }
+template <class T> FN T add(T a, T b) {
+    return (T)((typename Unsigned<T>::type)a + (typename Unsigned<T>::type)b);
+}
 template <> FN_SPECIAL bool add(bool a, bool b) { return a || b; }
 
-template <class T> FN T sub(T a, T b) { return (T)((typename Unsigned<T>::type)a - (typename Unsigned<T>::type)b); }
+template <class T> FN T sub(T a, T b) {
+    return (T)((typename Unsigned<T>::type)a - (typename Unsigned<T>::type)b);
+}
 
-template <class T> FN T mul(T a, T b) { return (T)((typename Unsigned<T>::type)a * (typename Unsigned<T>::type)b); }
+template <class T> FN T mul(T a, T b) {
+    return (T)((typename Unsigned<T>::type)a * (typename Unsigned<T>::type)b);
+}
 template <> FN_SPECIAL bool mul(bool a, bool b) { return a && b; }
 
 template <class T> FN T abs(T x) { return x < (T)0 ? neg(x) : x; }
@@ -72,7 +81,9 @@ template <class T> FN T remainder(T a, T b) {
 }
 
 // Whole quotients; of an integer and zero they are 0, and by -1 the smallest one wraps.
-template <class T> FN T trunc_divide(T a, T b) { return b == (T)0 ? (T)0 : b == (T)-1 ? neg(a) : (T)(a / b); }
+template <class T> FN T trunc_divide(T a, T b) {
+    return b == (T)0 ? (T)0 : b == (T)-1 ? neg(a) : (T)(a / b);
+}
 template <> FN_SPECIAL u8 trunc_divide(u8 a, u8 b) { return b == 0 ? 0 : (u8)(a / b); }
 template <> FN_SPECIAL float trunc_divide(float a, float b) { return ::truncf(a / b); }
 template <> FN_SPECIAL double trunc_divide(double a, double b) { return ::trunc(a / b); }
@@ -81,7 +92,7 @@ template <class T> FN T floor_divide(T a, T b) {
     T r = fmod(a, b), q = trunc_divide(a, b);
     return r != (T)0 && (r < (T)0) != (b < (T)0) ? sub(q, (T)1) : q;
 }
-// What is left without the remainder divides nearly exactly.
+// Without the remainder the rest divides nearly exactly.
 template <class T> FN T floor_divide_float(T a, T b) {
     if (b == (T)0) return a / b;
     T r = fmod(a, b), whole = (a - r) / b;
@@ -160,16 +171,17 @@ FN float gelu(float x) {
     if (x >= -0.5f) return 0.5f * x * (1.0f + erf(x * 0.70710678118654752f));
     float t = -x;
     float v = 4.0f / (t + 4.0f);
-    const float c[11] = {-0.01185770764092479f, 0.08771203053504292f, -0.250364761327696f, 0.3375295554739715f,
-                         -0.2500047670263599f,  0.19352791750187745f, 0.007486683414676765f, 0.09504885648240798f,
-                         0.09124974734563135f,  0.0999454853056362f,  0.09972696051992787f};
+    const float c[11] = {-0.01185770764092479f, 0.08771203053504292f, -0.250364761327696f,
+                         0.3375295554739715f,   -0.2500047670263599f, 0.19352791750187745f,
+                         0.007486683414676765f, 0.09504885648240798f, 0.09124974734563135f,
+                         0.0999454853056362f,   0.09972696051992787f};
     float g = c[0];
 #pragma unroll
     for (int i = 1; i < 11; ++i) g = fma(g, v, c[i]);
     float e = exp_of_negative(0.5 * (double)t * (double)t);
     return t > 14.5f ? x * 0.0f : x * (v * g) * e;  // there it is below half the smallest float
 }
-// By erfc. `lost` is what rounding took from x / sqrt 2, times the slope of erfc.
+// By erfc. `lost` is the rounding error of x / sqrt 2, times the slope of erfc.
 FN double gelu(double x) {
     const double high = 0.70710678118654757, low = -4.8336466567264567e-17;
     if (is_inf(x)) return x > 0 ? x : nan(x);

@@ -24,14 +24,15 @@ template <class C> struct SumOfPowers {
     static FN_MEMBER A join(A a, A b) { return a + b; }
 };
 
-// Of each span the largest score, the sum of powers, and what they find.
+// Of each span the largest score, the sum of powers, and the sum of values.
 template <class T, class K, class J, class L>
 FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L* lengths,
                     typename Stored<T>::C* parts, IndexError* error, const Paged& a) {
     typedef typename Stored<T>::C C;
     __shared__ C powers[SPAN];
     const i64 unit = blockIdx.x, span = blockIdx.y;
-    const i64 head = unit % a.heads, query = unit / a.heads % a.queries, b = unit / a.heads / a.queries;
+    const i64 head = unit % a.heads, query = unit / a.heads % a.queries,
+              b = unit / a.heads / a.queries;
     C* to = parts + (unit * a.spans + span) * (a.wide + 2);
     i64 length = (i64)lengths[b * a.lengths];
     const i64 room = a.most * a.page;
@@ -63,7 +64,8 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
         const i64 at = place(first + j, a.k);
         C score = 0;
         if (at >= 0)
-            for (i64 c = 0; c < a.width; ++c) score = score + load(q[row + c * a.q_step]) * load(k[at + c * a.k_step]);
+            for (i64 c = 0; c < a.width; ++c)
+                score = score + load(q[row + c * a.q_step]) * load(k[at + c * a.k_step]);
         powers[j] = score = score * (C)a.scale;
         most = maximum(most, score);
     }
@@ -89,7 +91,8 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
 }
 
 // A thread for each element of the result.
-template <class T> FN void meet_spans(const typename Stored<T>::C* parts, T* out, i64 n, i64 spans, i64 wide) {
+template <class T>
+FN void meet_spans(const typename Stored<T>::C* parts, T* out, i64 n, i64 spans, i64 wide) {
     typedef typename Stored<T>::C C;
     const i64 i = (i64)blockIdx.x * 256 + threadIdx.x, step = wide + 2;
     if (i >= n) return;

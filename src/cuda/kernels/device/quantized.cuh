@@ -1,5 +1,5 @@
 // Products with quantised weights, to the bit those of a CPU: products of bytes are summed up in
-// integers, which is exact, and what a block of 32 columns gives is added block after block. A
+// integers, which is exact, and the results of blocks of 32 columns are added block after block. A
 // weight lies in panels of 16 rows; the same block of each, a tile, has its half floats first, 16
 // of each, then words of four bytes, 16 of each (src/format.rs). Weights that are halves meet
 // floats: a block's products are added by fused multiply-adds, k in order. (Tensor cores would
@@ -9,7 +9,9 @@ namespace ft {
 
 enum { Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16 };
 
-template <int F> struct Packed { enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 }; };
+template <int F> struct Packed {
+    enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 };
+};
 template <> struct Packed<Q4_K> { enum { PARTS = 8, HALVES = 2, WORDS = 35 }; };
 template <> struct Packed<Q6_K> { enum { PARTS = 8, HALVES = 1, WORDS = 52 }; };
 
@@ -38,7 +40,7 @@ FN void quantize_activations(const float* x, Activations* out, u64 blocks) {
     }
     const float m = as_float(most);
     const float id = m < 127.0f * as_float(0x00800000u) ? 0.0f : 127.0f / m;
-    // The low byte of what is rounded to whole numbers here, halves to even, is the number's.
+    // The low byte of the sum, rounded to a whole number here, halves to even, is the number.
     const u32 byte = bits(mine * id + 12582912.0f) & 0xff;
     u32 word = byte << 8 * (lane & 3);
     word |= __shfl_xor_sync(all, word, 1);
@@ -87,7 +89,8 @@ template <class H> FN void read_columns(const u8* panel, u32 block, u32 row, Hal
 }
 
 template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Columns<F>& c) {
-    const u8* tile = panel + (u64)(block / Packed<F>::PARTS) * (32 * Packed<F>::HALVES + 64 * Packed<F>::WORDS);
+    const u8* tile =
+        panel + (u64)(block / Packed<F>::PARTS) * (32 * Packed<F>::HALVES + 64 * Packed<F>::WORDS);
     const u32 part = block % Packed<F>::PARTS;
     c.d = tile_half<F>(tile, 0, row);
     c.m = 0.0f;
@@ -103,32 +106,37 @@ template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Colum
             c.w[i + 4] = (i32)(both >> 4 & 0x0f0f0f0fu);
         }
     } else if (F == Q4_K) {
-        const u32 a = tile_word<F>(tile, 0, row), b = tile_word<F>(tile, 1, row), both = tile_word<F>(tile, 2, row);
+        const u32 a = tile_word<F>(tile, 0, row), b = tile_word<F>(tile, 1, row),
+                  both = tile_word<F>(tile, 2, row);
         const u32 at = 8 * (part % 4);
         const u32 six = 0x3f3f3f3fu, low = 0x0f0f0f0fu, top = 0x30303030u;
         const u32 scales = part < 4 ? a & six : (both & low) | (a >> 2 & top);
         const u32 minima = part < 4 ? b & six : (both >> 4 & low) | (b >> 2 & top);
         c.d = c.d * (float)(scales >> at & 0xff);
-        c.m = (0.0f - tile_half<F>(tile, Packed<F>::HALVES - 1, row)) * (float)(minima >> at & 0xff);
+        c.m =
+            (0.0f - tile_half<F>(tile, Packed<F>::HALVES - 1, row)) * (float)(minima >> at & 0xff);
 #pragma unroll
         for (u32 i = 0; i < 8; ++i)
-            c.w[i] = (i32)(tile_word<F>(tile, 3 + 8 * (part / 2) + i, row) >> 4 * (part % 2) & 0x0f0f0f0fu);
+            c.w[i] = (i32)(tile_word<F>(tile, 3 + 8 * (part / 2) + i, row) >> 4 * (part % 2) &
+                           0x0f0f0f0fu);
     } else {
         const u32 half = part / 4, quarter = part % 4;
 #pragma unroll
         for (u32 i = 0; i < 8; ++i) {
             const u32 low = tile_word<F>(tile, 16 * half + 8 * (quarter % 2) + i, row);
             const u32 high = tile_word<F>(tile, 32 + 8 * half + i, row);
-            c.w[i] = (i32)((low >> 4 * (quarter / 2) & 0x0f0f0f0fu) | (high >> 2 * quarter & 0x03030303u) << 4);
+            c.w[i] = (i32)((low >> 4 * (quarter / 2) & 0x0f0f0f0fu) |
+                           (high >> 2 * quarter & 0x03030303u) << 4);
         }
-        const u32 scales = tile_word<F>(tile, 48 + 2 * half + quarter / 2, row) >> 16 * (quarter % 2);
+        const u32 scales =
+            tile_word<F>(tile, 48 + 2 * half + quarter / 2, row) >> 16 * (quarter % 2);
         const float d = c.d;
         c.d = d * (float)((i32)(scales << 24) >> 24);
         c.m = d * (float)((i32)(scales << 16) >> 24);
     }
 }
 
-// What a block of columns adds to a result; `low` and `high` are the products of its halves.
+// The part of a block of columns in a result; `low` and `high` are the products of its halves.
 template <int F> FN float term(i32 low, i32 high, float d, float m, const Activations& x) {
     float y;
     if (F == Q8_0) y = d * (float)(low + high);
@@ -155,11 +163,11 @@ template <class H> FN float product_of(const HalfColumns<H>& c, const Floats& a)
 }
 
 // Few rows: a block of 256 threads computes a panel of R rows. Thread (row of the panel, slot)
-// multiplies every 16th block of columns, and what the slots found is added in the order of the
-// columns.
+// multiplies every 16th block of columns, and the results of the slots are added in the order of
+// the columns.
 template <int F, int R>
-FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, u64 rows, u64 n, u32 blocks,
-                       u64 panel_bytes) {
+FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, u64 rows,
+                       u64 n, u32 blocks, u64 panel_bytes) {
     __shared__ float terms[R][16][16];
     const u32 lane = threadIdx.x & 15, slot = threadIdx.x >> 4;
     const u64 first = (u64)blockIdx.y * R, column = (u64)blockIdx.x * 16 + lane;
@@ -172,7 +180,8 @@ FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float*
             read_columns(panel, block, lane, c);
 #pragma unroll
             for (u32 r = 0; r < R; ++r)
-                if (first + r < rows) terms[r][slot][lane] = product_of(c, x[(first + r) * blocks + block]);
+                if (first + r < rows)
+                    terms[r][slot][lane] = product_of(c, x[(first + r) * blocks + block]);
         }
         __syncthreads();
         if (slot < R && first + slot < rows)
@@ -196,7 +205,8 @@ FN void mma_bytes(i32 (&d)[4], const i32 (&a)[4], const i32 (&b)[2]) {
                 d[e] = __dp4a(left, __shfl_sync(all, b[k], (int)(column + 4 * (e % 2) + t)), d[e]);
             }
 #else
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -206,14 +216,16 @@ FN void mma_bytes(i32 (&d)[4], const i32 (&a)[4], const i32 (&b)[2]) {
 // Many rows: each of eight warps computes a panel of 8 rows in tensor cores, block of columns after
 // block.
 template <int F>
-FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks, u64 panel_bytes) {
+FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks,
+                        u64 panel_bytes) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
     const u64 first = (u64)blockIdx.y * 64 + threadIdx.x / 32 * 8, last = rows - 1;
     if (first >= rows) return;
     // Rows that are not there are the last one, and not written.
     const u64 own = first + g, left = first + 2 * t, right = left + 1;
     const Activations* mine = x + (own < last ? own : last) * blocks;
-    const Activations* sides[2] = {x + (left < last ? left : last) * blocks, x + (right < last ? right : last) * blocks};
+    const Activations* sides[2] = {x + (left < last ? left : last) * blocks,
+                                   x + (right < last ? right : last) * blocks};
     const u8* panel = w + blockIdx.x * panel_bytes;
     float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
     for (u32 block = 0; block < blocks; ++block) {
@@ -254,7 +266,8 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
 
 // Many rows by a weight of halves: 64 rows by four panels a block of 256 threads, 4 x 4 a thread.
 template <int F>
-FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks, u64 panel_bytes) {
+FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks,
+                       u64 panel_bytes) {
     typedef typename ColumnsOf<F>::C::Half Half;
     __shared__ float ws[32][65];
     __shared__ float xs[32][65];
@@ -281,7 +294,8 @@ FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n
         for (u32 k = 0; k < 32; ++k)
 #pragma unroll
             for (u32 e = 0; e < 16; ++e)
-                own[e / 4][e % 4] = fma(ws[k][column + e % 4 * 16], xs[k][row + e / 4 * 16], own[e / 4][e % 4]);
+                own[e / 4][e % 4] =
+                    fma(ws[k][column + e % 4 * 16], xs[k][row + e / 4 * 16], own[e / 4][e % 4]);
 #pragma unroll
         for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = sums[e / 4][e % 4] + own[e / 4][e % 4];
         __syncthreads();
@@ -317,14 +331,16 @@ FN void unpack_row(const u8* w, float* out, u64 row, u32 block, u64 panel_bytes)
     for (u32 i = 0; i < 32; ++i) out[i] = weight_of(c, i);
 }
 
-template <int F> FN void dequantize(const u8* w, float* out, u64 rows, u32 blocks, u64 panel_bytes) {
+template <int F>
+FN void dequantize(const u8* w, float* out, u64 rows, u32 blocks, u64 panel_bytes) {
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
-    if (i < rows * blocks) unpack_row<F>(w, out + i * 32, i / blocks, (u32)(i % blocks), panel_bytes);
+    if (i < rows * blocks)
+        unpack_row<F>(w, out + i * 32, i / blocks, (u32)(i % blocks), panel_bytes);
 }
 
 template <int F, class J>
-FN void quantized_embedding(const u8* w, const J* index, float* out, IndexError* error, u64 count, u32 blocks,
-                            u64 panel_bytes, u64 rows) {
+FN void quantized_embedding(const u8* w, const J* index, float* out, IndexError* error, u64 count,
+                            u32 blocks, u64 panel_bytes, u64 rows) {
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     if (i >= count * blocks) return;
     const i64 row = (i64)index[i / blocks];

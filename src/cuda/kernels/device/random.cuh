@@ -70,7 +70,8 @@ FN float box_muller(u32 a, u32 b, int which) {
     float f = (float)(i32)(v - (q << 22)) * 2.384185791015625e-7f;  // 2^-22
     float z = f * f;
     float s = ::fmaf(::fmaf(::fmaf(-0.00460165f, z, 0.07968003f), z, -0.64596343f), z, 0.07079632f);
-    float c = ::fmaf(::fmaf(::fmaf(0.00090402039f, z, -0.020860288f), z, 0.25366923f), z, -1.2337005f);
+    float c =
+        ::fmaf(::fmaf(::fmaf(0.00090402039f, z, -0.020860288f), z, 0.25366923f), z, -1.2337005f);
     float sine = ::fmaf(f, s, 1.5f * f), cosine = ::fmaf(z, c, 1.0f);
     bool swap = ((q & 1) != 0) != (which != 0);
     return r * flipped(swap ? sine : cosine, which ? q & 2 : (q + 1) & 2);
@@ -99,7 +100,8 @@ template <> struct Normal<double> {
 
 // Elements at..at+V of a sequence that begins at word `offset`; `at` is a multiple of V, a power of
 // two.
-template <template <class> class Kind, class S, int V, class C> FN void draw(u64 seed, u64 offset, u64 at, C* out) {
+template <template <class> class Kind, class S, int V, class C>
+FN void draw(u64 seed, u64 offset, u64 at, C* out) {
     const int E = sizeof(S) == 8 ? 2 : 4;  // elements of a block
     Block b;
 #pragma unroll

@@ -1,6 +1,6 @@
-// Reductions in a fixed order: which elements are added together, and how what they give is joined,
-// depends on the shape and the type of what is reduced alone, whatever lies where in memory, so a
-// result repeats bit by bit. No float atomics.
+// Reductions in a fixed order: the shape and the type of the reduced value alone decide the
+// elements that are added together, and the order in which their sums are joined, with any strides,
+// so a result repeats bit by bit. No float atomics.
 //
 // A row is shared by a team of 1 to 256 members. Sums run in 4 or more chains a member, each chain
 // in blocks of 16 steps that are added up on their own, then in a tree over 32 members, then over
@@ -11,7 +11,7 @@
 
 namespace ft {
 
-// An operation: `A` is what is carried, `none` its neutral element, `lift` makes one of an element.
+// An operation: `A` is the accumulator, `none` its neutral element, `lift` makes one of an element.
 template <class T> struct Sum {
     typedef T A;
     static FN_MEMBER A none() { return (A)0; }
@@ -61,7 +61,9 @@ template <class T, int sign> struct Best {
     typedef Place<T> A;
     static FN_MEMBER A none() { A a; a.x = T(); a.at = -1; return a; }
     static FN_MEMBER A lift(T x, u64) { A a; a.x = x; a.at = 0; return a; }
-    static FN_MEMBER A join(A a, A b) { return b.at < 0 || (a.at >= 0 && !beats<T, sign>(b.x, a.x)) ? a : b; }
+    static FN_MEMBER A join(A a, A b) {
+        return b.at < 0 || (a.at >= 0 && !beats<T, sign>(b.x, a.x)) ? a : b;
+    }
 };
 
 // ---- lanes of a warp -----------------------------------------------------------------------
@@ -101,13 +103,16 @@ template <class Op, int X> FN typename Op::A join_all(typename Op::A a, u32 lane
     }
     return a;
 }
-template <class Op, int X> FN typename Op::A join_all(typename Op::A a) { return join_all<Op, X>(a, 32); }
+template <class Op, int X> FN typename Op::A join_all(typename Op::A a) {
+    return join_all<Op, X>(a, 32);
+}
 
 // ---- one output, many threads --------------------------------------------------------------
 
 // The part of a reduction that one thread carries: elements first, first + step... below end, V at
 // a time. `at(j, acc)` joins elements j..j+V into acc[0..V].
-template <class Op, int V, class I, class At> FN typename Op::A carry(I first, I step, I end, const At& at) {
+template <class Op, int V, class I, class At>
+FN typename Op::A carry(I first, I step, I end, const At& at) {
     typedef typename Op::A A;
     const int U = V >= 4 ? 1 : 4 / V;  // independent chains hide latency
     A total[U * V];
@@ -160,7 +165,7 @@ FN void reduce_turned(I rows, I len, I chunk, u32 team, const Row& row, const Pu
     A a = Op::none();
     if (r < rows) {
         const auto at = row(r);
-        // What pairs, fours... of members gave that have no partner yet.
+        // Results of pairs, fours... of members that have no partner yet.
         A left[5];
         for (u32 i = 0; i < members; ++i) {
             a = carry<Op, V, I>(begin + (I)(threadIdx.y * members + i) * V, (I)team * V, end, at);
@@ -186,7 +191,8 @@ FN void reduce_turned(I rows, I len, I chunk, u32 team, const Row& row, const Pu
     }
     __syncthreads();
     if (r < rows && threadIdx.y == 0) {
-        for (u32 y = group; y < blockDim.y; y += group) a = Op::join(a, part[y * blockDim.x + threadIdx.x]);
+        for (u32 y = group; y < blockDim.y; y += group)
+            a = Op::join(a, part[y * blockDim.x + threadIdx.x]);
         put(r, blockIdx.y, a);
     }
 }

@@ -1,5 +1,5 @@
-// Running sums and products: cumsum and cumprod, by OP, which is also what there is of nothing: 0
-// for a sum, 1 for a product. "Sum" below is either. Chunks are scanned by a block each; where
+// Running sums and products: cumsum and cumprod, by OP, which is also the neutral element: 0 for a
+// sum, 1 for a product. "Sum" below is either. Chunks are scanned by a block each; where
 // there are several, their sums are scanned between two passes.
 
 namespace ft {
@@ -60,7 +60,8 @@ template <int OP, class A> FN void scan_sums(A* sums, i64 n) {
 }
 
 // The running sums of one chunk, on top of `run`.
-template <int OP, class A, class T, class S> FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
+template <int OP, class A, class T, class S>
+FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
     i64 first = (i64)blockIdx.y * CHUNK + threadIdx.x * PER_THREAD;
     A v[PER_THREAD], a = (A)OP, total;
 #pragma unroll
@@ -77,7 +78,8 @@ template <int OP, class A, class T, class S> FN void chunk_scan(const T* x, i64 
 }
 
 // A thread a row, where rows lie side by side.
-template <int OP, class A, class T, class S> FN void column_scan(const T* x, i64 step, i64 n, S* out, i64 out_step) {
+template <int OP, class A, class T, class S>
+FN void column_scan(const T* x, i64 step, i64 n, S* out, i64 out_step) {
     A run = (A)OP;
     for (i64 j = 0; j < n; ++j) {
         run = join<OP>(run, (A)load(x[j * step]));

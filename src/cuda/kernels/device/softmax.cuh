@@ -1,12 +1,11 @@
 // Rows that are read once, held in registers, and written: softmax, its logarithms, and the norms.
 //
 // X threads (a warp or a block) take a row; each holds K packs of V neighbouring elements. K = 0 is
-// for rows that do not fit: they are read once for what has to be known of them, and once more to
-// be written.
+// for rows that do not fit: they are read once for their statistics, and once more to be written.
 
 namespace ft {
 
-// What a row is: element j at p[j * step], of n.
+// A row: element j at p[j * step], of n.
 template <class T> struct Row {
     const T* p;
     i64 step, n;
@@ -63,7 +62,7 @@ template <class T, int X, int K, int V> struct Held {
             for (int v = 0; v < V; ++v) f(pack[v]);
         });
     }
-    // Writes what f(pack, place, result) makes of each pack to q[j * step].
+    // Writes the result of f(pack, place, result) for each pack to q[j * step].
     template <class F> FN_MEMBER void write(T* q, i64 step, const F& f) const {
         packs([&](const C (&pack)[V], I j) {
             C made[V];
@@ -95,9 +94,12 @@ template <int kind, class C> FN C soften(C x, C most, C sum, C log_sum) {
     return kind == SAFE_SOFTMAX && most == -inf(C()) ? (C)0 : exp(x - most) / sum;
 }
 // Of a row whose maximum is infinite, that is the logarithm too.
-template <class C> FN C log_total(C most, C log_sum) { return is_inf(most) ? most : most + log_sum; }
+template <class C> FN C log_total(C most, C log_sum) {
+    return is_inf(most) ? most : most + log_sum;
+}
 
-template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<T>& row, T* out, i64 step, bool alive) {
+template <int kind, class T, int X, int K, int V>
+FN void softmax_row(const Row<T>& row, T* out, i64 step, bool alive) {
     typedef typename Stored<T>::C C;
     const Held<T, X, K, V> held(row, alive);
     C most = -inf(C()), sum = 0;
@@ -133,16 +135,17 @@ template <int kind, class T, int X, int K, int V> FN void softmax_row(const Row<
 }
 
 // Rows that lie side by side (a dimension other than the last): X of them a block, Y threads each,
-// every Yth element a thread's, in fours. Read once for what has to be known, once more to be
-// written.
-template <int kind, class T, int X, int Y> FN void softmax_column(const Row<T>& row, T* out, i64 step, bool alive) {
+// every Yth element a thread's, in fours. Read once for their statistics, once more to be written.
+template <int kind, class T, int X, int Y>
+FN void softmax_column(const Row<T>& row, T* out, i64 step, bool alive) {
     typedef typename Stored<T>::C C;
     const i64 n = alive ? row.n : 0, first = Y > 1 ? (i64)threadIdx.y : 0;
     C most = -inf(C()), sum = 0;
     for (i64 j = first; j < n; j += 4 * Y) {
         C x[4];
 #pragma unroll
-        for (int u = 0; u < 4; ++u) x[u] = j + u * Y < n ? (C)load(row.p[(j + u * Y) * row.step]) : -inf(C());
+        for (int u = 0; u < 4; ++u)
+            x[u] = j + u * Y < n ? (C)load(row.p[(j + u * Y) * row.step]) : -inf(C());
         const C before = most;
 #pragma unroll
         for (int u = 0; u < 4; ++u) most = maximum(most, x[u]);
@@ -161,7 +164,8 @@ template <int kind, class T, int X, int Y> FN void softmax_column(const Row<T>& 
         for (int y = 0; y < Y; ++y) {
             const C own = mosts[y][threadIdx.x];
             if (own == -inf(C())) continue;
-            sum = sum + (own == most ? sums[y][threadIdx.x] : sums[y][threadIdx.x] * exp(own - most));
+            sum =
+                sum + (own == most ? sums[y][threadIdx.x] : sums[y][threadIdx.x] * exp(own - most));
         }
     }
     C log_sum = kind > SAFE_SOFTMAX ? log(sum) : (C)0;
@@ -170,7 +174,8 @@ template <int kind, class T, int X, int Y> FN void softmax_column(const Row<T>& 
     } else {
 #pragma unroll 4
         for (i64 j = first; j < n; j += Y)
-            out[j * step] = As<T>::of(soften<kind>((C)load(row.p[j * row.step]), most, sum, log_sum));
+            out[j * step] =
+                As<T>::of(soften<kind>((C)load(row.p[j * row.step]), most, sum, log_sum));
     }
 }
 
@@ -189,7 +194,7 @@ FN void moments(const Held<T, X, K, V>& held, typename Stored<T>::C n, typename 
         }
         held.each([&](C x) { square = square + (x - mean) * (x - mean); });
     } else {
-        // Pack by pack, by what two parts say of both (Chan, Golub and LeVeque 1979).
+        // Pack by pack, from the statistics of two parts (Chan, Golub and LeVeque 1979).
         C count = 0;
         held.packs([&](const C (&pack)[V], i64) {
             C own = 0, apart = 0;
@@ -213,7 +218,8 @@ FN void moments(const Held<T, X, K, V>& held, typename Stored<T>::C n, typename 
 // (x - mean) / sqrt(variance + eps) * weight + bias. Null for no weight or bias; both lie as a
 // row's packs want.
 template <bool rms, class T, int X, int K, int V>
-FN void norm_row(const Row<T>& row, const T* weight, const T* bias, T* out, typename Stored<T>::C eps, bool alive) {
+FN void norm_row(const Row<T>& row, const T* weight, const T* bias, T* out,
+                 typename Stored<T>::C eps, bool alive) {
     typedef typename Stored<T>::C C;
     const Held<T, X, K, V> held(row, alive);
     C mean, square;

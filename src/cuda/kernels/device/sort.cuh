@@ -1,10 +1,10 @@
 // Stable sorts of rows. An element is a key whose unsigned order is the wanted one, with its place
 // to break ties; NaN is the largest, as in PyTorch.
 //
-// What fits a tile is sorted in shared memory by one block. The rest is sorted by eight bits a
-// pass, from the lowest: count digits a block, add the counts up, move (Satish, Harris and Garland
-// 2009). The first k of many are selected from the highest bits down, and only those are sorted
-// (Alabi et al. 2012).
+// A row that fits a tile is sorted in shared memory by one block. The rest is sorted by eight bits
+// a pass, from the lowest: count digits a block, add the counts up, move (Satish, Harris and
+// Garland 2009). The first k of many are selected from the highest bits down, and only those are
+// sorted (Alabi et al. 2012).
 
 namespace ft {
 
@@ -34,14 +34,18 @@ FN u32 key_of(bool x) { return x; }
 // A key with the order turned round where that is asked for, in as many bits.
 template <class K, class T> FN K ordered(T x, bool descending) {
     const K k = (K)key_of(x);
-    return descending ? k ^ (K)~(K)0 >> (sizeof(K) > sizeof(T) ? 8 * (sizeof(K) - sizeof(T)) : 0) : k;
+    return descending ? k ^ (K)~(K)0 >> (sizeof(K) > sizeof(T) ? 8 * (sizeof(K) - sizeof(T)) : 0)
+                      : k;
 }
 
-template <class K> FN bool comes_before(K a, u32 at, K b, u32 bt) { return a < b || (a == b && at < bt); }
+template <class K> FN bool comes_before(K a, u32 at, K b, u32 bt) {
+    return a < b || (a == b && at < bt);
+}
 
 // Sorts n elements, at most N, by Batcher's bitonic network, N / 2 threads. `get(j, key, place)`
 // brings them, `put` takes the sorted ones.
-template <class K, int N, class Get, class Put> FN void sort_tile(u32 n, const Get& get, const Put& put) {
+template <class K, int N, class Get, class Put>
+FN void sort_tile(u32 n, const Get& get, const Put& put) {
     __shared__ K key[N];
     __shared__ u32 place[N];
     for (u32 j = threadIdx.x; j < N; j += N / 2) {
@@ -77,7 +81,7 @@ FN u32 count_bits(u32 x) { return (u32)__popc(x); }
 
 template <class K> FN u32 digit(K key, u32 shift) { return (u32)(key >> shift) & 255u; }
 
-// The sum of what the threads before have, of 256, and of all.
+// The sum over the threads before, of 256, and over all.
 FN u32 sum_before(u32 x, u32& all) {
     __shared__ u32 part[8];
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -125,10 +129,11 @@ FN void radix_sum(u32* counts, u32* totals, u32 blocks) {
 
 // Elements to where their digit says, in order: a warp takes 256 neighbours, 32 at a time.
 template <class K>
-FN void radix_move(const K* keys, const u32* places, const u32* counts, const u32* totals, K* keys_out,
-                   u32* places_out, u32 n, u32 blocks, u32 shift) {
+FN void radix_move(const K* keys, const u32* places, const u32* counts, const u32* totals,
+                   K* keys_out, u32* places_out, u32 n, u32 blocks, u32 shift) {
     __shared__ u32 count[8][256];
-    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, first = blockIdx.x * 2048 + warp * 256 + lane;
+    const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32,
+              first = blockIdx.x * 2048 + warp * 256 + lane;
     for (u32 w = 0; w < 8; ++w) count[w][threadIdx.x] = 0;
     __syncthreads();
     K key[8];
@@ -138,7 +143,8 @@ FN void radix_move(const K* keys, const u32* places, const u32* counts, const u3
         const bool there = first + 32 * i < n;
         key[i] = there ? keys[first + 32 * i] : (K)0;
         const u32 mine = there ? digit(key[i], shift) : 256u;
-        const u32 same = __match_any_sync(0xffffffffu, mine), before = count_bits(same & ((1u << lane) - 1));
+        const u32 same = __match_any_sync(0xffffffffu, mine),
+                  before = count_bits(same & ((1u << lane) - 1));
         const u32 earlier = there ? count[warp][mine] : 0;
         __syncwarp();
         if (there && before == 0) count[warp][mine] = earlier + count_bits(same);
@@ -165,8 +171,8 @@ FN void radix_move(const K* keys, const u32* places, const u32* counts, const u3
 // ---- the first k, by digits of the key and then of the place, the highest first
 // ---------------------------
 
-// What is known of the last of them after some passes: the high digits of its key, then those of
-// its place. Passes number `keys` and `places`.
+// The last of them after some passes, as far as it is known: the high digits of its key, then those
+// of its place. Passes number `keys` and `places`.
 template <class K> struct Last {
     K key;
     u32 place, keys, places;
@@ -204,8 +210,8 @@ template <class K> struct Last {
 
 // One pass over a row, `span` elements a block.
 template <class K, class T>
-FN void select_count(const T* x, i64 step, u32* counts, u32 n, u32 span, u32 k, bool descending, Last<K> last,
-                     u32 pass) {
+FN void select_count(const T* x, i64 step, u32* counts, u32 n, u32 span, u32 k, bool descending,
+                     Last<K> last, u32 pass) {
     __shared__ u32 count[256];
     last.find(counts, pass, k);
     count[threadIdx.x] = 0;
@@ -221,8 +227,8 @@ FN void select_count(const T* x, i64 step, u32* counts, u32 n, u32 span, u32 k, 
 
 // The k that come first, in any order: sorting them looks at places, too.
 template <class K, class T>
-FN void select_take(const T* x, i64 step, const u32* counts, u32* taken, K* keys, u32* places, u32 n, u32 span, u32 k,
-                    bool descending, Last<K> last) {
+FN void select_take(const T* x, i64 step, const u32* counts, u32* taken, K* keys, u32* places,
+                    u32 n, u32 span, u32 k, bool descending, Last<K> last) {
     last.find(counts, last.keys + last.places, k);
     const u32 end = n - blockIdx.x * span < span ? n : (blockIdx.x + 1) * span;
     for (u32 j = blockIdx.x * span + threadIdx.x; j < end; j += 256) {

@@ -2,11 +2,11 @@
 
 namespace ft {
 
-// The PTX of one type; what has no tensor core for it, and a simulated device, adds up in plain
+// The PTX of one type; a GPU without a tensor core for it, and a simulated device, add up in plain
 // floats.
 #if defined(FUTENSOR_SIM) || __CUDA_ARCH__ < 800
-#define FT_MMA(T, name)                                                                                    \
-    FN void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], T) { mma_by_lanes<T>(d, a, b); }
+#define FT_MMA(T, name) \
+    FN void mma(float (&d)[4], const u32(&a)[4], const u32(&b)[2], T) { mma_by_lanes<T>(d, a, b); }
 
 template <class T> FN float half_of(u32 pair, u32 k) {
     T h;
@@ -16,24 +16,27 @@ template <class T> FN float half_of(u32 pair, u32 k) {
 // The same fragments, each lane's from the lanes that hold them, two registers at a time.
 template <class T> FN void mma_by_lanes(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
     const u32 all = 0xffffffffu, lane = threadIdx.x & 31, row = lane / 4 * 4, column = lane % 4 * 8;
-    const u64 low = a[0] | (u64)a[1] << 32, high = a[2] | (u64)a[3] << 32, both = b[0] | (u64)b[1] << 32;
+    const u64 low = a[0] | (u64)a[1] << 32, high = a[2] | (u64)a[3] << 32,
+              both = b[0] | (u64)b[1] << 32;
     for (u32 q = 0; q < 4; ++q) {
         const u64 rows[2] = {__shfl_sync(all, low, row + q), __shfl_sync(all, high, row + q)};
-        const u64 columns[2] = {__shfl_sync(all, both, column + q), __shfl_sync(all, both, column + 4 + q)};
+        const u64 columns[2] = {__shfl_sync(all, both, column + q),
+                                __shfl_sync(all, both, column + 4 + q)};
         for (u32 k = 0; k < 4; ++k)
             for (u32 e = 0; e < 4; ++e) {
-                const u32 x = (u32)(rows[k / 2] >> 32 * (e / 2)), y = (u32)(columns[e % 2] >> 32 * (k / 2));
+                const u32 x = (u32)(rows[k / 2] >> 32 * (e / 2)),
+                          y = (u32)(columns[e % 2] >> 32 * (k / 2));
                 d[e] += half_of<T>(x, k) * half_of<T>(y, k);
             }
     }
 }
 #else
-#define FT_MMA(T, name)                                                                                    \
-    FN void mma(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2], T) {                                  \
-        asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0, %1, %2, %3}, "                 \
-            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                                  \
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                 \
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                             \
+#define FT_MMA(T, name)                                                                      \
+    FN void mma(float (&d)[4], const u32(&a)[4], const u32(&b)[2], T) {                      \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 {%0, %1, %2, %3}, " \
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                  \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                 \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));             \
     }
 #endif
 
@@ -45,6 +48,8 @@ FT_MMA(f16, "f16")
 FT_MMA(bf16, "bf16")
 
 template <class T> FN u32 pair(T low, T high) { return (u32)low.bits | (u32)high.bits << 16; }
-template <class T> FN u32 pair_of(float low, float high) { return pair(As<T>::of(low), As<T>::of(high)); }
+template <class T> FN u32 pair_of(float low, float high) {
+    return pair(As<T>::of(low), As<T>::of(high));
+}
 
 }  // namespace ft

@@ -1,6 +1,6 @@
 // The largest weights of a row that together have a share of the whole, as the host's kernel has
-// them to the bit: weights are whole numbers, in parts of the largest, and what is just enough is
-// found by digits of eight bits of a word that has the weight and the place.
+// them to the bit: weights are whole numbers, in parts of the largest, and the last weight is found
+// by digits of eight bits of a word that has the weight and the place.
 
 namespace ft {
 

@@ -1,5 +1,5 @@
-// Windows that move over lines, planes and volumes: pooling, and what turns convolutions into
-// matrix products.
+// Windows that move over lines, planes and volumes: pooling, and the matrices that turn
+// convolutions into products.
 //
 // No thread writes where another does, and each adds its terms in order: results repeat bit by bit.
 
@@ -7,8 +7,8 @@ namespace ft {
 
 // Depth, height and width each: of the input, the kernel and the output, of padding before and
 // after the input; by how much the taps that one element of the input meets differ, and the outputs
-// that it meets there; of strides, and of the distance of taps. Last the kernel's height. What is
-// divided by is an Axis32.
+// that it meets there; of strides, and of the distance of taps. Last the kernel's height. Divisors
+// are Axis32.
 struct Window {
     i32 in[3], kernel[3], out[3], before[3], after[3], tap_step[3], out_step[3];
     Axis32 stride[3], dilation[3], height;
@@ -45,7 +45,9 @@ template <class I> FN Cut<I> cut(I i, const Split<I>& s) {
 template <class I>
 FN I numel(const i32* size) { return (I)size[0] * size[1] * size[2]; }
 
-FN i64 offset(i32 z, i32 y, i32 x, const i64* step) { return z * step[0] + y * step[1] + x * step[2]; }
+FN i64 offset(i32 z, i32 y, i32 x, const i64* step) {
+    return z * step[0] + y * step[1] + x * step[2];
+}
 
 // The taps along an axis that output o may meet the input with: a window may be far larger than its
 // input.
@@ -68,7 +70,8 @@ struct Met {
 };
 FN Met met_by(const Window& w, i32 axis, i32 i) {
     i32 reach = i + w.before[axis], last = reach - (w.out[axis] - 1) * stride(w, axis);
-    i32 end = over(w.dilation[axis], reach) + 1, tap = last > 0 ? over(w.dilation[axis], last - 1) + 1 : 0;
+    i32 end = over(w.dilation[axis], reach) + 1,
+        tap = last > 0 ? over(w.dilation[axis], last - 1) + 1 : 0;
     if (end > w.kernel[axis]) end = w.kernel[axis];
     // One of so many begins at an output, or none does.
     for (i32 tries = w.tap_step[axis]; tries > 0 && tap < end; --tries, ++tap) {
@@ -82,8 +85,8 @@ FN Met met_by(const Window& w, i32 axis, i32 i) {
 // batch_step + r * row_step, and has an element for each place of the output. A thread takes a
 // place of a channel, for a row of the kernel after the other.
 template <class T, class I>
-FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& split, const Steps5& step, u64 row_step,
-               u64 batch_step) {
+FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& split,
+               const Steps5& step, u64 row_step, u64 batch_step) {
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     const Cut<I> to = cut(i, split);
@@ -108,7 +111,7 @@ FN void im2col(const T* x, T* columns, I n, const Window& w, const Split<I>& spl
 
 // The way back: each element of the input is the sum of the columns' elements that were copied from
 // it, tap by tap. The columns are [batch, channels * taps, places], the result [batch, channels,
-// ..]; with `adds`, sums begin with what is there.
+// ..]; with `adds`, sums begin with the old value.
 template <class A, class T, class I>
 FN void col2im(const A* columns, T* out, I n, bool adds, const Window& w, const Split<I>& split) {
     typedef typename Stored<A>::C C;
@@ -124,23 +127,25 @@ FN void col2im(const A* columns, T* out, I n, bool adds, const Window& w, const 
         for (Met y = first; y.any(); y.next(w, 1))
             for (Met x = left; x.any(); x.next(w, 2)) {
                 u64 tap = ((u64)z.tap * w.kernel[1] + y.tap) * w.kernel[2] + x.tap;
-                sum = sum + load(from[tap * places + ((u64)z.out * w.out[1] + y.out) * w.out[2] + x.out]);
+                sum = sum +
+                      load(from[tap * places + ((u64)z.out * w.out[1] + y.out) * w.out[2] + x.out]);
             }
     out[i] = As<T>::of(sum);
 }
 
 // A convolution, a thread an output: for groups, where a product of matrices is not worth it.
-// `depth` are the channels of a group that are summed over; with `adds`, sums begin with what is
-// there.
+// `depth` are the channels of a group that are summed over; with `adds`, sums begin with the
+// old value.
 template <class T, class I>
-FN void convolve(const T* x, const T* weight, T* out, I n, i32 depth, bool adds, const Window& w, const Split<I>& split,
-                 const Steps5& xs, const Steps5& ws) {
+FN void convolve(const T* x, const T* weight, T* out, I n, i32 depth, bool adds, const Window& w,
+                 const Split<I>& split, const Steps5& xs, const Steps5& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     const Cut<I> p = cut(i, split);
     const i32 outs = (i32)split.axis[3].size;
-    const Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
+    const Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]),
+               ls = taps_of(w, 2, p.at[2]);
     const i64 right = xs.at[2] * dilation(w, 2);
     x += (i64)p.image * xs.n + (i64)p.group * depth * xs.c
          + (p.at[2] * stride(w, 2) - w.before[2] + ls.begin * dilation(w, 2)) * xs.at[2];
@@ -161,13 +166,14 @@ FN void convolve(const T* x, const T* weight, T* out, I n, i32 depth, bool adds,
 
 // The way back of `convolve` to its input, a thread an element of that; `outs` are summed over.
 template <class T, class I>
-FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 outs, bool adds, const Window& w,
-                      const Split<I>& split, const Steps5& ds, const Steps5& ws) {
+FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 outs, bool adds,
+                      const Window& w, const Split<I>& split, const Steps5& ds, const Steps5& ws) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     const Cut<I> p = cut(i, split);
-    const Met front = met_by(w, 0, p.at[0]), first = met_by(w, 1, p.at[1]), left = met_by(w, 2, p.at[2]);
+    const Met front = met_by(w, 0, p.at[0]), first = met_by(w, 1, p.at[1]),
+              left = met_by(w, 2, p.at[2]);
     dy += (i64)p.image * ds.n + (i64)p.group * outs * ds.c;
     weight += (i64)p.group * outs * ws.n + p.channel * ws.c;
     C sum = 0;
@@ -183,7 +189,7 @@ FN void convolve_back(const T* dy, const T* weight, T* out, I n, i32 outs, bool 
 
 // ---- pooling ---------------------------------------------------------------------------------
 
-// By what the sum under a window is divided: `fixed` where that is not 0, else the elements that it
+// The divisor of the sum under a window: `fixed` where that is not 0, else the elements that it
 // meets, those of the padding too where `padded`.
 FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) {
     if (fixed != 0) return fixed;
@@ -202,7 +208,8 @@ FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) 
 // The largest element under each window (NaN if one is NaN), or where it is in its plane: of equals
 // the first, of NaNs the last. `planes` holds where each plane begins.
 template <bool POSITION, class T, class O, class I>
-FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step) {
+FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split,
+                 const Geo64<1>& planes, const Steps3& step) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -226,14 +233,14 @@ FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split
             }
         }
     }
-    // One of them is what O is; the other is not compiled to anything.
+    // O is the type of one of them; the other is not compiled to anything.
     if (POSITION) *(i64*)&out[i] = at;
     else *(T*)&out[i] = As<T>::of(best);
 }
 
 template <class T, class I>
-FN void pool_mean(const T* x, T* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step, i64 fixed,
-                  bool padded) {
+FN void pool_mean(const T* x, T* out, I n, const Window& w, const Split<I>& split,
+                  const Geo64<1>& planes, const Steps3& step, i64 fixed, bool padded) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
@@ -257,8 +264,8 @@ FN void pool_mean(const T* x, T* out, I n, const Window& w, const Split<I>& spli
 
 // The way back of `pool_mean`.
 template <class T, class I>
-FN void pool_spread(const T* dy, T* out, I n, const Window& w, const Split<I>& split, const Geo64<1>& planes, const Steps3& step, i64 fixed,
-                    bool padded) {
+FN void pool_spread(const T* dy, T* out, I n, const Window& w, const Split<I>& split,
+                    const Geo64<1>& planes, const Steps3& step, i64 fixed, bool padded) {
     typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;

@@ -1,18 +1,18 @@
-//! One step on its lane: its operands as they are now, its launches, what it made, and what it lets
-//! go of.
+//! One step on its lane: its operands as they are now, its launches, its results, and the operands
+//! that it lets go of.
 //!
-//! Called by the device's thread for each lane in turn. Nothing here waits; what cannot be queued
-//! yet is given back.
+//! The device's thread calls it for each lane in turn. Nothing here waits; a step that cannot be
+//! queued yet goes back to the caller.
 
-use super::{COVERED_AFTER, COVERED_AFTER_NS, PutOff, Worker, named};
+use super::{COVERED_AFTER, COVERED_AFTER_NS, Deferral, Worker, named};
 use crate::backend::Results;
 use crate::concurrent::completion::DETACHED;
-use crate::cuda::device::index_check::{Doubts, Known, doubt_too};
+use crate::cuda::device::index_check::{IndexChecks, Known, add_checks};
 use crate::cuda::device::libraries::nvtx;
-use crate::cuda::device::step::{Landing, Operand, Queued};
+use crate::cuda::device::step::{HostCopy, Operand, Queued};
 use crate::cuda::device::timing::Timed;
 use crate::cuda::device::{Trouble, Until, describe};
-use crate::cuda::worker::flight::{Flight, put};
+use crate::cuda::worker::submissions::{Submission, put};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
 use crate::graph::node::{NodeLink, Op, Otherwise, free, readers};
@@ -23,37 +23,38 @@ use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
 impl Worker {
-    /// Queues a step; gives it back where it has to be put off.
+    /// Queues a step; gives it back where it has to be deferred.
     pub(super) fn submit(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
         let last_try =
-            self.queues[lane].put_off == Some(PutOff::LastOfMemory) && self.has_all_memory();
+            self.queues[lane].deferred == Some(Deferral::LastOfMemory) && self.has_all_memory();
         if last_try {
             // All of it is back, and nothing runs.
-            self.gear.context.pool.trim();
+            self.context.driver.pool.trim();
         }
-        // Before it is tried: what is made meanwhile may be what it needs.
-        let made = self.gear.launcher.background.made();
-        let mut doubts = Doubts::new();
-        self.gear.timing.arm(self.shared.port.recordings.is_on())?;
+        // Before the try: a thing that is made meanwhile may be the missing one.
+        let made = self.context.launcher.background.made();
+        let mut checks = IndexChecks::new();
+        self.context.timing.arm(self.shared.port.recordings.is_on())?;
         let range =
-            if self.shared.manner.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
+            if self.shared.settings.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         let inputs = step.inputs();
         let attempt = match step.work() {
             Work::Node(node) if matches!(node.op, Op::Call(_) | Op::Part(_)) => {
-                self.region(lane, node, inputs, &mut doubts, last_try)
+                self.region(lane, node, inputs, &mut checks, last_try)
             }
             work => {
                 let of_group =
                     if let Work::Group { group, .. } = work { group.inputs.len() } else { 0 };
                 let operands: SmallVec<[Operand; 4]> = (0..of_group + inputs.len())
                     .map(|k| work.operand(inputs, k))
-                    .map(|(input, held)| self.operand(input, held, &mut doubts))
+                    .map(|(input, held)| self.operand(input, held, &mut checks))
                     .collect();
-                // It tells what failed from what did not, so it waits until nothing is in doubt.
-                let waits = matches!(work, Work::Node(node) if matches!(node.op, Op::Predicated(Otherwise::Number(_) | Otherwise::Second)));
-                match waits && !doubts.is_empty() {
+                // The result says which operands failed, so the step waits until no index check is
+                // open.
+                let waits = matches!(work, Work::Node(node) if tells_failures(&node.op));
+                match waits && !checks.is_empty() {
                     true => Err(Trouble::Later(Until::Moved)),
-                    false => self.gear.work(lane, work, inputs, &operands, last_try),
+                    false => self.context.work(lane, work, inputs, &operands, last_try),
                 }
             }
         };
@@ -62,50 +63,50 @@ impl Worker {
             Ok(queued) => queued,
             Err(Trouble::Later(until)) => {
                 let why = match until {
-                    Until::Made => PutOff::Making(made),
-                    Until::Moved => PutOff::Moving,
+                    Until::Made => Deferral::Making(made),
+                    Until::Moved => Deferral::Moving,
                 };
-                self.put_off(lane, why);
+                self.defer(lane, why);
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
                 let mut why = self.queues[lane]
-                    .put_off
+                    .deferred
                     .filter(|why| why.is_of_memory())
-                    .unwrap_or(PutOff::Memory);
+                    .unwrap_or(Deferral::Memory);
                 if self.has_all_memory() {
                     // Nothing runs: graphs go.
-                    why = PutOff::LastOfMemory;
-                    self.gear.drop_graphs();
-                    self.gear.free_returned()?;
+                    why = Deferral::LastOfMemory;
+                    self.context.drop_graphs();
+                    self.context.free_returned()?;
                 }
-                // What lanes keep is of use to no other lane.
-                self.gear.pool.give_back(&self.gear.lanes)?;
-                self.put_off(lane, why);
+                // Memory that a lane keeps is of use to no other lane.
+                self.context.pool.give_back(&self.context.lanes)?;
+                self.defer(lane, why);
                 return Ok(Some(step));
             }
             Err(trouble) => return Err(trouble),
         };
-        let Queued { results, doubt, landing } = queued;
-        self.queues[lane].put_off = None;
+        let Queued { results, check, host_copy } = queued;
+        self.queues[lane].deferred = None;
         self.queues[lane].point = step.at.point;
-        doubts.extend(doubt);
-        self.note_results(&step, results, &doubts);
+        checks.extend(check);
+        self.note_results(&step, results, &checks);
         if self.shared.port.recordings.is_on() {
             // Its times follow when it is through.
             self.shared.port.recordings.step(&step, None);
         }
         let observed = step.nodes().any(|n| n.counts().handles > 0);
-        let (cost_ns, waits) = (step.cost_ns, self.gear.lanes.waits);
+        let (cost_ns, waits) = (step.cost_ns, self.context.lanes.waits);
         self.shared.port.counters.events.store(waits, Relaxed);
         self.let_go(&mut step);
         let names = self
             .shared
-            .manner
+            .settings
             .sync
             .then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
-        let timed = self.gear.timing.end(self.gear.lanes.raw(lane))?;
-        self.depart(lane, Some(step), landing, timed);
+        let timed = self.context.timing.end(self.context.lanes.raw(lane))?;
+        self.depart(lane, Some(step), host_copy, timed);
 
         // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
         let queue = &mut self.queues[lane];
@@ -118,7 +119,7 @@ impl Worker {
         }
         if let Some(Some(culprit)) = names {
             self.send_reapers();
-            if let Err(fault) = self.gear.lanes.raw(lane).sleep() {
+            if let Err(fault) = self.context.lanes.raw(lane).sleep() {
                 let (op, at) = (culprit.op(), culprit.location());
                 let place = format!("{}:{}", at.file(), at.line());
                 self.shared.lose(format_args!("{} while running {op} ({place})", describe(fault)));
@@ -127,26 +128,27 @@ impl Worker {
         Ok(None)
     }
 
-    /// A step has to be tried again. What was queued of it (an operand's copy, say) is a flight by
-    /// itself: others may come after it before the step does.
-    fn put_off(&mut self, lane: usize, why: PutOff) {
-        self.queues[lane].put_off = Some(why);
-        if self.gear.lanes.is_begun(lane) {
+    /// A step has to be tried again. Work that it has queued (an operand's copy, say) is a
+    /// submission by itself: others may come after it before the step does.
+    fn defer(&mut self, lane: usize, why: Deferral) {
+        self.queues[lane].deferred = Some(why);
+        if self.context.lanes.is_begun(lane) {
             self.depart(lane, None, None, None);
         }
     }
 
-    /// A flight is queued.
+    /// A submission is queued.
     pub(in crate::cuda::worker) fn depart(
         &mut self,
         lane: usize,
         step: Option<Step>,
-        landing: Option<Landing>,
+        host_copy: Option<HostCopy>,
         timed: Option<Timed>,
     ) {
-        let (mark, cargo) = self.gear.depart(lane);
-        let flight = Flight { at: mark.at, step, cargo, landing, launched: Instant::now(), timed };
-        self.shared.lanes[lane].sky().flights.push_back(flight);
+        let (mark, retained) = self.context.depart(lane);
+        let submission =
+            Submission { at: mark.at, step, retained, host_copy, launched: Instant::now(), timed };
+        self.shared.lanes[lane].in_flight().submissions.push_back(submission);
     }
 
     /// An operand as it is now, complete or only queued. `held` are the links to it that there are
@@ -155,7 +157,7 @@ impl Worker {
         &self,
         input: &NodeLink,
         held: u32,
-        doubts: &mut Doubts,
+        checks: &mut IndexChecks,
     ) -> Operand {
         let made = input
             .entry()
@@ -165,7 +167,7 @@ impl Worker {
         let value = match (complete, made) {
             (Some(result), _) => result.clone(),
             (None, Some(made)) => {
-                doubt_too(doubts, &made.doubts);
+                add_checks(checks, &made.checks);
                 made.result
             }
             (None, None) => match input.completion.get() {
@@ -183,17 +185,17 @@ impl Worker {
         Operand { value, spare: last.then_some(owners) }
     }
 
-    /// Notes what each of a step's entries was given.
-    fn note_results(&self, step: &Step, results: Results, doubts: &Doubts) {
+    /// Notes the result of each of a step's entries.
+    fn note_results(&self, step: &Step, results: Results, checks: &IndexChecks) {
         let mut results = results.into_iter();
         for (k, &entry) in step.entries.iter().enumerate() {
             let made = if step.work().writes(k) { results.next() } else { None };
-            let made = made.map(|result| Known { result, doubts: doubts.clone() });
+            let made = made.map(|result| Known { result, checks: checks.clone() });
             put(&self.shared.table, entry, made);
         }
     }
 
-    /// Lets go of what a queued step has read: its memory is now free in stream order, unless
+    /// Lets go of the operands of a queued step: their memory is now free in stream order, unless
     /// somebody else wants it.
     fn let_go(&self, step: &mut Step) {
         let links = step.let_go();
@@ -210,16 +212,21 @@ impl Worker {
             let counts = readers(&link);
             let made = lock(&self.shared.table).get(entry as usize).cloned().flatten();
             // The task table's, its step's, and ours: nobody can come to look at the value any
-            // more. An error stays, for the log of what is detached.
+            // more. An error stays, for the log of detached ops.
             let gone = counts.handles == 0 && counts.links == 3;
             if gone
                 && made.is_some_and(|m| {
                     m.result.is_ok()
-                        && (m.doubts.is_empty() || !link.completion.state().has(DETACHED))
+                        && (m.checks.is_empty() || !link.completion.state().has(DETACHED))
                 })
             {
                 put(&self.shared.table, entry, None);
             }
         }
     }
+}
+
+/// True for an op whose result says which operands failed.
+fn tells_failures(op: &Op) -> bool {
+    matches!(op, Op::Predicated(Otherwise::Number(_) | Otherwise::Second))
 }

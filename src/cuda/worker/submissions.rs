@@ -1,16 +1,16 @@
-//! Flights: steps that are queued on a lane and not yet seen to be through, and how they are
-//! published.
+//! Submissions: steps that are queued on a lane and not yet seen to be through, and their
+//! publication.
 //!
-//! The device's thread pushes them, the lane's reaper takes them off in the same order. Knows
-//! nothing of streams.
+//! The device's thread pushes them, the lane's reaper takes them off in the same order. The file
+//! knows nothing of streams.
 
 use super::Shared;
 use crate::concurrent::completion::AWAITED;
 use crate::cuda::device::background::Wanted;
 use crate::cuda::device::index_check::Known;
 use crate::cuda::device::libraries::nvidia::Event;
-use crate::cuda::device::memory::pinned::Cargo;
-use crate::cuda::device::step::Landing;
+use crate::cuda::device::memory::pinned::Retained;
+use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::{Anchor, Timed};
 use crate::engine::step::Step;
 use crate::error::Error;
@@ -24,27 +24,27 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One step, or one piece of a copy, on its way.
-pub(super) struct Flight {
+/// One step, or one chunk of a copy, on its way.
+pub(super) struct Submission {
     /// Which one it is on its lane, from 1.
     pub at: u64,
-    /// None for a piece of a copy.
+    /// None for a chunk of a copy.
     pub step: Option<Step>,
-    pub cargo: Cargo,
-    pub landing: Option<Landing>,
+    pub retained: Retained,
+    pub host_copy: Option<HostCopy>,
     pub launched: Instant,
     /// The GPU's own times of it, where they are taken.
     pub timed: Option<Timed>,
 }
 
 #[derive(Default)]
-pub(super) struct Sky {
-    pub flights: VecDeque<Flight>,
-    /// Events to wait for, and the flights that they stand behind.
+pub(super) struct InFlight {
+    pub submissions: VecDeque<Submission>,
+    /// Events to wait for, and the submissions that they stand behind.
     pub events: VecDeque<(u64, Event)>,
     /// When the lane was last seen to come further.
     pub moved: Option<Instant>,
-    /// One reaper waits for an event, or publishes what is behind one: the lane's post is taken.
+    /// One reaper waits for an event, or publishes submissions: the lane's post is taken.
     is_reaped: bool,
     /// Reapers that wait for the post, or for an event.
     idle: usize,
@@ -54,47 +54,48 @@ pub(super) struct Sky {
 /// A lane as its reaper sees it.
 #[derive(Default)]
 pub(super) struct Lane {
-    pub sky: std::sync::Mutex<Sky>,
-    /// What the GPU's times on this lane are counted from.
+    pub in_flight: std::sync::Mutex<InFlight>,
+    /// The origin of the GPU's times on this lane.
     pub anchor: Mutex<Option<Anchor>>,
     changed: Condvar,
 }
 
 impl Lane {
-    pub fn sky(&self) -> std::sync::MutexGuard<'_, Sky> {
-        self.sky.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    pub fn in_flight(&self) -> std::sync::MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub fn ring(&self) {
         // Under the lock, so that a reaper that has just looked is asleep by now.
-        let _sky = self.sky();
+        let _in_flight = self.in_flight();
         self.changed.notify_all();
     }
 
-    /// Takes the post, with the next event; waits for both to be had, or for the end. Who has the
-    /// post gives it back first.
+    /// Takes the post, with the next event; waits for both to be had, or for the end. A reaper that
+    /// has the post gives it back first.
     pub fn next_event(&self, has_post: bool, over: impl Fn() -> bool) -> Option<(u64, Event)> {
-        let mut sky = self.sky();
-        sky.is_reaped &= !has_post;
+        let mut in_flight = self.in_flight();
+        in_flight.is_reaped &= !has_post;
         loop {
             if over() {
                 return None;
             }
-            if !sky.is_reaped
-                && let Some(next) = sky.events.pop_front()
+            if !in_flight.is_reaped
+                && let Some(next) = in_flight.events.pop_front()
             {
-                sky.is_reaped = true;
+                in_flight.is_reaped = true;
                 return Some(next);
             }
-            sky.idle += 1;
-            sky = self.changed.wait(sky).unwrap_or_else(|poisoned| poisoned.into_inner());
-            sky.idle -= 1;
+            in_flight.idle += 1;
+            in_flight =
+                self.changed.wait(in_flight).unwrap_or_else(|poisoned| poisoned.into_inner());
+            in_flight.idle -= 1;
         }
     }
 
-    /// Gives the post back for what may take long.
+    /// Gives the post back before a call that may take long.
     pub fn leave_post(&self) {
-        self.sky().is_reaped = false;
+        self.in_flight().is_reaped = false;
     }
 
     /// Sees to it that somebody waits for the events that are there: by `another`, where all
@@ -106,35 +107,39 @@ impl Lane {
         &self,
         another: impl FnOnce() -> Result<JoinHandle<()>, E>,
     ) -> Result<(), E> {
-        let mut sky = self.sky();
-        if sky.is_reaped || sky.events.is_empty() {
+        let mut in_flight = self.in_flight();
+        if in_flight.is_reaped || in_flight.events.is_empty() {
             return Ok(());
         }
-        if sky.idle > 0 {
+        if in_flight.idle > 0 {
             self.changed.notify_one();
             return Ok(());
         }
         match another() {
-            Ok(handle) => sky.reapers.push(handle),
-            Err(why) if sky.reapers.is_empty() => return Err(why),
+            Ok(handle) => in_flight.reapers.push(handle),
+            Err(why) if in_flight.reapers.is_empty() => return Err(why),
             // Those that are away come back.
             Err(_) => {}
         }
         Ok(())
     }
 
-    /// True where somebody awaits one of the flights up to this one.
+    /// True where somebody awaits one of the submissions up to this one.
     pub fn is_awaited(&self, at: u64) -> bool {
-        let sky = self.sky();
+        let in_flight = self.in_flight();
         let awaited = |step: &Step| step.nodes().any(|n| n.completion.state().has(AWAITED));
-        sky.flights.iter().take_while(|f| f.at <= at).any(|f| f.step.as_ref().is_some_and(awaited))
+        in_flight
+            .submissions
+            .iter()
+            .take_while(|f| f.at <= at)
+            .any(|f| f.step.as_ref().is_some_and(awaited))
     }
 
-    /// True where the first flight has had the lane for itself for longer than this.
+    /// True where the first submission has had the lane for itself for longer than this.
     pub fn is_late(&self, limit: Duration) -> bool {
-        let sky = self.sky();
-        let Some(first) = sky.flights.front() else { return false };
-        sky.moved.map_or(first.launched, |moved| moved.max(first.launched)).elapsed() > limit
+        let in_flight = self.in_flight();
+        let Some(first) = in_flight.submissions.front() else { return false };
+        in_flight.moved.map_or(first.launched, |moved| moved.max(first.launched)).elapsed() > limit
     }
 }
 
@@ -145,12 +150,12 @@ fn place(node: &NodeLink) -> String {
 
 impl Shared {
     /// The ops that the lanes have begun, as far as that is known: those of each lane's first
-    /// flights.
+    /// submissions.
     pub(super) fn running_ops(&self) -> String {
         let mut named: Vec<String> = Vec::new();
         for lane in &self.lanes {
-            let sky = lane.sky();
-            let first = sky.flights.iter().filter_map(|f| f.step.as_ref()).take(3);
+            let in_flight = lane.in_flight();
+            let first = in_flight.submissions.iter().filter_map(|f| f.step.as_ref()).take(3);
             named.extend(first.flat_map(|step| step.nodes().map(place).collect::<Vec<_>>()));
         }
         let more = named.len().saturating_sub(8);
@@ -159,45 +164,45 @@ impl Shared {
         named.join(", ") + &more
     }
 
-    /// Publishes a flight that is through: values and errors become known, and those who await them
-    /// wake. What is copied from there on is copied by others, and published then.
-    pub(super) fn publish(self: &Arc<Self>, lane: usize, flight: Flight) {
-        let Flight { step, cargo, landing, timed, launched, .. } = flight;
-        // Staging is of no more use; a landing's is read below.
-        drop(cargo);
+    /// Publishes a submission that is through: values and errors become known, and tasks that await
+    /// them wake. A chunked copy is published by the thread that copies its last chunk.
+    pub(super) fn publish(self: &Arc<Self>, lane: usize, submission: Submission) {
+        let Submission { step, retained, host_copy, timed, launched, .. } = submission;
+        // Staging is of no more use; a host copy's is read below.
+        drop(retained);
         let times = timed.and_then(|timed| {
             lock(&self.lanes[lane].anchor)
                 .as_mut()
                 .and_then(|anchor| anchor.read(timed, &self.timed))
         });
-        let landing = match landing {
-            Some(Landing::Piece(piece)) => {
+        let host_copy = match host_copy {
+            Some(HostCopy::Chunk(chunk)) => {
                 let Some(open) = self.heap.open() else { return };
                 open.background.make(Wanted::Copy, move || {
-                    piece.land();
+                    chunk.deliver();
                     Ok(())
                 });
                 return;
             }
-            landing => landing,
+            host_copy => host_copy,
         };
         let Some(step) = step else { return };
-        if let Some(Landing::Arrival(arrival, _)) = &landing {
-            let (shared, arrival) = (self.clone(), arrival.clone());
-            arrival.then(Box::new(move || {
+        if let Some(HostCopy::Chunked(transfer, _)) = &host_copy {
+            let (shared, transfer) = (self.clone(), transfer.clone());
+            transfer.then(Box::new(move || {
                 if !shared.over.load(SeqCst) {
-                    shared.conclude(step, landing, launched, times);
+                    shared.conclude(step, host_copy, launched, times);
                 }
             }));
             return;
         }
-        self.conclude(step, landing, launched, times);
+        self.conclude(step, host_copy, launched, times);
     }
 
     fn conclude(
         &self,
         mut step: Step,
-        landing: Option<Landing>,
+        host_copy: Option<HostCopy>,
         launched: Instant,
         times: Option<(Instant, Instant)>,
     ) {
@@ -205,23 +210,23 @@ impl Shared {
             self.port.recordings.landed(step.at, launched, times);
         }
         self.port.counters.closing.fetch_add(step.entries.len(), Relaxed);
-        // What they were made from was let go when they were launched.
+        // Their inputs were let go when they were launched.
         free(self.port.conclude_step(&mut step, |step, k, node| {
             let made = lock(&self.table).get(step.entries[k] as usize).cloned().flatten();
-            Some(result_of(node, made?, landing.as_ref()))
+            Some(result_of(node, made?, host_copy.as_ref()))
         }));
         lock(&self.done).push(step);
     }
 }
 
-/// What a node comes to now that its flight is through.
-fn result_of(node: &NodeLink, made: Known, landing: Option<&Landing>) -> Result<Value, Error> {
+/// The result of a node whose submission is through.
+fn result_of(node: &NodeLink, made: Known, host_copy: Option<&HostCopy>) -> Result<Value, Error> {
     let value = made.result?;
-    if let Some(error) = made.doubts.iter().find_map(|d| d.verdict()) {
+    if let Some(error) = made.checks.iter().find_map(|check| check.error()) {
         return Err(error);
     }
-    if let (Op::Sink(sink), Some(landing)) = (&node.op, landing) {
-        landing.give(&**sink, node)?;
+    if let (Op::Sink(sink), Some(host_copy)) = (&node.op, host_copy) {
+        host_copy.give(&**sink, node)?;
     }
     Ok(value)
 }
