@@ -7,6 +7,7 @@ mod imports;
 mod kernels;
 mod layers;
 mod mutations;
+mod page;
 mod paths;
 mod rooms;
 mod source;
