@@ -85,6 +85,17 @@ fn imports_run_in_no_circle() {
     assert!(found.is_empty(), "files that import each other:\n{}", found.join("\n and\n"));
 }
 
+/// A region installs itself as an interceptor while it traces: an ordinary op calls nothing of it.
+#[test]
+fn building_a_node_knows_no_regions() {
+    let all = imports(&sources());
+    let of_build = |import: &&Import| import.from.starts_with("tensor/build");
+    assert!(all.iter().filter(of_build).count() > 10, "the test does not see the imports");
+    let wrong: Vec<_> =
+        all.iter().filter(of_build).filter(|i| i.to.starts_with("tensor/region")).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 #[test]
 fn one_name_from_above_is_used_below_and_only_to_state_a_trait() {
     // Gradient rules are written in the ops that users call, so what they are given has its name in

@@ -1,5 +1,6 @@
-//! Who gets rows of the next step: a pure state machine. It knows tokens by number, pages and a
-//! clock that it is told; no tensor, no thread, no future. `engine` drives it.
+//! The batch planner: it gives the rows of the next step to sequences. A pure state machine, which
+//! `engine` drives. The planner knows tokens by number, pages and a clock that it is told; no
+//! tensor, no thread, no future.
 //!
 //! A *sequence* is a request that was admitted: it has a slot and a promise of pages. A *step* is
 //! one run of the model over packed *rows*, each a token of some sequence at its position; every

@@ -1,5 +1,5 @@
-//! Requests to streams of tokens: one thread that has the planner plan, queues steps on the
-//! device, reads what they chose, and hands it out.
+//! Requests to streams of tokens: one thread asks the planner for steps, queues them on the
+//! device, reads the chosen tokens, and hands them out.
 //!
 //! The thread sleeps while there is nothing to do. It waits for the device as any task does, by a
 //! waker; no thread of an executor ever runs any of this. Readers' wakers and grammars, which may
