@@ -145,14 +145,14 @@ pub(crate) use tensor::gradient::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::taped::no_grad;
 pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
-pub use tensor::methods::attention::AttentionOptions;
-pub use tensor::methods::conv::ConvOptions;
-pub use tensor::methods::einsum::einsum;
-pub use tensor::methods::interpolate::{InterpolateMode, InterpolateOptions};
-pub use tensor::methods::join::{cat, stack};
-pub use tensor::methods::losses::{LossOptions, Reduction};
-pub use tensor::methods::pad::PadMode;
-pub use tensor::methods::pool::PoolOptions;
+pub use tensor::methods::attention::scaled::AttentionOptions;
+pub use tensor::methods::products::einsum::einsum;
+pub use tensor::methods::rows::losses::{LossOptions, Reduction};
+pub use tensor::methods::shaping::join::{cat, stack};
+pub use tensor::methods::shaping::pad::PadMode;
+pub use tensor::methods::windows::conv::ConvOptions;
+pub use tensor::methods::windows::interpolate::{InterpolateMode, InterpolateOptions};
+pub use tensor::methods::windows::pool::PoolOptions;
 pub use tensor::operand::Operand;
 
 /// Barriers and backpressure: where a program waits, and the futures that it waits for.

@@ -49,6 +49,17 @@ fn rows_of_the_table() -> Names {
     found
 }
 
+/// The files of a folder and of the folders in it.
+fn collect(folder: &Path, to: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the sources") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => collect(&path, to),
+            false => to.push(path),
+        }
+    }
+}
+
 /// Public functions of `src/tensor/` and `src/tensor/methods/` that return values to come, on
 /// values and devices.
 fn functions() -> Names {
@@ -63,13 +74,12 @@ fn functions() -> Names {
         "value",
     ];
     let mut found = Names::new();
-    let files = |folder| fs::read_dir(root().join(folder)).expect("the sources");
-    for entry in files("src/tensor").chain(files("src/tensor/methods")) {
-        let path = entry.expect("an entry").path();
-        if path.extension().is_none_or(|e| e != "rs") {
-            continue;
-        }
-        let source = fs::read_to_string(&path).expect("a source file");
+    let mut files = Vec::new();
+    collect(&root().join("src/tensor/methods"), &mut files);
+    let beside = fs::read_dir(root().join("src/tensor")).expect("the sources");
+    files.extend(beside.map(|entry| entry.expect("an entry").path()));
+    for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {
+        let source = fs::read_to_string(path).expect("a source file");
         let source = source.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
         for (at, _) in source.match_indices("pub fn ") {
             let rest = &source[at + "pub fn ".len()..];
@@ -158,16 +168,24 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     assert_eq!(names, said(&|_| true).len(), "a name is there twice");
 }
 
+/// The files of a folder's modules in the order of their declarations.
+fn in_order(folder: &str) -> Vec<String> {
+    let list = text(&format!("{folder}/mod.rs"));
+    let module = |line: &str| {
+        let name = line.split_once("mod ")?.1.strip_suffix(';')?;
+        let inner = format!("{folder}/{name}");
+        Some(match root().join(&inner).is_dir() {
+            true => in_order(&inner),
+            false => vec![text(&format!("{inner}.rs"))],
+        })
+    };
+    list.lines().filter_map(module).flatten().collect()
+}
+
 /// rustdoc shows the methods of a type in the order of their modules.
 #[test]
 fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
-    let list = text("src/tensor/methods/mod.rs");
-    let module = |line: &str| line.split_once("mod ")?.1.strip_suffix(';').map(str::to_string);
-    let files: Vec<String> = list
-        .lines()
-        .filter_map(module)
-        .map(|name| text(&format!("src/tensor/methods/{name}.rs")))
-        .collect();
+    let files = in_order("src/tensor/methods");
     assert!(files.len() > 15, "the test does not see the modules");
     let mut reached = 0;
     for (group, names) in table(&text("README.md")).expect("a table") {

@@ -334,8 +334,16 @@ fn no_gradient_is_missing_in_halves() -> Result<(), Failed> {
             ops.extend(name.map(str::to_owned));
         }
     }
-    for entry in std::fs::read_dir(root.join("src/ops"))? {
-        let path = entry?.path();
+    let mut files = Vec::new();
+    for family in std::fs::read_dir(root.join("src/ops"))? {
+        let family = family?.path();
+        if family.is_dir() {
+            for file in std::fs::read_dir(family)? {
+                files.push(file?.path());
+            }
+        }
+    }
+    for path in files {
         if path.extension().is_none_or(|e| e != "rs") {
             continue;
         }

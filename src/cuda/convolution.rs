@@ -1,7 +1,7 @@
 //! A convolution in the terms of a library: sizes of whole values without gaps. Pure arithmetic.
 
 use crate::dtype::DType;
-use crate::host::kernels::conv::Geometry;
+use crate::host::kernels::windows::conv::Geometry;
 use crate::window::places;
 
 /// Which of the three values is computed from the other two.

@@ -9,7 +9,7 @@ use crate::error::ErrorKind;
 use crate::graph::operation::number_of;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::attention::AttentionOptions;
+use crate::tensor::methods::attention::scaled::AttentionOptions;
 use std::panic::Location;
 
 /// Attention with several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[...,

@@ -7,7 +7,7 @@ use crate::dtype::DType;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::conv::ConvOptions;
+use crate::tensor::methods::windows::conv::ConvOptions;
 use std::panic::Location;
 
 macro_rules! convolutions {

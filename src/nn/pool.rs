@@ -2,8 +2,8 @@
 
 use super::module::Module;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::interpolate::InterpolateOptions;
-use crate::tensor::methods::pool::PoolOptions;
+use crate::tensor::methods::windows::interpolate::InterpolateOptions;
+use crate::tensor::methods::windows::pool::PoolOptions;
 
 macro_rules! layers {
     ($($(#[$doc:meta])* $Name:ident($Options:ident) $method:ident;)*) => {$(

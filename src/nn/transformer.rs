@@ -8,7 +8,7 @@ use super::module::{Module, Part};
 use super::norm::LayerNorm;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::attention::AttentionOptions;
+use crate::tensor::methods::attention::scaled::AttentionOptions;
 
 /// A layer of a transformer's encoder (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over
 /// `[..., places, width]`: attention to itself, and two linear layers with an activation between

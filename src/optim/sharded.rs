@@ -12,7 +12,7 @@ use crate::nn::Parameter;
 use crate::ranks::{Combine, Group, buckets};
 use crate::tensor::build::{self, called_from};
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::join::cat;
+use crate::tensor::methods::shaping::join::cat;
 use std::panic::Location;
 
 /// An optimizer of which each rank keeps its share: the moments of 1/n of the elements, where every

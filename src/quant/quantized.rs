@@ -4,7 +4,7 @@ use super::Format;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result};
 use crate::format::{Packing, ROWS};
-use crate::ops::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
+use crate::ops::products::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;

@@ -7,7 +7,7 @@
 use super::group::Group;
 use crate::engine::exchange::Combine;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::join::cat;
+use crate::tensor::methods::shaping::join::cat;
 
 /// A call costs what a network's round trips do, whatever its size; beyond a few MiB more is gained
 /// by overlap.

@@ -379,8 +379,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();
-        let sink =
-            |view: View<'_>, parallel: &dyn Parallel| crate::ops::nonzero::nonzero(view, parallel);
+        let sink = |view: View<'_>, parallel: &dyn Parallel| {
+            crate::ops::index::nonzero::nonzero(view, parallel)
+        };
         NonZero { reading: Reading::queue("nonzero", self, at, sink, None), rank: self.rank(), at }
     }
 

@@ -8,7 +8,7 @@ const LINES_MAX: usize = 600;
 const FILES_MAX: usize = 20;
 
 /// Folders that have more files, until they are sorted.
-const LARGE: &[&str] = &["src/ops", "src/tensor/methods"];
+const LARGE: &[&str] = &[];
 
 /// Files that are longer, until they are split.
 const LONG: &[&str] = &[

@@ -5,8 +5,8 @@ use crate::cuda::kernels::attention::{self, Result as Made};
 use crate::cuda::kernels::{align, paged};
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::attention::{Attention, AttentionGradient, Flow};
-use crate::ops::paged_attention::PagedAttention;
+use crate::ops::attention::paged::PagedAttention;
+use crate::ops::attention::scaled::{Attention, AttentionGradient, Flow};
 use crate::shape::Strides;
 use smallvec::SmallVec;
 

@@ -14,10 +14,10 @@ use crate::cuda::kernels::{Plan, reduce};
 use crate::dtype::{DType, Scalar};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
-use crate::host::kernels::conv::Geometry;
+use crate::host::kernels::windows::conv::Geometry;
 use crate::op::ReduceOp;
-use crate::ops::conv::Conv;
-use crate::ops::conv::Role;
+use crate::ops::windows::conv::Conv;
+use crate::ops::windows::conv::Role;
 use crate::shape::{Shape, Strides, contiguous_strides};
 
 /// Most bytes of columns at a time; in this crate's tests small batches are cut, too.

@@ -5,8 +5,8 @@ use crate::cuda::kernels::scan::{self, Fold};
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::ops::check::checked;
-use crate::ops::cumprod::CumProd;
-use crate::ops::cumsum::CumSum;
+use crate::ops::order::cumprod::CumProd;
+use crate::ops::order::cumsum::CumSum;
 
 /// Running sums or products along a dimension.
 fn running(cuda: &mut CudaRun<'_>, fold: Fold, dim: usize) -> Result<(), Refusal> {

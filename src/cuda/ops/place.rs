@@ -6,9 +6,9 @@ use super::{operand, run};
 use crate::cuda::kernels::{Operand, copy};
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::cat::Cat;
 use crate::ops::check::checked;
-use crate::ops::slice_assign::SliceAssign;
+use crate::ops::shaping::cat::Cat;
+use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::shape::{Layout, Strides, contiguous_strides};
 
 /// Copies a view into a window of the output: `strides` over the view's shape, from `first`, in

@@ -5,9 +5,9 @@ use super::walk;
 use crate::cuda::kernels::window;
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
-use crate::host::kernels::pool::Divisor;
-use crate::ops::pool::Pool;
-use crate::ops::pool::Pooled;
+use crate::host::kernels::windows::pool::Divisor;
+use crate::ops::windows::pool::Pool;
+use crate::ops::windows::pool::Pooled;
 use crate::window::Window;
 
 /// The largest element under each window, or its position.

@@ -5,8 +5,8 @@ use crate::cuda::kernels::matmul::Product;
 use crate::dtype::{DType, Scalar};
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
-use crate::ops::matmul::MatMul;
-use crate::ops::matmul::product;
+use crate::ops::products::matmul::MatMul;
+use crate::ops::products::matmul::product;
 use crate::shape::{Shape, Strides};
 
 /// `a b` with broadcast batches; `full` is the result's shape with vectors as rows and columns.

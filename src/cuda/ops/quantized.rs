@@ -6,7 +6,7 @@ use crate::cuda::kernels::quantized;
 use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
+use crate::ops::products::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
 use crate::shape::Strides;
 
 /// The bytes of a weight as they lie: a view of them has no gaps, but may start anywhere.

@@ -4,7 +4,7 @@ use super::{OnCuda, operand};
 use crate::cuda::kernels::{Operand, copy};
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::roll::Roll;
+use crate::ops::shaping::roll::Roll;
 use crate::shape::contiguous_strides;
 use smallvec::SmallVec;
 

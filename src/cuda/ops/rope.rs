@@ -4,7 +4,7 @@ use super::{OnCuda, walk_all};
 use crate::cuda::kernels::rope;
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
-use crate::ops::rope::Rope;
+use crate::ops::attention::rope::Rope;
 
 impl OnCuda for Rope {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {

@@ -6,11 +6,11 @@ use crate::cuda::kernels::align;
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
-use crate::host::kernels::softmax::Form;
+use crate::host::kernels::rows::Form;
 use crate::ops::check::checked;
-use crate::ops::logsumexp::LogSumExp;
-use crate::ops::norm::Norm;
-use crate::ops::softmax::Softmax;
+use crate::ops::rows::logsumexp::LogSumExp;
+use crate::ops::rows::norm::Norm;
+use crate::ops::rows::softmax::Softmax;
 use crate::shape::Strides;
 use smallvec::SmallVec;
 

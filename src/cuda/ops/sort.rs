@@ -6,8 +6,8 @@ use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::ops::check::checked;
-use crate::ops::sort::Sort;
-use crate::ops::topk::TopK;
+use crate::ops::order::sort::Sort;
+use crate::ops::order::topk::TopK;
 
 /// The first `k` along `dim` in order: values, or their places. The kernel makes both; one goes to
 /// scratch.

@@ -4,7 +4,7 @@ use super::{OnCuda, walk_all};
 use crate::cuda::kernels::top_p;
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
-use crate::ops::top_p::TopP;
+use crate::ops::index::top_p::TopP;
 
 impl OnCuda for TopP {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {

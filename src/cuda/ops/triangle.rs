@@ -4,7 +4,7 @@ use super::{OnCuda, operand, walk};
 use crate::cuda::kernels::copy;
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
-use crate::ops::triangle::Triangle;
+use crate::ops::shaping::triangle::Triangle;
 
 impl OnCuda for Triangle {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {

@@ -6,8 +6,6 @@
 #[allow(unsafe_code)]
 pub(crate) mod attention;
 #[allow(unsafe_code)]
-pub(crate) mod conv;
-#[allow(unsafe_code)]
 pub(crate) mod copy;
 pub(crate) mod elementwise;
 #[allow(unsafe_code)]
@@ -19,20 +17,16 @@ pub(crate) mod math;
 pub(crate) mod matmul;
 mod nest;
 #[allow(unsafe_code)]
-pub(crate) mod paged;
-#[allow(unsafe_code)]
-pub(crate) mod pool;
-#[allow(unsafe_code)]
 pub(crate) mod quantized;
 pub(crate) mod random;
 #[allow(unsafe_code)]
 pub(crate) mod reduce;
 #[allow(unsafe_code)]
-pub(crate) mod rope;
+pub(crate) mod rows;
 pub(crate) mod simd;
-#[allow(unsafe_code)]
-pub(crate) mod softmax;
 pub(crate) mod stream;
+#[allow(unsafe_code)]
+pub(crate) mod windows;
 
 #[cfg(test)]
 mod testing;

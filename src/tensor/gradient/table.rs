@@ -28,7 +28,7 @@ use crate::graph::operation::{Needs, Refusal};
 use crate::graph::program::number_beside;
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
-use crate::ops::others::others;
+use crate::ops::order::others::others;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;

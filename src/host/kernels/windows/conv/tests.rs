@@ -1,0 +1,174 @@
+//! Convolutions against plain loops, over random sizes, strides, groups and layouts.
+
+use super::*;
+use crate::dtype::Element;
+use crate::host::kernels::testing::*;
+use crate::view::Serial;
+use half::{bf16, f16};
+
+fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
+    let groups = 1 + rng.below(3);
+    // Few channels walk rows, many are products.
+    let outs = if turn.is_multiple_of(2) { 1 + rng.below(3) } else { 4 + rng.below(9) };
+    let spatial = 1 + turn / 2 % 3;
+    let mut window = Window {
+        spatial,
+        input: [1; 3],
+        kernel: [1; 3],
+        output: [1; 3],
+        stride: [1; 3],
+        padding: [[0; 2]; 3],
+        dilation: [1; 3],
+    };
+    for a in 3 - spatial..3 {
+        (window.kernel[a], window.stride[a]) = (1 + rng.below(3), 1 + rng.below(3));
+        (window.padding[a], window.dilation[a]) = ([rng.below(4), rng.below(4)], 1 + rng.below(2));
+        let reach = window.dilation[a] * (window.kernel[a] - 1) + 1;
+        let around: usize = window.padding[a].iter().sum();
+        let least = reach.saturating_sub(around).max(1);
+        let more = if spatial == 3 { 4 } else { 9 };
+        window.input[a] =
+            least + rng.below(if turn.is_multiple_of(7) && spatial < 3 { 30 } else { more });
+        window.output[a] = (window.input[a] + around - reach) / window.stride[a] + 1;
+    }
+    Geometry { batch: 1 + rng.below(3), groups, channels: [1 + rng.below(5), outs], window }
+}
+
+/// Calls `f(x, w, out)` with the index of each triple that meets, with no more dimensions than
+/// there are.
+fn each(geo: &Geometry, mut f: impl FnMut(&[usize], &[usize], &[usize])) {
+    let w = &geo.window;
+    let own = 3 - w.spatial;
+    for i in indices(&[&[geo.batch, geo.groups * geo.channels[1]], &w.output[own..]].concat()) {
+        for t in indices(&[&[geo.channels[0]], &w.kernel[own..]].concat()) {
+            let at = |a: usize| {
+                let o = i[2 + a - own] * w.stride[a] + t[1 + a - own] * w.dilation[a];
+                let at = o as isize - w.padding[a][0] as isize;
+                (0..w.input[a] as isize).contains(&at).then_some(at as usize)
+            };
+            if let Some(at) = (own..3).map(at).collect::<Option<Vec<usize>>>() {
+                let channel = i[1] / geo.channels[1] * geo.channels[0] + t[0];
+                f(&[&[i[0], channel], &at[..]].concat(), &[&[i[1]], &t[..]].concat(), &i);
+            }
+        }
+    }
+}
+
+fn linear(shape: &[usize], index: &[usize]) -> usize {
+    shape.iter().zip(index).fold(0, |at, (n, i)| at * n + i)
+}
+
+/// `got` is the sum of products, up to `eps` of the sum of their magnitudes.
+fn compare<T: Element>(name: &str, geo: &Geometry, got: &[T], sums: &[(f64, f64)], eps: f64) {
+    for (i, (got, (sum, size))) in got.iter().zip(sums).enumerate() {
+        let bound = eps * (size + sum.abs()) + 1e-30;
+        assert!((got.to_f64() - sum).abs() <= bound, "{name} {i}: {got:?} {sum} {geo:?}");
+    }
+}
+
+fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
+    let geo = geometry(rng, turn);
+    let w = &geo.window;
+    let (ins, outs) = (geo.groups * geo.channels[0], geo.groups * geo.channels[1]);
+    let shape = |lead: [usize; 2], own: &[usize]| [&lead, &own[3 - w.spatial..]].concat();
+    let sx = shape([geo.batch, ins], &w.input);
+    let sw = shape([outs, geo.channels[0]], &w.kernel);
+    let so = shape([geo.batch, outs], &w.output);
+    let x = Value::<T>::random(rng, &sx, small);
+    let weight = Value::<T>::random(rng, &sw, small);
+    let bias = Value::<T>::random(rng, &[outs], small);
+    let dy = Value::<T>::random(rng, &so, small);
+    let zero = |s: &[usize]| vec![(0.0, 0.0); s.iter().product()];
+    let (mut y, mut dx, mut dw) = (zero(&so), zero(&sx), zero(&sw));
+    for (i, o) in indices(&so).iter().zip(&mut y) {
+        let b = bias.get(&[i[1]]).to_f64();
+        *o = (b, b.abs());
+    }
+    let own = Value::<T>::random(rng, &[ins], small);
+    for (i, o) in indices(&sx).iter().zip(&mut dx) {
+        let b = own.get(&[i[1]]).to_f64();
+        *o = (b, b.abs());
+    }
+    let add = |of: &mut Vec<(f64, f64)>, at: usize, term: f64| {
+        of[at] = (of[at].0 + term, of[at].1 + term.abs());
+    };
+    each(&geo, |ix, iw, io| {
+        let (a, b, g) = (x.get(ix).to_f64(), weight.get(iw).to_f64(), dy.get(io).to_f64());
+        add(&mut y, linear(&so, io), a * b);
+        add(&mut dx, linear(&sx, ix), g * b);
+        add(&mut dw, linear(&sw, iw), g * a);
+    });
+    let par = Threads { threads: 3, seed: rng.word() };
+    let bv = Some(bias.view());
+    let got = filled::<T>(&so, |out| forward(&geo, x.view(), weight.view(), bv, out, &par));
+    compare("forward", &geo, &got, &y, eps);
+    let alone = filled::<T>(&so, |out| forward(&geo, x.view(), weight.view(), bv, out, &Serial));
+    assert_eq!(got, alone, "threads show in the result: {geo:?}");
+    let got = filled::<T>(&sx, |out| {
+        to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &par)
+    });
+    compare("to_input", &geo, &got, &dx, eps);
+    let got = filled::<T>(&sw, |out| to_weight(&geo, dy.view(), x.view(), out, &par));
+    compare("to_weight", &geo, &got, &dw, eps);
+}
+
+#[test]
+fn convolutions_of_any_layout_agree_with_plain_loops() {
+    let mut rng = Rng::new(41);
+    for turn in 0..120 {
+        check::<f32>(&mut rng, turn, 4e-6);
+        check::<f64>(&mut rng, turn, 1e-14);
+        if turn % 3 == 0 {
+            check::<f16>(&mut rng, turn, 1e-3);
+            check::<bf16>(&mut rng, turn, 8e-3);
+        }
+    }
+}
+
+#[test]
+fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
+    let mut rng = Rng::new(42);
+    let window = Window {
+        spatial: 2,
+        input: [1, 40, 41],
+        kernel: [1, 3, 3],
+        output: [1, 40, 21],
+        stride: [1, 1, 2],
+        padding: [[0; 2], [1; 2], [1; 2]],
+        dilation: [1; 3],
+    };
+    // Deep enough that a plane takes several blocks of columns, and its channels several chunks.
+    let geo = Geometry { batch: 1, groups: 1, channels: [120, 130], window };
+    let x = Value::<f32>::random(&mut rng, &[1, 120, 40, 41], small);
+    let w = Value::<f32>::random(&mut rng, &[130, 120, 3, 3], small);
+    let so = [1, 130, 40, 21];
+    let got = filled::<f32>(&so, |out| forward(&geo, x.view(), w.view(), None, out, &Serial));
+    let dx = filled::<f32>(&[1, 120, 40, 41], |out| {
+        to_input(&geo, dy(&got).view(), w.view(), None, out, &Serial)
+    });
+    for _ in 0..300 {
+        let i = [0, rng.below(130), rng.below(40), rng.below(21)];
+        let mut sum = 0.0;
+        for t in indices(&[120, 3, 3]) {
+            let (y, x_at) = ((i[2] + t[1]) as isize - 1, (i[3] * 2 + t[2]) as isize - 1);
+            if (0..40).contains(&y) && (0..41).contains(&x_at) {
+                sum += x.get(&[0, t[0], y as usize, x_at as usize]) as f64
+                    * w.get(&[i[1], t[0], t[1], t[2]]) as f64;
+            }
+        }
+        assert!((got[linear(&so, &i)] as f64 - sum).abs() < 2e-2, "{i:?}");
+    }
+    // <conv(x), conv(x)> = <x, transposed(conv(x))>
+    let left: f64 = got.iter().map(|&y| y as f64 * y as f64).sum();
+    let right: f64 = dx.iter().zip(x.to_vec()).map(|(&a, b)| a as f64 * b as f64).sum();
+    assert!((left - right).abs() < 1e-4 * left, "{left} {right}");
+
+    fn dy(y: &[f32]) -> Value<f32> {
+        Value::new(&[1, 130, 40, 21], y.to_vec())
+    }
+}
+
+at_every_level! {
+    convolutions_of_any_layout_agree_with_plain_loops
+    blocks_of_places_and_cuts_of_channels_meet_without_seams
+}

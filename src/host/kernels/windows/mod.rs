@@ -1,0 +1,4 @@
+//! Kernels of sliding windows: convolution and pooling.
+
+pub(crate) mod conv;
+pub(crate) mod pool;

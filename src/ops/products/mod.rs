@@ -1,0 +1,5 @@
+//! Products of matrices.
+
+pub(crate) mod matmul;
+pub(crate) mod quantized;
+pub(crate) mod turned;

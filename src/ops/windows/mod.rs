@@ -1,0 +1,4 @@
+//! Sliding windows: convolution and pooling.
+
+pub(crate) mod conv;
+pub(crate) mod pool;

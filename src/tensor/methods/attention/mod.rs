@@ -1,0 +1,3 @@
+//! Attention, and the rotation of positions.
+
+pub(crate) mod scaled;

@@ -1,0 +1,581 @@
+//! Scaled dot-product attention.
+
+use crate::dtype::DType;
+use crate::graph::operation::{Refusal, number_of};
+use crate::ops::attention::paged::PagedAttention;
+use crate::ops::attention::rope::Rope;
+use crate::ops::attention::scaled::{Attention, takes_mask, weights, within_lengths};
+use crate::ops::check::indices;
+use crate::shape::Shape;
+use crate::tensor::build::{self, At, custom};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::gradient::taped::is_taping;
+use crate::tensor::methods::reduce::stats::float;
+use crate::tensor::methods::shaping::join::cat;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Options of an attention, by PyTorch's names.
+///
+/// ```
+/// use futensor::{AttentionOptions, Device};
+/// let device = Device::cpu();
+/// let q = device.ones([2, 5, 8]);
+/// let y = q.scaled_dot_product_attention(&q, &q, AttentionOptions::default().causal(true).scale(0.5));
+/// assert_eq!(y.dims(), [2, 5, 8]);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct AttentionOptions {
+    mask: Option<TensorFuture>,
+    causal: bool,
+    scale: Option<f64>,
+    dropout: f64,
+    grouped: bool,
+    lengths: Option<TensorFuture>,
+    sequences: Option<Vec<usize>>,
+}
+
+impl From<()> for AttentionOptions {
+    fn from(_: ()) -> AttentionOptions {
+        AttentionOptions::default()
+    }
+}
+
+impl AttentionOptions {
+    /// Which keys each query sees: bool (true is seen), or numbers that are added to the scores.
+    /// Broadcast to `[..., queries, keys]`.
+    pub fn mask(mut self, mask: impl AsRef<TensorFuture>) -> AttentionOptions {
+        self.mask = Some(mask.as_ref().clone());
+        self
+    }
+
+    /// Query `i` sees keys `0..=i` alone.
+    pub fn causal(mut self, causal: bool) -> AttentionOptions {
+        self.causal = causal;
+        self
+    }
+
+    /// What scores are multiplied by; one over the root of the width by default.
+    pub fn scale(mut self, scale: f64) -> AttentionOptions {
+        self.scale = Some(scale);
+        self
+    }
+
+    /// Heads, the dimension before the last two, share those of keys and values: so many in a row
+    /// as there are for each of them. PyTorch's `enable_gqa`.
+    pub fn grouped(mut self, grouped: bool) -> AttentionOptions {
+        self.grouped = grouped;
+        self
+    }
+
+    /// How many keys there are for each row of the first dimensions, `[batch]` as a rule: what lies
+    /// beyond is neither seen nor computed. Whole numbers; one that is more than there are stands
+    /// for all, a negative one for none.
+    pub fn lengths(mut self, lengths: impl AsRef<TensorFuture>) -> AttentionOptions {
+        self.lengths = Some(lengths.as_ref().clone());
+        self
+    }
+
+    /// The probability with which a weight is dropped.
+    pub fn dropout(mut self, p: f64) -> AttentionOptions {
+        self.dropout = p;
+        self
+    }
+
+    /// The rows are sequences of these lengths, one after the other, and a query sees keys of its
+    /// own alone: a batch of texts without padding, so that everything else is computed for the
+    /// words that are there. Neighbours of one length share a step. It takes neither a mask nor
+    /// lengths beside it.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{AttentionOptions, Device};
+    /// let (q, v) = (Device::cpu().zeros([4, 1]), Device::cpu().arange(0.0, 4.0, 1.0).unsqueeze(1));
+    /// let found = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().sequences([1, 3]));
+    /// assert_eq!(found.to_vec::<f32>().await?, [0.0, 2.0, 2.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn sequences(mut self, lengths: impl Into<Vec<usize>>) -> AttentionOptions {
+        self.sequences = Some(lengths.into());
+        self
+    }
+}
+
+/// Refuses operands that do not belong together.
+fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), Refusal> {
+    float(q)?;
+    if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
+        return Err(Refusal::dtype(format!(
+            "types differ: {}, {} and {}",
+            q.dtype(),
+            k.dtype(),
+            v.dtype()
+        )));
+    }
+    let ends = |x: &TensorFuture| match x.dims() {
+        [.., rows, width] => Some((*rows, *width)),
+        _ => None,
+    };
+    match (ends(q), ends(k), ends(v)) {
+        (Some((_, wide)), Some((keys, other)), Some((values, _)))
+            if wide == other && keys == values =>
+        {
+            Ok(())
+        }
+        _ => Err(Refusal::shape(format!("{}, {} and {}", q.shape(), k.shape(), v.shape()))),
+    }
+}
+
+/// The dimensions before the last two.
+fn lead(x: &TensorFuture) -> Shape {
+    Shape::from(&x.dims()[..x.rank().saturating_sub(2)])
+}
+
+/// Lengths as int64, one for each of the batch of these: theirs are its first dimensions.
+fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorFuture, Refusal> {
+    indices(&lengths.node.meta)?;
+    let [q, k, v] = all.map(lead);
+    let batch = q.broadcast(&k).and_then(|batch| batch.broadcast(&v));
+    let batch = batch.ok_or_else(|| Refusal::shape(format!("batches {q}, {k} and {v}")))?;
+    let mut shape = lengths.dims().to_vec();
+    shape.resize(shape.len().max(batch.rank()), 1);
+    Ok(lengths.to_dtype(DType::I64).reshape(shape).expand(batch.dims()))
+}
+
+/// Queries, keys, values and a mask with heads in groups: a group has the heads of one of the
+/// keys'.
+fn in_groups(
+    [q, k, v]: [&TensorFuture; 3],
+    mask: Option<&TensorFuture>,
+) -> Result<([TensorFuture; 3], Option<TensorFuture>), Refusal> {
+    let heads = |x: &TensorFuture| x.rank().checked_sub(3).map(|d| x.dims()[d]);
+    let (own, shared) = match [q, k, v].map(heads) {
+        [Some(own), Some(k), Some(v)] if k == v && k > 0 && own % k == 0 => (own, k),
+        _ => {
+            let text =
+                format!("heads of {}, {} and {} make no groups", q.shape(), k.shape(), v.shape());
+            return Err(Refusal::shape(text));
+        }
+    };
+    let split = |x: &TensorFuture, n: usize| {
+        let (mut shape, at) = (x.dims().to_vec(), x.rank() - 3);
+        shape.splice(at..at + 1, if n == 1 { [1, 1] } else { [shared, own / shared] });
+        x.reshape(shape)
+    };
+    let mask = mask.map(|mask| heads(mask).map_or_else(|| mask.clone(), |n| split(mask, n)));
+    Ok(([split(q, own), k.unsqueeze(-3), v.unsqueeze(-3)], mask))
+}
+
+/// Bytes of scores from which on a host computes them by blocks on a tape as well. Below that they
+/// stay in its caches, and are kept for the gradient, which would have to compute them again: 64
+/// heads of 64 by 64, forward and backward, took 520 us, and 1,020 by blocks.
+const BLOCKED_FROM: usize = 4 << 20;
+
+/// Queries that are worth a block of a GPU, and keys that one block may walk over for fewer.
+const QUERIES: usize = 16;
+const KEYS: usize = 512;
+
+/// The operands in one batch, where there is a kernel that never has all scores and it is worth
+/// while.
+fn blocked(
+    op: &Attention,
+    q: &TensorFuture,
+    k: &TensorFuture,
+    v: &TensorFuture,
+    mask: Option<&TensorFuture>,
+    lengths: Option<&TensorFuture>,
+) -> Option<Vec<TensorFuture>> {
+    let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
+    let mut batch = lead(q).broadcast(&lead(k))?.broadcast(&lead(v))?;
+    if let Some(mask) = mask {
+        let fits = takes_mask(q.dtype(), mask.dtype());
+        if !fits || !mask.shape().broadcast(&Shape::from([rows, keys]))?.ends_with(&[rows, keys]) {
+            return None;
+        }
+        batch = batch.broadcast(&lead(mask))?;
+    }
+    let scores =
+        batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
+    let worth = match q.port().profile.in_memory {
+        // For one query keys and values are read as they lie: to bring them into blocks takes twice
+        // the time.
+        true => {
+            rows > 1
+                && (scores >= BLOCKED_FROM || !is_for_gradient([Some(q), Some(k), Some(v), mask]))
+        }
+        false => rows >= QUERIES || keys <= KEYS,
+    };
+    // What is not to be computed is not computed by blocks alone.
+    if !(worth || op.lengths) || batch.rank() > 14 || !q.port().runner.has_kernel(op) {
+        return None;
+    }
+    let full = |x: &TensorFuture, tail: [usize; 2]| {
+        let shape: Vec<usize> = batch.iter().copied().chain(tail).collect();
+        x.expand(shape)
+    };
+    let tail = |x: &TensorFuture| [x.dims()[x.rank() - 2], x.dims()[x.rank() - 1]];
+    let mut out = vec![full(q, tail(q)), full(k, tail(k)), full(v, tail(v))];
+    out.extend(mask.map(|mask| full(mask, [rows, keys])));
+    out.extend(lengths.map(|lengths| lengths.expand(batch.dims())));
+    Some(out)
+}
+
+/// Whether what is made of these is put on a tape.
+fn is_for_gradient(of: [Option<&TensorFuture>; 4]) -> bool {
+    is_taping() && of.into_iter().flatten().any(TensorFuture::is_on_tape)
+}
+
+/// Attention.
+impl TensorFuture {
+    /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
+    /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
+    /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
+    /// are never there all at once; on a GPU those of their gradient neither. (On a host's tape
+    /// fewer are kept for the gradient, and the last bits may be others than off it.)
+    /// [`grouped`](AttentionOptions::grouped) has several heads share keys and values,
+    /// [`lengths`](AttentionOptions::lengths) leaves out the padding of each row.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{AttentionOptions, Device};
+    /// let device = Device::cpu();
+    /// let (q, v) = (device.zeros([2, 1]), device.from_vec(vec![1.0f32, 3.0], [2, 1]));
+    /// let all = q.scaled_dot_product_attention(&q, &v, ());
+    /// assert_eq!(all.to_vec::<f32>().await?, [2.0, 2.0]);
+    /// let causal = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().causal(true));
+    /// assert_eq!(causal.to_vec::<f32>().await?, [1.0, 2.0]);
+    ///
+    /// // Rows of one and of two keys; four heads on two of the keys.
+    /// let (q, v) = (device.zeros([2, 4, 1, 1]), v.expand([2, 2, 2, 1]));
+    /// let options = AttentionOptions::default().grouped(true).lengths(device.arange(1, 3, 1));
+    /// let found = q.scaled_dot_product_attention(device.zeros([2, 2, 2, 1]), &v, options);
+    /// assert_eq!(found.to_vec::<f32>().await?, [1.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn scaled_dot_product_attention(
+        &self,
+        key: impl AsRef<TensorFuture>,
+        value: impl AsRef<TensorFuture>,
+        options: impl Into<AttentionOptions>,
+    ) -> TensorFuture {
+        let (key, value, options) = (key.as_ref(), value.as_ref(), options.into());
+        let at: At = Location::caller();
+        if let Err(refusal) = checked(self, key, value) {
+            return build::refused("scaled_dot_product_attention", self, refusal, at);
+        }
+        let _within = build::within("scaled_dot_product_attention", at);
+        let refused =
+            |refusal: Refusal| build::refused("scaled_dot_product_attention", self, refusal, at);
+        if options.grouped {
+            return match in_groups([self, key, value], options.mask.as_ref()) {
+                Ok(([q, k, v], mask)) => {
+                    let options = AttentionOptions { grouped: false, mask, ..options };
+                    q.scaled_dot_product_attention(k, v, options).flatten(-4, -3)
+                }
+                Err(refusal) => refused(refusal),
+            };
+        }
+        if let Some(lengths) = &options.sequences {
+            return self.by_sequence(key, value, lengths, &options).unwrap_or_else(refused);
+        }
+        let lengths = match options.lengths.as_ref().map(|of| lengths_of(of, [self, key, value])) {
+            Some(Err(refusal)) => return refused(refusal),
+            lengths => lengths.and_then(Result::ok),
+        };
+        let width = self.dims()[self.rank() - 1];
+        let scale = options.scale.unwrap_or_else(|| scale_of(width));
+        let op = Attention { scale, causal: options.causal, lengths: lengths.is_some() };
+        let at_once =
+            |q: &TensorFuture, k: &TensorFuture, v: &TensorFuture, mask: Option<&TensorFuture>| {
+                let operands = (options.dropout == 0.0)
+                    .then(|| blocked(&op, q, k, v, mask, lengths.as_ref()))??;
+                let operands: Vec<&TensorFuture> = operands.iter().collect();
+                Some(build::custom(Arc::new(op), &operands, at).to_dtype(self.dtype()))
+            };
+        // A GPU takes halves as they are.
+        if !self.port().profile.in_memory
+            && let Some(found) = at_once(self, key, value, options.mask.as_ref())
+        {
+            return found;
+        }
+        let (q, k, v) = (self.wide(), key.wide(), value.wide());
+        let mut mask = options.mask.as_ref().map(TensorFuture::wide);
+        if let Some(found) = at_once(&q, &k, &v, mask.as_ref()) {
+            return found;
+        }
+        if let Some(lengths) = &lengths {
+            mask = Some(within_lengths(mask.as_ref(), lengths, key.dims()[key.rank() - 2]));
+        }
+        let weights = weights(&q, &k, mask.as_ref(), scale, options.causal);
+        let weights =
+            if options.dropout > 0.0 { weights.dropout(options.dropout) } else { weights };
+        weights.matmul(v).to_dtype(self.dtype())
+    }
+
+    /// Attention within each of these sequences, which neighbours of one length do together.
+    #[track_caller]
+    fn by_sequence(
+        &self,
+        key: &TensorFuture,
+        value: &TensorFuture,
+        lengths: &[usize],
+        options: &AttentionOptions,
+    ) -> Result<TensorFuture, Refusal> {
+        if options.mask.is_some() || options.lengths.is_some() {
+            return Err(Refusal::argument("takes neither a mask nor lengths beside sequences"));
+        }
+        let [queries, keys] = [self, key].map(|x| x.dims()[x.rank() - 2]);
+        let all = lengths.iter().try_fold(0usize, |n, &length| n.checked_add(length));
+        if [queries, keys].map(Some) != [all; 2] {
+            let all = all.map_or_else(|| "more".into(), |all| all.to_string());
+            let (queries, keys) =
+                (number_of(queries, "query", "queries"), number_of(keys, "key", "keys"));
+            let text = format!("sequences of {all} together, beside {queries} and {keys}");
+            return Err(Refusal::shape(text));
+        }
+        let options = AttentionOptions { sequences: None, ..options.clone() };
+        let (mut from, mut found) = (0, Vec::new());
+        for same in lengths.chunk_by(|a, b| a == b) {
+            let (n, length) = (same.len(), same[0]);
+            let part = |x: &TensorFuture| {
+                let mut dims = x.dims().to_vec();
+                dims.splice(x.rank() - 2..x.rank() - 1, [n, length]);
+                x.narrow(-2, from, n * length).reshape(dims)
+            };
+            let part =
+                part(self).scaled_dot_product_attention(part(key), part(value), options.clone());
+            found.push(part.flatten(-3, -2));
+            from += n * length;
+        }
+        Ok(match &found[..] {
+            [] => self.scaled_dot_product_attention(key, value, options),
+            [one] => one.clone(),
+            all => cat(all, -2),
+        })
+    }
+
+    /// Pairs of numbers in the last dimension turned by angles, as rotary positions do (Su et al.
+    /// 2021, arXiv:2104.09864): `(a, b)` to `(a cos - b sin, a sin + b cos)`. Pairs are the first
+    /// half with the second, as in Llama's files of Hugging Face's, or neighbours where they are
+    /// `interleaved`, as in the paper.
+    ///
+    /// `cosine` and `sine`, of half the width, are broadcast: one row a position, say `[length,
+    /// width / 2]` for `[batch, heads, length, width]`, so that frequencies may be scaled as one
+    /// likes. Halves are computed in float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [1, 4]);
+    /// // By a right angle, and not at all.
+    /// let (cosine, sine) = (device.from_vec(vec![0.0f32, 1.0], [2]), device.from_vec(vec![1.0f32, 0.0], [2]));
+    /// assert_eq!(x.rope(&cosine, &sine, false).to_vec::<f32>().await?, [-3.0, 2.0, 1.0, 4.0]);
+    /// assert_eq!(x.rope(&cosine, &sine, true).to_vec::<f32>().await?, [-2.0, 1.0, 3.0, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn rope(
+        &self,
+        cosine: impl AsRef<TensorFuture>,
+        sine: impl AsRef<TensorFuture>,
+        interleaved: bool,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
+        let _within = build::within("rope", at);
+        let mut shape = self.dims().to_vec();
+        if let Some(width) = shape.last_mut() {
+            *width /= 2;
+        }
+        let table = |of: &TensorFuture| of.to_dtype(self.dtype().wide()).expand(&shape[..]);
+        let tables = [table(cosine.as_ref()), table(sine.as_ref())];
+        custom(Arc::new(Rope { interleaved }), &[self, &tables[0], &tables[1]], at)
+    }
+
+    /// Attention over keys `[pages, page, key heads, width]` and as many values that lie in pages:
+    /// what a cache of many sequences asks. `self` is `[batch, queries, heads, width]`, or of one
+    /// query each `[batch, heads, width]`; so many heads in a row as there are for each key head
+    /// share it. Row `b` of `table`, `[batch, most]`, names the pages of a sequence of `lengths[b]`
+    /// keys; what lies beyond is not read. With one page a row it is a batch of plain caches.
+    ///
+    /// `causal` has query `j` of `n` stand at key `lengths[b] - n + j`, and see none after it; one
+    /// that sees no key finds zeros. Keys and values may be halves beside float32. The bits of a
+    /// query's result do not depend on the others, on pages, nor on threads.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// // Three pages of two keys; a sequence of three keys in pages 2 and 0.
+    /// let values = device.arange(0.0, 6.0, 1.0).reshape([3, 2, 1, 1]);
+    /// let keys = device.zeros([3, 2, 1, 1]);
+    /// let (table, lengths) = (device.from_vec(vec![2i64, 0], [1, 2]), device.full_dtype([1], 3, futensor::DType::I64));
+    /// let found = device.ones([1, 1, 1]).paged_attention(&keys, &values, &table, &lengths, ());
+    /// assert_eq!(found.to_vec::<f32>().await?, [(4.0 + 5.0 + 0.0) / 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails where shapes or types do not belong together, with a mask, lengths or
+    /// dropout, where a length is more than its row of the table has room for, and where a page is
+    /// not there.
+    #[track_caller]
+    pub fn paged_attention(
+        &self,
+        key: impl AsRef<TensorFuture>,
+        value: impl AsRef<TensorFuture>,
+        table: impl AsRef<TensorFuture>,
+        lengths: impl AsRef<TensorFuture>,
+        options: impl Into<AttentionOptions>,
+    ) -> TensorFuture {
+        let (at, options): (At, AttentionOptions) = (Location::caller(), options.into());
+        let _within = build::within("paged_attention", at);
+        let hides =
+            options.mask.is_some() || options.lengths.is_some() || options.sequences.is_some();
+        if hides || options.dropout != 0.0 {
+            let refusal = Refusal::argument("has lengths of its own, and takes no dropout");
+            return build::refused("paged_attention", self, refusal, at);
+        }
+        let one = self.rank() == 3;
+        let q = if one { self.wide().unsqueeze(1) } else { self.wide() };
+        let width = self.dims().last().copied().unwrap_or(1);
+        let scale = options.scale.unwrap_or_else(|| scale_of(width));
+        let op = PagedAttention { scale, causal: options.causal };
+        let found = custom(
+            Arc::new(op),
+            &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()],
+            at,
+        );
+        let found = if one { found.squeeze(1) } else { found };
+        found.to_dtype(self.dtype())
+    }
+}
+
+/// What scores are multiplied with where nothing else is said. Rows of no width score zero.
+fn scale_of(width: usize) -> f64 {
+    1.0 / (width.max(1) as f64).sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AttentionOptions, Device, GradOptions, grad_with};
+
+    /// The same attention with and without the matrix of scores: values, and gradients of all
+    /// operands.
+    #[tokio::test]
+    async fn long_sequences_have_the_values_and_gradients_of_short_ones() {
+        let device = Device::cpu_with(Default::default());
+        let (q, k) = (device.randn([2, 1, 700, 16]), device.randn([1, 3, 900, 16]));
+        let (v, mask) = (device.randn([3, 900, 8]), device.randn([700, 900]));
+        for causal in [false, true] {
+            let leaves = [&q, &k, &v, &mask].map(|x| x.requires_grad());
+            let [lq, lk, lv, lmask] = &leaves;
+            let options = AttentionOptions::default().causal(causal);
+            let long = lq.scaled_dot_product_attention(lk, lv, options.clone().mask(lmask));
+            // Few queries at a time have few scores.
+            let parts: Vec<_> = (0..7)
+                .map(|i| {
+                    let rows = |x: &crate::TensorFuture| x.narrow(-2, i * 100, 100);
+                    let see = device
+                        .arange(i * 100, i * 100 + 100, 1)
+                        .unsqueeze(1)
+                        .ge(device.arange(0, 900, 1));
+                    let hidden = see.where_cond(rows(lmask), f64::NEG_INFINITY);
+                    let mask = if causal { hidden } else { rows(lmask) };
+                    let options = AttentionOptions::default().mask(mask);
+                    rows(lq).scaled_dot_product_attention(lk, lv, options)
+                })
+                .collect();
+            let short = crate::cat(&parts, -2);
+            let up = device.randn([2, 3, 700, 8]);
+            let close = async |a: &crate::TensorFuture, b: &crate::TensorFuture, what: &str| {
+                let most = (a - b).abs().max_all().item::<f32>().await.unwrap();
+                assert!(most < 2e-3, "{what}, causal {causal}: {most}");
+            };
+            close(&long, &short, "values").await;
+            let options = || GradOptions::default().upstream(&up).retain(true);
+            let a = grad_with(&long, &leaves, options());
+            let b = grad_with(&short, &leaves, options());
+            for (i, (a, b)) in a.iter().zip(&b).enumerate() {
+                close(a, b, ["q", "k", "v", "mask"][i]).await;
+            }
+        }
+    }
+
+    /// Few scores are computed by blocks where they are not kept for a gradient, and where there
+    /// are several queries.
+    #[tokio::test]
+    async fn few_scores_are_kept_on_a_tape_alone() {
+        let device = Device::cpu_with(Default::default());
+        let [q, k, v] = [12, 20, 20].map(|rows| device.randn([2, 3, rows, 8]));
+        let mask = device.randn([12, 20]).gt(-0.5);
+        device.waitall().await.unwrap();
+        let attend = |q: &crate::TensorFuture, mask: Option<&crate::TensorFuture>| {
+            let options = AttentionOptions::default().causal(true);
+            let options = mask.map_or(options.clone(), |mask| options.mask(mask));
+            q.scaled_dot_product_attention(&k, &v, options)
+        };
+        // The values, and whether one op made them.
+        let of = async |make: &dyn Fn() -> crate::TensorFuture| {
+            let recorder = device.record();
+            let values = make().to_vec::<f32>().await.unwrap();
+            let steps = recorder.finish().steps;
+            let mut ops = steps.iter().flat_map(|step| &step.ops);
+            (values, ops.any(|op| op.name == "scaled_dot_product_attention"))
+        };
+        let (leaf, one) = (q.requires_grad(), q.narrow(-2, 3, 1));
+        for mask in [None, Some(&mask)] {
+            let (by_blocks, at_once) = of(&|| attend(&q, mask)).await;
+            let (kept, at_once_on_a_tape) = of(&|| attend(&leaf, mask)).await;
+            assert!(at_once && !at_once_on_a_tape);
+            assert!(by_blocks.iter().zip(&kept).all(|(a, b)| (a - b).abs() < 1e-5));
+            assert!(
+                of(&|| crate::no_grad(|| attend(&leaf, mask))).await.1,
+                "nothing is put on the tape"
+            );
+        }
+        assert!(!of(&|| attend(&one, None)).await.1, "one query");
+    }
+
+    /// Sequences one after the other find what they find alone, and so do their gradients.
+    #[tokio::test]
+    async fn sequences_do_not_see_each_other() {
+        let device = Device::cpu_with(Default::default());
+        for causal in [false, true] {
+            let lengths = [3usize, 5, 5, 0, 1, 7];
+            let leaves = [4, 4, 6].map(|width| device.randn([2, 21, width]).requires_grad());
+            let options = || AttentionOptions::default().causal(causal);
+            let attend = |x: &[crate::TensorFuture], options| {
+                x[0].scaled_dot_product_attention(&x[1], &x[2], options)
+            };
+            let together = attend(&leaves, options().sequences(lengths));
+            let mut from = 0;
+            let alone: Vec<_> = lengths
+                .iter()
+                .map(|&n| {
+                    from += n;
+                    attend(&leaves.each_ref().map(|x| x.narrow(-2, from - n, n)), options())
+                })
+                .collect();
+            let alone = crate::cat(&alone, -2);
+            let up = device.randn([2, 21, 6]);
+            let grads = |y: &crate::TensorFuture| {
+                grad_with(y, &leaves.each_ref(), GradOptions::default().upstream(&up).retain(true))
+            };
+            let pairs = [(together.clone(), alone.clone())];
+            for (a, b) in pairs.into_iter().chain(grads(&together).into_iter().zip(grads(&alone))) {
+                let most = (a - b).abs().max_all().item::<f32>().await.unwrap();
+                assert!(most < 1e-5, "causal {causal}: {most}");
+            }
+        }
+        let (x, mask) = (device.ones([4, 2]), device.ones([4, 4]));
+        let why = |options: AttentionOptions| {
+            x.scaled_dot_product_attention(&x, &x, options).error().unwrap().message().to_owned()
+        };
+        let sequences = AttentionOptions::default().sequences([1, 2]);
+        assert_eq!(why(sequences.clone()), "sequences of 3 together, beside 4 queries and 4 keys");
+        assert_eq!(why(sequences.mask(&mask)), "takes neither a mask nor lengths beside sequences");
+        // Not even too many for a number.
+        let all = AttentionOptions::default().sequences([usize::MAX, 5]);
+        assert!(x.scaled_dot_product_attention(&x, &x, all).error().unwrap().is_shape());
+    }
+}

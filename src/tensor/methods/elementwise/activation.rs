@@ -1,0 +1,151 @@
+//! Activations: rows of the table, and those that have a number to them or are made of a row of
+//! elements.
+
+use crate::dtype::DType;
+use crate::graph::operation::Refusal;
+use crate::host::kernels::rows::Form;
+use crate::op::{UnaryOp, for_each_unary};
+use crate::ops::rows::softmax::Softmax;
+use crate::tensor::build::intercept::Sequence;
+use crate::tensor::build::{self, At, custom};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::generator::{Generator, draw};
+use std::panic::Location;
+use std::sync::Arc;
+
+macro_rules! activations {
+    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
+        /// # Activations
+        ///
+        /// `softmax` is over rows; the others are elementwise. Nothing waits.
+        impl TensorFuture {
+            $(if_activation! { $name {
+                #[doc = $text]
+                #[track_caller]
+                pub fn $name(&self) -> TensorFuture {
+                    build::unary(UnaryOp::$Variant, self, Location::caller())
+                }
+            } {}})*
+        }
+    };
+}
+for_each_unary!(activations);
+
+/// With a number, over rows, or at random.
+impl TensorFuture {
+    /// `x` above zero, `slope * x` elsewhere.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![-2.0f32, 3.0], [2]);
+    /// assert_eq!(x.leaky_relu(0.5).to_vec::<f32>().await?, [-1.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> TensorFuture {
+        let _within = build::within("leaky_relu", Location::caller());
+        self.gt(0.0).where_cond(self, self * slope)
+    }
+
+    /// `x` above zero, `alpha * (e^x - 1)` elsewhere (Clevert et al. 2016, arXiv:1511.07289).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![-200.0f32, 0.0, 3.0], [3]);
+    /// assert_eq!(x.elu(2.0).to_vec::<f32>().await?, [-2.0, 0.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn elu(&self, alpha: f64) -> TensorFuture {
+        let _within = build::within("elu", Location::caller());
+        self.rounded_once(|x| {
+            let above = x.gt(0.0);
+            // Not of large numbers: the slope of an infinite power is none, even where it does not
+            // count.
+            let below = above.where_cond(0.0, x).expm1() * alpha;
+            above.where_cond(x, below)
+        })
+    }
+
+    /// `e^x / sum e^x` along `dim`, computed with the largest element taken off.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 4]);
+    /// assert_eq!(x.softmax(-1).to_vec::<f32>().await?, [0.25; 8]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn softmax(&self, dim: isize) -> TensorFuture {
+        custom(Arc::new(Softmax { dim, form: Form::Plain }), &[self], Location::caller())
+    }
+
+    /// The same, and zeros of a row of -inf alone.
+    #[track_caller]
+    pub(crate) fn safe_softmax(&self, dim: isize) -> TensorFuture {
+        custom(Arc::new(Softmax { dim, form: Form::Safe }), &[self], Location::caller())
+    }
+
+    /// The logarithm of [`softmax`](Self::softmax).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 1]);
+    /// assert_eq!(x.log_softmax(-1).to_vec::<f32>().await?, [0.0; 2]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn log_softmax(&self, dim: isize) -> TensorFuture {
+        custom(Arc::new(Softmax { dim, form: Form::Log }), &[self], Location::caller())
+    }
+
+    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et
+    /// al. 2014, JMLR 15). The numbers come from the device's generator; their positions are
+    /// reserved at the call.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().ones([1000]);
+    /// let y = x.dropout(0.5).to_vec::<f32>().await?;
+    /// assert!(y.iter().all(|&v| v == 0.0 || v == 2.0));
+    /// assert!((350..650).contains(&y.iter().filter(|&&v| v == 0.0).count()));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn dropout(&self, p: f64) -> TensorFuture {
+        let at: At = Location::caller();
+        self.dropped(p, || {
+            draw(
+                self.port(),
+                &Sequence::Device(self.port()),
+                self.shape().clone(),
+                DType::F32,
+                false,
+                at,
+            )
+        })
+    }
+
+    /// [`dropout`](Self::dropout) with numbers from a generator of one's own.
+    #[track_caller]
+    pub fn dropout_with(&self, p: f64, generator: &Generator) -> TensorFuture {
+        self.dropped(p, || generator.rand(&self.device(), self.shape()))
+    }
+
+    #[track_caller]
+    fn dropped(&self, p: f64, draw: impl FnOnce() -> TensorFuture) -> TensorFuture {
+        let refusal = if !(0.0..=1.0).contains(&p) {
+            Refusal::argument(format!("a probability of {p}"))
+        } else if !self.dtype().is_float() {
+            Refusal::dtype(format!("needs a floating point type, not {}", self.dtype()))
+        } else if p == 0.0 {
+            return self.clone();
+        } else {
+            let scale = if p < 1.0 { 1.0 / (1.0 - p) } else { 0.0 };
+            let _within = build::within("dropout", Location::caller());
+            let keep = draw().ge(p);
+            return self.rounded_once(|x| keep.to_dtype(x.dtype()) * scale * x);
+        };
+        build::refused("dropout", self, refusal, Location::caller())
+    }
+}

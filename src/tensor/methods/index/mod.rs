@@ -1,0 +1,5 @@
+//! Picking and placing elements by their indices.
+
+mod pick;
+
+mod choice;

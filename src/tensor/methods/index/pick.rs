@@ -1,0 +1,384 @@
+//! Picking and putting by index.
+
+use crate::dtype::DType;
+use crate::graph::operation::{Operation, Refusal, number_of};
+use crate::op::ScatterMode;
+use crate::ops::index::embedding::Embedding;
+use crate::ops::index::gather::Gather;
+use crate::ops::index::index_copy::IndexCopy;
+use crate::ops::index::index_select::IndexSelect;
+use crate::ops::index::one_hot::OneHot;
+use crate::ops::index::scatter::Scatter;
+use crate::ops::index::scatter_add::ScatterAdd;
+use crate::shape::Shape;
+use crate::tensor::build::{self, At, custom};
+use crate::tensor::dims::Index;
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// # Picking
+///
+/// Indices are int64, int32 or uint8; negative ones count from the end (but not numbers of words
+/// and classes, in [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot)).
+/// One that is out of range fails the value, never the device.
+impl TensorFuture {
+    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index
+    /// counts as a row of one.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
+    /// let index = device.from_vec(vec![0i64, 0, 1, 0], [2, 2]);
+    /// assert_eq!(x.gather(1, &index).to_vec::<i32>().await?, [1, 1, 4, 3]);
+    /// assert_eq!(x.gather(1, &index - 1).to_vec::<i32>().await?, [2, 2, 3, 4]);    // -1 is the last
+    /// let error = x.gather(1, device.full([2, 2], 2)).await.unwrap_err();
+    /// assert_eq!(error.message(), "index 2 at position 0 is out of range for size 2");
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn gather(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (index, at) = (index.as_ref(), Location::caller());
+        if (self.rank() == 0 || index.rank() == 0) && self.rank() <= 1 && index.rank() <= 1 {
+            let _within = build::within("gather", at);
+            return self.reshape(-1).gather(dim, index.reshape(-1)).reshape(index.dims());
+        }
+        let op = Gather { dim, name: build::named("gather") };
+        custom(Arc::new(op), &[self, index], at)
+    }
+
+    /// This with `source`'s slices at the places along `dim` that a row of indices names:
+    /// `out[index[j]] = source[j]` for `dim` 0. Of several that go to one place, the last stays;
+    /// the gradient is its.
+    ///
+    /// Takes the old value by value: where this was its last handle, and no other op still reads
+    /// it, only these slices are written, so that a cache of keys and values whose places lie on
+    /// the device costs what it changes. [`Stats::copied_bytes`](crate::Stats::copied_bytes) says
+    /// whether anything was copied.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let mut cache = device.zeros([3, 2]);
+    /// let places = device.from_vec(vec![2i64, 0], [2]);
+    /// cache = cache.index_copy(0, &places, device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]));
+    /// assert_eq!(cache.to_vec::<f32>().await?, [3.0, 4.0, 0.0, 0.0, 1.0, 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails where an index names no place, where the source has another shape than this
+    /// but for its length in `dim`, which is the number of indices, and where the types differ.
+    #[track_caller]
+    pub fn index_copy(
+        self,
+        dim: isize,
+        index: impl AsRef<TensorFuture>,
+        source: impl AsRef<TensorFuture>,
+    ) -> TensorFuture {
+        let (index, at) = (index.as_ref(), Location::caller());
+        let given = [&self, index, source.as_ref()];
+        // One number counts as a row of one.
+        if given.iter().any(|x| x.rank() == 0)
+            && index.rank() <= 1
+            && (self.rank() > 1) == (given[2].rank() > 1)
+        {
+            let _within = build::within("index_copy", at);
+            let row = |x: &TensorFuture| if x.rank() == 0 { x.reshape(1) } else { x.clone() };
+            return row(&self).index_copy(dim, row(index), row(given[2])).reshape(self.dims());
+        }
+        let asked = build::ask_custom(Arc::new(IndexCopy { dim }), &given, at);
+        asked.without((self, source))
+    }
+
+    /// This with `source`'s elements at `index` along `dim`: `out[index[i][j]][j] = source[i][j]`
+    /// for `dim` 0. Of several that go to one place, the last in the order of the indices stays, on
+    /// every device; the gradient is its.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let index = device.from_vec(vec![1i64, -1], [2]);
+    /// let x = device.zeros([4]).scatter(0, &index, device.from_vec(vec![5.0f32, 6.0], [2]));
+    /// assert_eq!(x.to_vec::<f32>().await?, [0.0, 5.0, 0.0, 6.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn scatter(
+        &self,
+        dim: isize,
+        index: impl AsRef<TensorFuture>,
+        source: impl AsRef<TensorFuture>,
+    ) -> TensorFuture {
+        self.scatter_reduce(dim, index, source, ScatterMode::Assign)
+    }
+
+    /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so
+    /// the sums are the same every time. A 0-d value counts as a row of one.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
+    /// let sums = device.zeros([2]).scatter_add(0, &index, device.from_vec(vec![1.0f32, 2.0, 4.0], [3]));
+    /// assert_eq!(sums.to_vec::<f32>().await?, [4.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn scatter_add(
+        &self,
+        dim: isize,
+        index: impl AsRef<TensorFuture>,
+        source: impl AsRef<TensorFuture>,
+    ) -> TensorFuture {
+        let given = [index.as_ref(), source.as_ref()];
+        self.scattered("scatter_add", given, Arc::new(ScatterAdd { dim }), dim)
+    }
+
+    /// One number counts as a row of one, in any of the operands, and no indices may have any
+    /// shape, as in PyTorch.
+    #[track_caller]
+    fn scattered(
+        &self,
+        name: &'static str,
+        [index, source]: [&TensorFuture; 2],
+        op: Arc<dyn Operation>,
+        dim: isize,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
+        let operands = [self, index, source];
+        let fits = || {
+            let whole = operands.iter().all(|x| x.error().is_none());
+            whole
+                && self.shape().dim(dim).is_some()
+                && index.dtype().is_int()
+                && self.dtype() == source.dtype()
+        };
+        if index.numel() == 0 && index.rank() != self.rank() && fits() {
+            return self.clone();
+        }
+        if operands.iter().any(|x| x.rank() == 0) && operands.iter().all(|x| x.rank() <= 1) {
+            let _within = build::within(name, at);
+            let rows = operands.map(|x| if x.rank() == 0 { x.reshape(1) } else { x.clone() });
+            return custom(op, &[&rows[0], &rows[1], &rows[2]], at).reshape(self.dims());
+        }
+        custom(op, &operands, at)
+    }
+
+    /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with
+    /// what is at `index` along `dim`, in the order of the indices. PyTorch's `scatter_reduce` with
+    /// `include_self`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::ScatterMode;
+    /// let device = futensor::Device::cpu();
+    /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
+    /// let source = device.from_vec(vec![4.0f32, 7.0, 1.0], [3]);
+    /// let x = device.full([2], 3.0);
+    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Max).to_vec::<f32>().await?, [3.0, 7.0]);
+    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Prod).to_vec::<f32>().await?, [3.0, 84.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails where an index names no place, where the three have not as many dimensions,
+    /// where `index` is larger than `source`, or than this in another dimension than `dim`, and
+    /// where the types of this and `source` differ.
+    #[track_caller]
+    pub fn scatter_reduce(
+        &self,
+        dim: isize,
+        index: impl AsRef<TensorFuture>,
+        source: impl AsRef<TensorFuture>,
+        mode: ScatterMode,
+    ) -> TensorFuture {
+        let (index, source) = (index.as_ref(), source.as_ref());
+        if mode == ScatterMode::Sum {
+            return self.scatter_add(dim, index, source);
+        }
+        let name = if mode == ScatterMode::Assign { "scatter" } else { "scatter_reduce" };
+        self.scattered(name, [index, source], Arc::new(Scatter { dim, mode }), dim)
+    }
+
+    /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is
+    /// picked from or as an index.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.arange(0, 6, 1).reshape([3, 2]);
+    /// let rows = x.index_select(0, device.from_vec(vec![2i64, 0], [2]));
+    /// assert_eq!(rows.to_vec::<i64>().await?, [4, 5, 0, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn index_select(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (index, at) = (index.as_ref(), Location::caller());
+        let _within = build::within("index_select", at);
+        if build::is_row_of_one(self, dim) {
+            if index.rank() > 1 || index.numel() != 1 {
+                let text = format!("indices of shape {} for one number", index.shape());
+                return build::refused("index_select", self, Refusal::shape(text), at);
+            }
+            return self.reshape(1).index_select(0, index).squeeze(0);
+        }
+        let one = (index.rank() == 0).then(|| index.reshape(1));
+        let op = IndexSelect { dim, name: build::named("index_select") };
+        custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
+    }
+
+    /// Indexing by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The
+    /// tensors are broadcast against each other; the dimensions of the result of that stand where
+    /// the indexed ones were, or in front where those are not neighbours. Indices are integers,
+    /// negative ones count from the end. What a bool tensor picks is as long as its data say: see
+    /// [`nonzero`](Self::nonzero).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.arange(0, 12, 1).reshape([3, 4]);
+    /// let (i, j) = (device.from_vec(vec![0i64, 2], [2]), device.from_vec(vec![1i64, -1], [2]));
+    /// assert_eq!(x.index(&[Some(&i), Some(&j)]).to_vec::<i64>().await?, [1, 11]);
+    /// assert_eq!(x.index(&[None, Some(&j)]).to_vec::<i64>().await?, [1, 3, 5, 7, 9, 11]);
+    /// assert!(x.index(&[Some(&device.full([1], 3))]).await.unwrap_err().is_index());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn index(&self, indices: &[Option<&TensorFuture>]) -> TensorFuture {
+        let at: At = Location::caller();
+        let _within = build::within("index", at);
+        let refuse = |refusal| build::refused("index", self, refusal, at);
+        if indices.len() > self.rank() {
+            return refuse(Refusal::index(format!(
+                "{} for shape {}",
+                number_of(indices.len(), "index", "indices"),
+                self.shape()
+            )));
+        }
+        // One number is no list of them: it takes its dimension away before anything else is
+        // picked.
+        if let Some(d) =
+            indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int()))
+        {
+            let one = indices[d].map(|i| i.reshape(1));
+            let mut alone = vec![None; d];
+            alone.push(one.as_ref());
+            let rest = [&indices[..d], &indices[d + 1..]].concat();
+            return self.index(&alone).squeeze(d as isize).index(&rest);
+        }
+        let named: Vec<(usize, &TensorFuture)> =
+            indices.iter().enumerate().filter_map(|(d, i)| i.map(|i| (d, i))).collect();
+        if let Some((_, wrong)) = named.iter().find(|(_, i)| !i.dtype().is_int()) {
+            return refuse(Refusal::dtype(format!("indices are integers, not {}", wrong.dtype())));
+        }
+        let mut shape = Shape::default();
+        for (_, i) in &named {
+            match shape.broadcast(i.shape()) {
+                Some(both) => shape = both,
+                None => {
+                    return refuse(Refusal::shape(format!(
+                        "cannot broadcast {shape} with {}",
+                        i.shape()
+                    )));
+                }
+            }
+        }
+        // From the end where they are negative; where one is out of range, a place that nothing
+        // has.
+        let placed = |d: usize, i: &TensorFuture| {
+            let (i, n) = (i.to_dtype(DType::I64), self.dims()[d] as i64);
+            i.lt(0).where_cond(&i + n, &i)
+        };
+        let (first, rest) = match &named[..] {
+            [] => return self.clone(),
+            &[(d, i)] => (d, i.clone()),
+            [.., _] => {
+                let mut sum: Option<(TensorFuture, TensorFuture)> = None;
+                for &(d, i) in &named {
+                    let (i, n) = (placed(d, i), self.dims()[d] as i64);
+                    let fits = i.ge(0).logical_and(i.lt(n));
+                    sum = Some(match sum {
+                        None => (i, fits),
+                        Some((sum, all)) => (sum * n + i, all.logical_and(fits)),
+                    });
+                }
+                let Some((sum, fits)) = sum else { return self.clone() };
+                let many: i64 =
+                    named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
+                (named[0].0, fits.where_cond(sum, many))
+            }
+        };
+        let dims: Vec<usize> = named.iter().map(|(d, _)| *d).collect();
+        let neighbours = dims.windows(2).all(|w| w[0] + 1 == w[1]);
+        let lead = if neighbours { first } else { 0 };
+        let others: Vec<usize> = (0..self.rank()).filter(|d| !dims.contains(d)).collect();
+        // The indexed dimensions together as one, at their place.
+        let order: Vec<usize> =
+            others[..lead].iter().chain(&dims).chain(&others[lead..]).copied().collect();
+        let sizes = |of: &[usize]| -> Vec<usize> { of.iter().map(|&d| self.dims()[d]).collect() };
+        let many = Shape::from(sizes(&dims)).numel();
+        let merged = [&sizes(&others[..lead])[..], &[many], &sizes(&others[lead..])].concat();
+        let rest = rest.expand(shape.dims()).reshape(-1);
+        let out = [&sizes(&others[..lead])[..], shape.dims(), &sizes(&others[lead..])].concat();
+        self.permute(&order[..])
+            .reshape(&merged[..])
+            .index_select(lead as isize, rest)
+            .reshape(&out[..])
+    }
+
+    /// One dimension by one index.
+    #[track_caller]
+    pub(crate) fn index_dim(&self, dim: usize, index: Index) -> TensorFuture {
+        let mut all = vec![Index::ALL; dim];
+        all.push(index);
+        self.i(all)
+    }
+
+    /// The elements at these positions of all of them in row-major order; the result has the shape
+    /// of the indices. Negative ones count from the end.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
+    /// assert_eq!(x.take(device.from_vec(vec![3i64, 0], [2])).to_vec::<i32>().await?, [4, 1]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn take(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
+        let index = index.as_ref();
+        let _within = build::within("take", Location::caller());
+        self.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.dims())
+    }
+
+    /// Rows of this table `[n, width]`, for indices of any shape.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let table = device.arange(0, 6, 1).reshape([3, 2]);
+    /// let words = device.from_vec(vec![2i64, 0, 2], [1, 3]);
+    /// assert_eq!(table.embedding(&words).dims(), [1, 3, 2]);
+    /// assert_eq!(table.embedding(&words).to_vec::<i64>().await?, [4, 5, 0, 1, 4, 5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn embedding(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
+        custom(Arc::new(Embedding), &[self, index.as_ref()], Location::caller())
+    }
+
+    /// For each of these class numbers a row of `classes` zeros with a one; int64.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let classes = futensor::Device::cpu().from_vec(vec![2i64, 0], [2]);
+    /// assert_eq!(classes.one_hot(3).to_vec::<i64>().await?, [0, 0, 1, 1, 0, 0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn one_hot(&self, classes: usize) -> TensorFuture {
+        custom(Arc::new(OneHot { classes }), &[self], Location::caller())
+    }
+}

@@ -1,0 +1,5 @@
+//! Order along a dimension: running sums and products, sorting.
+
+mod scan;
+
+mod sort;

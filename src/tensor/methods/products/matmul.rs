@@ -1,0 +1,193 @@
+//! Products of matrices.
+
+use crate::dtype::Scalar;
+use crate::graph::operation::Refusal;
+use crate::ops::products::matmul::MatMul;
+use crate::ops::products::turned::Turned;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// # Products
+///
+/// Nothing waits.
+impl TensorFuture {
+    /// Matrix product, as PyTorch's `matmul`: the last two dimensions are multiplied, the others
+    /// are broadcast; a vector is a row on the left and a column on the right.
+    ///
+    /// Halves are accumulated in float32 and rounded once at the end. Both operands have the same
+    /// type.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let a = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// assert_eq!(a.matmul(&a).to_vec::<f32>().await?, [7.0, 10.0, 15.0, 22.0]);
+    /// assert!(a.matmul(&device.ones([3])).error().unwrap().is_shape());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "dot")]
+    #[track_caller]
+    pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())
+    }
+
+    /// [`matmul`](Self::matmul) with either operand transposed in its last two dimensions, where
+    /// asked.
+    #[track_caller]
+    pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
+        self.multiplied(a, other, b, MatMul::default())
+    }
+
+    #[track_caller]
+    fn multiplied(&self, a: bool, other: &TensorFuture, b: bool, of: MatMul) -> TensorFuture {
+        let at = Location::caller();
+        let _within = build::within("matmul", at);
+        let op = Turned { a, b, of };
+        if self.rank() == 2 && other.rank() == 2 && (a || b) && self.port().runner.has_kernel(&op) {
+            return build::custom(Arc::new(op), &[self, other], at);
+        }
+        let turned =
+            |x: &TensorFuture, turn: bool| if turn { x.transpose(-1, -2) } else { x.clone() };
+        build::custom(Arc::new(of), &[&turned(self, a), &turned(other, b)], at)
+    }
+
+    /// `self weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` `[outputs]`, this `[...,
+    /// inputs]`. What [`nn::Linear`](crate::nn::Linear) computes, and quicker than
+    /// [`matmul`](Self::matmul) by a transposed weight, since no view is made. Halves are rounded
+    /// once, behind the bias.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let weight = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// let y = device.ones([1, 2]).linear(&weight, Some(&device.full([2], 10)));
+    /// assert_eq!(y.to_vec::<f32>().await?, [13.0, 17.0]);
+    /// let wrong = device.ones([1, 3]).linear(&weight, None).error().unwrap();
+    /// assert_eq!((wrong.op(), wrong.message()), ("linear", "[1, 3] by a weight of [2, 2]"));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn linear(
+        &self,
+        weight: impl AsRef<TensorFuture>,
+        bias: Option<&TensorFuture>,
+    ) -> TensorFuture {
+        let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
+        let fits = matches!((self.dims(), weight.dims()), (&[.., k], &[_, inputs]) if k == inputs);
+        if !fits && self.error().is_none() && weight.error().is_none() {
+            // As both were given: inside, the weight is turned.
+            let text = format!("{} by a weight of {}", self.shape(), weight.shape());
+            return build::refused("linear", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("linear", at);
+        let Some(bias) = bias else { return self.matmul_turned(false, weight, true) };
+        let y = self.multiplied(false, weight, true, MatMul { wide: true }) + bias;
+        match self.dtype().is_half() {
+            true => y.to_dtype(self.dtype().promote_ranked(self.rank(), bias.dtype(), bias.rank())),
+            false => y,
+        }
+    }
+
+    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is
+    /// [`matmul`](Self::matmul).
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([3, 4]).mm(device.ones([4, 5])).dims(), [3, 5]);
+    /// assert!(device.ones([2, 3, 4]).mm(device.ones([4, 5])).error().unwrap().is_shape());
+    /// ```
+    #[track_caller]
+    pub fn mm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        match (self.dims(), other.dims()) {
+            (&[_, k], &[k2, _]) if k == k2 => {
+                build::custom(Arc::new(MatMul::default()), &[self, other], at)
+            }
+            (a, b) => build::refused("mm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
+        }
+    }
+
+    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without
+    /// broadcasting; for anything else there is [`matmul`](Self::matmul).
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([2, 3, 4]).bmm(device.ones([2, 4, 5])).dims(), [2, 3, 5]);
+    /// assert!(device.ones([2, 3, 4]).bmm(device.ones([1, 4, 5])).error().unwrap().is_shape());
+    /// ```
+    #[track_caller]
+    pub fn bmm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        match (self.dims(), other.dims()) {
+            (&[b, _, k], &[b2, k2, _]) if b == b2 && k == k2 => {
+                build::custom(Arc::new(MatMul::default()), &[self, other], at)
+            }
+            (a, b) => build::refused("bmm", self, Refusal::shape(format!("{a:?} and {b:?}")), at),
+        }
+    }
+
+    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
+    /// Where `beta` is 0 this value does not count, not even its NaN. Halves are rounded once, at
+    /// the end.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let (a, b) = (device.ones([1, 3]), device.ones([3, 2]));
+    /// let y = device.from_vec(vec![10.0f32, 20.0], [2]).addmm(&a, &b, 1.0, 2.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [16.0, 26.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn addmm(
+        &self,
+        a: impl AsRef<TensorFuture>,
+        b: impl AsRef<TensorFuture>,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> TensorFuture {
+        let (a, b, at): (_, _, At) = (a.as_ref(), b.as_ref(), Location::caller());
+        let (beta, alpha) = (beta.into(), alpha.into());
+        let refuse = |refusal| build::refused("addmm", self, refusal, at);
+        let (&[m, k], &[k2, n]) = (a.dims(), b.dims()) else {
+            return refuse(Refusal::shape(format!(
+                "{} and {}: not two matrices",
+                a.shape(),
+                b.shape()
+            )));
+        };
+        if k != k2 || self.shape().broadcast(&[m, n].into()) != Some([m, n].into()) {
+            let text =
+                format!("{} and the product of {} and {}", self.shape(), a.shape(), b.shape());
+            return refuse(Refusal::shape(text));
+        }
+        let dtype = self.dtype();
+        if a.dtype() != dtype || b.dtype() != dtype {
+            let text = format!("types differ: {dtype}, {} and {}", a.dtype(), b.dtype());
+            return refuse(Refusal::dtype(text));
+        }
+        if !dtype.is_float()
+            && [beta, alpha].iter().any(|s| matches!(s, Scalar::Float(x) if x.fract() != 0.0))
+        {
+            return refuse(Refusal::argument(format!(
+                "factors of {beta} and {alpha} beside {dtype}"
+            )));
+        }
+        // Whole factors of integers keep them integers.
+        let factor = |s: Scalar| if dtype.is_float() { s } else { Scalar::Int(s.as_i64()) };
+        let is = |s: Scalar, x: f64| s.as_f64() == x;
+        let is_product = is(alpha, 1.0) && is(beta, 0.0);
+        let mut y = build::custom(Arc::new(MatMul { wide: !is_product }), &[a, b], at);
+        if !is(alpha, 1.0) {
+            y = y * factor(alpha);
+        }
+        let y = match () {
+            () if is(beta, 0.0) => y,
+            () if is(beta, 1.0) => y + self,
+            () => y + self.wide().mul(factor(beta)),
+        };
+        y.to_dtype(dtype)
+    }
+}

@@ -1,0 +1,7 @@
+//! Reductions: the rows of the table, and the ops composed of them.
+
+mod table;
+
+mod initial;
+
+pub(super) mod stats;

@@ -1,0 +1,158 @@
+//! Reductions: rows of the table, and where the largest stands.
+
+use crate::dtype::DType;
+use crate::op::ReduceOp;
+use crate::ops::rows::logsumexp::LogSumExp;
+use crate::shape::Shape;
+use crate::tensor::build::{self, custom};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
+use std::panic::Location;
+use std::sync::Arc;
+
+macro_rules! reduce_methods {
+    ($($name:ident $keep:ident $all:ident $Variant:ident $text:literal;)*) => {
+        /// # Reductions
+        ///
+        /// `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go from
+        /// the shape, or stay with size 1 in the `_keepdim` form. `()` and an empty list are
+        /// PyTorch's `dim=()`: everything is reduced, but by `any` and `all`, which then reduce
+        /// nothing. Nothing waits.
+        impl TensorFuture {
+            $(
+                #[doc = $text]
+                #[track_caller]
+                pub fn $name(&self, dims: impl Dims) -> TensorFuture {
+                    build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), false, Location::caller())
+                }
+                #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), with the dimensions kept at size 1.")]
+                #[track_caller]
+                pub fn $keep(&self, dims: impl Dims) -> TensorFuture {
+                    build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), true, Location::caller())
+                }
+                #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ") over everything: a 0-d result.")]
+                #[track_caller]
+                pub fn $all(&self) -> TensorFuture {
+                    build::reduce(ReduceOp::$Variant, self, None, false, Location::caller())
+                }
+            )*
+        }
+    };
+}
+
+reduce_methods! {
+    sum sum_keepdim sum_all Sum "Sum; integers and bool are added in int64. Floats are added pairwise.";
+    prod prod_keepdim prod_all Prod "Product; integers and bool in int64.";
+    mean mean_keepdim mean_all Mean "Arithmetic mean of floats; NaN where there is nothing.";
+    max max_keepdim max_all Max "Largest element; NaN if one is NaN. An error where there is nothing.";
+    min min_keepdim min_all Min "Smallest element; NaN if one is NaN. An error where there is nothing.";
+    any any_keepdim any_all Any "True where any element is not zero.";
+    all all_keepdim all_all All "True where all elements are not zero.";
+}
+
+/// Positions, and the logarithm of a sum of powers.
+impl TensorFuture {
+    /// Position of the largest element along `dim`, the first of equals, as int64; NaN counts as
+    /// largest.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 5.0, 2.0], [3]);
+    /// assert_eq!(x.argmax(0).item::<i64>().await?, 1);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn argmax(&self, dim: isize) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMax, self, Some(&[dim]), false, Location::caller())
+    }
+
+    /// As [`argmax`](Self::argmax), with the dimension kept at size 1.
+    #[track_caller]
+    pub fn argmax_keepdim(&self, dim: isize) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMax, self, Some(&[dim]), true, Location::caller())
+    }
+
+    /// As [`argmax`](Self::argmax) over all elements in row-major order: a 0-d result.
+    #[track_caller]
+    pub fn argmax_all(&self) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMax, self, None, false, Location::caller())
+    }
+
+    /// Position of the smallest element along `dim`, the first of equals, as int64; NaN counts as
+    /// smallest.
+    #[track_caller]
+    pub fn argmin(&self, dim: isize) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMin, self, Some(&[dim]), false, Location::caller())
+    }
+
+    /// As [`argmin`](Self::argmin), with the dimension kept at size 1.
+    #[track_caller]
+    pub fn argmin_keepdim(&self, dim: isize) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMin, self, Some(&[dim]), true, Location::caller())
+    }
+
+    /// As [`argmin`](Self::argmin) over all elements in row-major order: a 0-d result.
+    #[track_caller]
+    pub fn argmin_all(&self) -> TensorFuture {
+        build::reduce(ReduceOp::ArgMin, self, None, false, Location::caller())
+    }
+
+    /// `log sum e^x` over dimensions, which go. Integers and bool are computed in float32.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().full([2, 3], 5.0);
+    /// assert_eq!(x.logsumexp(0).dims(), [3]);
+    /// let all = x.logsumexp([0, 1]).item::<f32>().await?;
+    /// assert!((all - (5.0 + 6f32.ln())).abs() < 1e-5);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn logsumexp(&self, dims: impl Dims) -> TensorFuture {
+        self.logsumexp_over(&dims.dims(), false, Location::caller())
+    }
+
+    /// As [`logsumexp`](Self::logsumexp), with the dimensions kept at size 1.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().zeros([2, 3]);
+    /// assert_eq!(x.logsumexp_keepdim(0).dims(), [1, 3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn logsumexp_keepdim(&self, dims: impl Dims) -> TensorFuture {
+        self.logsumexp_over(&dims.dims(), true, Location::caller())
+    }
+
+    #[track_caller]
+    fn logsumexp_over(&self, dims: &[isize], keepdim: bool, at: build::At) -> TensorFuture {
+        if !self.dtype().is_float() {
+            let _within = build::within("logsumexp", at);
+            return self.to_dtype(DType::F32).logsumexp_over(dims, keepdim, at);
+        }
+        if let &[dim] = dims {
+            return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
+        }
+        let gone: Vec<usize> = match build::named_dims(self, dims) {
+            // None stands for all, as in other reductions.
+            Ok(named) if named.is_empty() => (0..self.rank()).collect(),
+            Ok(named) => named.to_vec(),
+            Err(refusal) => return build::refused("logsumexp", self, refusal, at),
+        };
+        let _within = build::within("logsumexp", at);
+        // Several dimensions as one, at the end.
+        let kept: Vec<usize> = (0..self.rank()).filter(|d| !gone.contains(d)).collect();
+        let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
+        let mut shape: Vec<usize> = kept.iter().map(|&d| self.dims()[d]).collect();
+        shape.push(gone.iter().map(|&d| self.dims()[d]).collect::<Shape>().numel());
+        let x = self.permute(&order[..]).reshape(&shape[..]);
+        let y = custom(Arc::new(LogSumExp { dim: -1, keepdim: false }), &[&x], at);
+        if !keepdim {
+            return y;
+        }
+        let out: Vec<usize> =
+            (0..self.rank()).map(|d| if gone.contains(&d) { 1 } else { self.dims()[d] }).collect();
+        y.reshape(&out[..])
+    }
+}

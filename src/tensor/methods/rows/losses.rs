@@ -1,0 +1,412 @@
+//! Losses, composed of ops that fuse. Halves are computed in float32 and rounded once.
+
+use crate::dtype::DType;
+use crate::graph::operation::{Refusal, number_of};
+use crate::ops::index::classes::Classes;
+use crate::ops::rows::nll::Nll;
+use crate::shape::Shape;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::reduce::stats::float;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// What becomes of the losses of the single elements.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Reduction {
+    /// Their mean, weighted where there are weights.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+    /// They stay as they are.
+    None,
+}
+
+/// Options of the losses, by PyTorch's names. Each loss takes a plain [`Reduction`] or `()` as
+/// well.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, LossOptions, Reduction};
+/// let device = Device::cpu();
+/// let (logits, target) = (device.zeros([2, 4]), device.from_vec(vec![1i64, -100], [2]));
+/// let loss = logits.cross_entropy(&target, LossOptions::from(Reduction::Sum).label_smoothing(0.1));
+/// assert!((loss.item::<f32>().await? - 4f32.ln()).abs() < 1e-6); // the second is ignored
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct LossOptions {
+    reduction: Reduction,
+    weight: Option<TensorFuture>,
+    pos_weight: Option<TensorFuture>,
+    ignore_index: i64,
+    label_smoothing: f64,
+}
+
+impl Default for LossOptions {
+    fn default() -> LossOptions {
+        LossOptions {
+            reduction: Reduction::Mean,
+            weight: None,
+            pos_weight: None,
+            ignore_index: -100,
+            label_smoothing: 0.0,
+        }
+    }
+}
+
+impl From<Reduction> for LossOptions {
+    fn from(reduction: Reduction) -> LossOptions {
+        LossOptions { reduction, ..LossOptions::default() }
+    }
+}
+
+impl From<()> for LossOptions {
+    fn from(_: ()) -> LossOptions {
+        LossOptions::default()
+    }
+}
+
+impl LossOptions {
+    /// What becomes of the single losses; their mean by default.
+    pub fn reduction(mut self, reduction: Reduction) -> LossOptions {
+        self.reduction = reduction;
+        self
+    }
+
+    /// A weight for each class (`cross_entropy`, `nll_loss`), or one that is broadcast to the
+    /// losses (`bce_with_logits`).
+    pub fn weight(mut self, weight: impl AsRef<TensorFuture>) -> LossOptions {
+        self.weight = Some(weight.as_ref().clone());
+        self
+    }
+
+    /// A weight of the positive examples, broadcast (`bce_with_logits`).
+    pub fn pos_weight(mut self, weight: impl AsRef<TensorFuture>) -> LossOptions {
+        self.pos_weight = Some(weight.as_ref().clone());
+        self
+    }
+
+    /// The class number whose elements do not count; -100 by default.
+    pub fn ignore_index(mut self, class: i64) -> LossOptions {
+        self.ignore_index = class;
+        self
+    }
+
+    /// How much of each target is spread evenly over all classes, from 0 to 1 (`cross_entropy`).
+    pub fn label_smoothing(mut self, part: f64) -> LossOptions {
+        self.label_smoothing = part;
+        self
+    }
+}
+
+#[track_caller]
+fn reduced(loss: &TensorFuture, reduction: Reduction, dtype: DType) -> TensorFuture {
+    let loss = match reduction {
+        Reduction::Mean => loss.mean_all(),
+        Reduction::Sum => loss.sum_all(),
+        Reduction::None => loss.clone(),
+    };
+    loss.to_dtype(dtype)
+}
+
+/// The dimension of the classes: the first of a single example, else the second.
+fn class_dim(x: &TensorFuture) -> Result<usize, Refusal> {
+    float(x)?;
+    match x.rank() {
+        0 => Err(Refusal::shape("a 0-d value has no classes")),
+        rank => Ok((rank > 1) as usize),
+    }
+}
+
+fn without(shape: &Shape, dim: usize) -> Shape {
+    shape.iter().enumerate().filter(|(d, _)| *d != dim).map(|(_, &n)| n).collect()
+}
+
+/// Class numbers, one for each element, and a weight for each class.
+fn checked_classes(
+    x: &TensorFuture,
+    target: &TensorFuture,
+    options: &LossOptions,
+) -> Result<usize, Refusal> {
+    let dim = class_dim(x)?;
+    if !target.dtype().is_int() {
+        return Err(Refusal::dtype(format!("class numbers are integers, not {}", target.dtype())));
+    }
+    if *target.shape() != without(x.shape(), dim) {
+        let text = format!("class numbers of {} for an input of {}", target.shape(), x.shape());
+        return Err(Refusal::shape(text));
+    }
+    checked_weight(x.dims()[dim], options)?;
+    Ok(dim)
+}
+
+fn checked_weight(classes: usize, options: &LossOptions) -> Result<(), Refusal> {
+    match &options.weight {
+        Some(weight) if weight.dims() != [classes] => Err(Refusal::shape(format!(
+            "weights of {} for {}",
+            weight.shape(),
+            number_of(classes, "class", "classes")
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What class numbers make of logarithms of probabilities.
+struct Picked {
+    /// Minus the logarithm at the target, times its weight; 0 where it is ignored.
+    loss: TensorFuture,
+    /// Weight of each element; 0 where it is ignored.
+    weight: TensorFuture,
+    counts: TensorFuture,
+}
+
+/// The targets' losses. Everything has been checked; `logs` is in the type that is computed in.
+#[track_caller]
+fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOptions) -> Picked {
+    let target = target.to_dtype(DType::I64);
+    let counts = target.ne(options.ignore_index);
+    // What is ignored may be no index at all.
+    let safe = counts.where_cond(&target, 0);
+    let weight = match &options.weight {
+        None => counts.to_dtype(logs.dtype()),
+        Some(weight) => {
+            let each = weight.to_dtype(logs.dtype()).index_select(0, safe.reshape(-1));
+            counts.where_cond(each.reshape(target.dims()), 0.0)
+        }
+    };
+    let dim = dim as isize;
+    let classes = Arc::new(Classes { dim, name: build::named("nll_loss") });
+    let picked =
+        build::custom(classes, &[logs, &safe.unsqueeze(dim)], Location::caller()).squeeze(dim);
+    let loss = match &options.weight {
+        None => -picked,
+        Some(_) => -picked * &weight,
+    };
+    Picked { loss: counts.where_cond(loss, 0.0), weight, counts }
+}
+
+/// The common case in one op, where the device has it: rows of classes without weights, reduced to
+/// one number.
+#[track_caller]
+fn short(
+    logs: &TensorFuture,
+    target: &TensorFuture,
+    dim: usize,
+    options: &LossOptions,
+) -> Option<TensorFuture> {
+    let plain = options.weight.is_none()
+        && options.label_smoothing == 0.0
+        && options.reduction != Reduction::None;
+    if !plain || logs.rank() != 2 || dim != 1 {
+        return None;
+    }
+    let mean = options.reduction == Reduction::Mean;
+    let op = Nll { ignore: options.ignore_index, mean, name: build::named("nll_loss"), back: None };
+    if !logs.port().runner.has_kernel(&op) {
+        return None;
+    }
+    Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))
+}
+
+#[track_caller]
+fn nll(logs: &TensorFuture, picked: &Picked, reduction: Reduction, dtype: DType) -> TensorFuture {
+    debug_assert!(logs.dtype().is_float());
+    match reduction {
+        Reduction::Mean => (picked.loss.sum_all() / picked.weight.sum_all()).to_dtype(dtype),
+        other => reduced(&picked.loss, other, dtype),
+    }
+}
+
+/// # Losses
+///
+/// Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
+impl TensorFuture {
+    /// Mean squared difference.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, Reduction};
+    /// let device = Device::cpu();
+    /// let (x, y) = (device.from_vec(vec![1.0f32, 2.0], [2]), device.from_vec(vec![3.0f32, 3.0], [2]));
+    /// assert_eq!(x.mse_loss(&y, ()).item::<f32>().await?, 2.5);
+    /// assert_eq!(x.mse_loss(&y, Reduction::None).to_vec::<f32>().await?, [4.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn mse_loss(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
+        let (target, options) = (target.as_ref(), options.into());
+        if let Err(refusal) = float(self) {
+            return build::refused("mse_loss", self, refusal, Location::caller());
+        }
+        let _within = build::within("mse_loss", Location::caller());
+        let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
+        reduced(&(self.wide() - target.wide()).square(), options.reduction, dtype)
+    }
+
+    /// Cross entropy of these logits `[batch, classes, ...]` (or `[classes]`) with class numbers
+    /// `[batch, ...]`, or with probabilities of this value's own shape: `log_softmax`, then
+    /// [`nll_loss`](Self::nll_loss). Class weights, an index to ignore and label smoothing are
+    /// options.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let logits = device.from_vec(vec![0.0f32, 0.0, 100.0, 0.0], [2, 2]);
+    /// let loss = logits.cross_entropy(device.from_vec(vec![0i64, 0], [2]), ());
+    /// assert!((loss.item::<f32>().await? - 2f32.ln() / 2.0).abs() < 1e-6);
+    /// assert!(logits.cross_entropy(device.from_vec(vec![0i64, 2], [2]), ()).await.unwrap_err().is_index());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn cross_entropy(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
+        let (target, options, at): (_, _, At) =
+            (target.as_ref(), options.into(), Location::caller());
+        let _within = build::within("cross_entropy", at);
+        let smoothing = options.label_smoothing;
+        let refuse = |refusal| build::refused("cross_entropy", self, refusal, at);
+        if !(0.0..=1.0).contains(&smoothing) {
+            return refuse(Refusal::argument(format!("a label smoothing of {smoothing}")));
+        }
+        if target.dtype().is_float() {
+            return match self.likely(target, &options) {
+                Ok(loss) => loss,
+                Err(refusal) => refuse(refusal),
+            };
+        }
+        let dim = match checked_classes(self, target, &options) {
+            Ok(dim) => dim,
+            Err(refusal) => return refuse(refusal),
+        };
+        let logs = self.wide().log_softmax(dim as isize);
+        if let Some(loss) = short(&logs, target, dim, &options) {
+            return loss.to_dtype(self.dtype());
+        }
+        let picked = pick(&logs, target, dim, &options);
+        if smoothing == 0.0 {
+            return nll(&logs, &picked, options.reduction, self.dtype());
+        }
+        // The even part: minus the mean of all logarithms, each with its class's weight.
+        let weighed = match &options.weight {
+            None => logs.sum(dim as isize),
+            Some(weight) => (&logs * across(weight, self.rank(), dim)).sum(dim as isize),
+        };
+        let even = picked.counts.where_cond(-weighed / self.dims()[dim] as f64, 0.0);
+        let even = match options.reduction {
+            Reduction::Mean => even.sum_all() / picked.weight.sum_all(),
+            Reduction::Sum => even.sum_all(),
+            Reduction::None => even,
+        };
+        let own = nll(&logs, &picked, options.reduction, logs.dtype());
+        (own * (1.0 - smoothing) + even * smoothing).to_dtype(self.dtype())
+    }
+
+    /// Cross entropy with probabilities.
+    #[track_caller]
+    fn likely(
+        &self,
+        target: &TensorFuture,
+        options: &LossOptions,
+    ) -> Result<TensorFuture, Refusal> {
+        let dim = class_dim(self)?;
+        let classes = self.dims()[dim];
+        if target.shape() != self.shape() {
+            let text =
+                format!("probabilities of {} for an input of {}", target.shape(), self.shape());
+            return Err(Refusal::shape(text));
+        }
+        checked_weight(classes, options)?;
+        let logs = self.wide().log_softmax(dim as isize);
+        let mut target = target.to_dtype(logs.dtype());
+        if options.label_smoothing > 0.0 {
+            target =
+                target * (1.0 - options.label_smoothing) + options.label_smoothing / classes as f64;
+        }
+        let mut terms = logs * target;
+        if let Some(weight) = &options.weight {
+            terms = terms * across(weight, self.rank(), dim);
+        }
+        let loss = -terms.sum(dim as isize);
+        Ok(reduced(&loss, options.reduction, self.dtype()))
+    }
+
+    /// Negative log likelihood of these logarithms of probabilities `[batch, classes, ...]` (or
+    /// `[classes]`) at class numbers `[batch, ...]`.
+    #[track_caller]
+    pub fn nll_loss(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
+        let (target, options) = (target.as_ref(), options.into());
+        let dim = match checked_classes(self, target, &options) {
+            Ok(dim) => dim,
+            Err(refusal) => return build::refused("nll_loss", self, refusal, Location::caller()),
+        };
+        let _within = build::within("nll_loss", Location::caller());
+        let logs = self.wide();
+        if let Some(loss) = short(&logs, target, dim, &options) {
+            return loss.to_dtype(self.dtype());
+        }
+        nll(&logs, &pick(&logs, target, dim, &options), options.reduction, self.dtype())
+    }
+
+    /// Binary cross entropy of the sigmoid of these logits with targets from 0 to 1, in a form that
+    /// does not overflow. A weight and a weight of the positive examples are options.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![0.0f32, 200.0], [2]);
+    /// let loss = x.bce_with_logits(device.ones([2]), ());
+    /// assert!((loss.item::<f32>().await? - 2f32.ln() / 2.0).abs() < 1e-6);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn bce_with_logits(
+        &self,
+        target: impl AsRef<TensorFuture>,
+        options: impl Into<LossOptions>,
+    ) -> TensorFuture {
+        let (target, options) = (target.as_ref(), options.into());
+        let checked = float(self).and_then(|()| match target.shape() == self.shape() {
+            true => Ok(()),
+            false => {
+                Err(Refusal::shape(format!("targets of {} for {}", target.shape(), self.shape())))
+            }
+        });
+        if let Err(refusal) = checked {
+            return build::refused("bce_with_logits", self, refusal, Location::caller());
+        }
+        let _within = build::within("bce_with_logits", Location::caller());
+        let (x, t) = (self.wide(), target.wide());
+        // -log sigmoid(x), of powers that are not large. Either side's formula has the slopes of
+        // both at 0, of any order; the magnitude's would be 0 there.
+        let (below, minus) = (x.lt(0.0), -&x);
+        let mut soft = below.where_cond(&x, &minus).exp().log1p() + below.where_cond(&minus, 0.0);
+        if let Some(weight) = &options.pos_weight {
+            soft = ((weight.wide() - 1.0) * &t + 1.0) * soft;
+        }
+        let mut loss = (1.0 - &t) * &x + soft;
+        if let Some(weight) = &options.weight {
+            loss = loss * weight.wide();
+        }
+        reduced(&loss, options.reduction, self.dtype())
+    }
+}
+
+/// Class weights beside a value of some rank.
+#[track_caller]
+fn across(weight: &TensorFuture, rank: usize, dim: usize) -> TensorFuture {
+    let shape: Vec<isize> = (0..rank).map(|d| if d == dim { -1 } else { 1 }).collect();
+    weight.wide().reshape(shape)
+}

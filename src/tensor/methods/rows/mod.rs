@@ -1,0 +1,5 @@
+//! Normalisation and losses.
+
+mod norm;
+
+pub(crate) mod losses;

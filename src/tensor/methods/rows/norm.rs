@@ -1,0 +1,240 @@
+//! Normalisation: over rows, and over a batch.
+
+use crate::graph::operation::{Refusal, number_of};
+use crate::op::ReduceOp;
+use crate::ops::rows::norm::Norm;
+use crate::tensor::build::{self, At, custom};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::reduce::stats::float;
+use smallvec::SmallVec;
+use std::panic::Location;
+use std::sync::Arc;
+
+/// # Normalisation
+///
+/// Floating point only; halves are accumulated in float32. Nothing waits.
+impl TensorFuture {
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as
+    /// `weight` has; the variance is the biased one (Ba et al. 2016, arXiv:1607.06450).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// let y = x.layer_norm(&device.full([2], 10.0), &device.ones([2]), 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [-9.0, 11.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn layer_norm(&self, weight: &TensorFuture, bias: &TensorFuture, eps: f64) -> TensorFuture {
+        let op = Norm { trailing: weight.rank(), eps, weight: true, bias: true, centred: true };
+        custom(Arc::new(op), &[self, weight, bias], Location::caller())
+    }
+
+    /// [`layer_norm`](Self::layer_norm) without a bias.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// assert_eq!(x.layer_norm_weighted(&device.full([2], 10.0), 0.0).to_vec::<f32>().await?, [-10.0, 10.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn layer_norm_weighted(&self, weight: &TensorFuture, eps: f64) -> TensorFuture {
+        let op = Norm { trailing: weight.rank(), eps, weight: true, bias: false, centred: true };
+        custom(Arc::new(op), &[self, weight], Location::caller())
+    }
+
+    /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and
+    /// bias.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
+    /// assert_eq!(x.layer_norm_plain(1, 0.0).to_vec::<f32>().await?, [-1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn layer_norm_plain(&self, trailing: usize, eps: f64) -> TensorFuture {
+        let op = Norm { trailing, eps, weight: false, bias: false, centred: true };
+        custom(Arc::new(op), &[self], Location::caller())
+    }
+
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimensions, as many as `weight` has
+    /// (Zhang and Sennrich 2019, arXiv:1910.07467).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.full([1, 4], 3.0);
+    /// assert_eq!(x.rms_norm(&device.full([4], 2.0), 0.0).to_vec::<f32>().await?, [2.0; 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn rms_norm(&self, weight: &TensorFuture, eps: f64) -> TensorFuture {
+        let op = Norm { trailing: weight.rank(), eps, weight: true, bias: false, centred: false };
+        custom(Arc::new(op), &[self, weight], Location::caller())
+    }
+
+    /// [`rms_norm`](Self::rms_norm) over the last `trailing` dimensions without a weight.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().full([1, 4], 3.0);
+    /// assert_eq!(x.rms_norm_plain(1, 0.0).to_vec::<f32>().await?, [1.0; 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn rms_norm_plain(&self, trailing: usize, eps: f64) -> TensorFuture {
+        let op = Norm { trailing, eps, weight: false, bias: false, centred: false };
+        custom(Arc::new(op), &[self], Location::caller())
+    }
+
+    /// `(x - mean) / sqrt(var + eps) * weight + bias` with a mean, a variance, a weight and a bias
+    /// for each channel (dimension 1): a batch norm that has been trained (Ioffe and Szegedy 2015,
+    /// arXiv:1502.03167).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [2, 2]);
+    /// let (mean, var) = (device.ones([2]), device.full([2], 4.0));
+    /// let y = x.batch_norm(&mean, &var, None, None, 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [0.0, 0.5, 1.0, 1.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn batch_norm(
+        &self,
+        mean: impl AsRef<TensorFuture>,
+        var: impl AsRef<TensorFuture>,
+        weight: Option<&TensorFuture>,
+        bias: Option<&TensorFuture>,
+        eps: f64,
+    ) -> TensorFuture {
+        let (mean, var) = (mean.as_ref(), var.as_ref());
+        let checked = [Some(mean), Some(var), weight, bias].into_iter().flatten();
+        if let Err(refusal) = channels(self, checked) {
+            return build::refused("batch_norm", self, refusal, Location::caller());
+        }
+        let _within = build::within("batch_norm", Location::caller());
+        normalised(self, mean, var, weight, bias, eps)
+    }
+
+    /// A batch norm in training: the mean and the (biased) variance are those of this batch, over
+    /// all dimensions but the channels. Beside the result it gives that mean and the *unbiased*
+    /// variance, which PyTorch puts into its running averages; both in float32 for halves.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0, 3.0, 6.0], [2, 2]);
+    /// let (y, mean, var) = x.batch_norm_train(None, None, 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [-1.0, -1.0, 1.0, 1.0]);
+    /// assert_eq!(mean.to_vec::<f32>().await?, [2.0, 4.0]);
+    /// assert_eq!(var.to_vec::<f32>().await?, [2.0, 8.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn batch_norm_train(
+        &self,
+        weight: Option<&TensorFuture>,
+        bias: Option<&TensorFuture>,
+        eps: f64,
+    ) -> (TensorFuture, TensorFuture, TensorFuture) {
+        let at: At = Location::caller();
+        let n = self.numel() / self.dims().get(1).copied().unwrap_or(1).max(1);
+        let checked = channels(self, [weight, bias].into_iter().flatten()).and_then(|()| match n {
+            0 | 1 => Err(Refusal::shape(format!(
+                "{} has one value a channel, and no spread",
+                self.shape()
+            ))),
+            _ => Ok(()),
+        });
+        if let Err(refusal) = checked {
+            let failed = build::refused("batch_norm_train", self, refusal, at);
+            return (failed.clone(), failed.clone(), failed);
+        }
+        let _within = build::within("batch_norm_train", at);
+        let over: SmallVec<[isize; 8]> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
+        let x = self.wide();
+        let mean = build::reduce(ReduceOp::Mean, &x, Some(&over), true, at);
+        let biased = build::reduce(ReduceOp::Mean, &(&x - &mean).square(), Some(&over), false, at);
+        let mean = mean.reshape(-1);
+        let y = normalised(self, &mean, &biased, weight, bias, eps);
+        let unbiased = biased * (n as f64 / (n - 1) as f64);
+        (y, mean, unbiased)
+    }
+}
+
+/// Refuses a value without channels, and parameters that have not one number for each.
+fn channels<'a>(
+    x: &TensorFuture,
+    mut of: impl Iterator<Item = &'a TensorFuture>,
+) -> Result<(), Refusal> {
+    float(x)?;
+    let Some(&channels) = x.dims().get(1) else {
+        return Err(Refusal::shape(format!("{} has no channels, dimension 1", x.shape())));
+    };
+    match of.find(|p| p.dims() != [channels]) {
+        None => Ok(()),
+        Some(p) => Err(Refusal::shape(format!(
+            "{} for {}",
+            p.shape(),
+            number_of(channels, "channel", "channels")
+        ))),
+    }
+}
+
+/// The formula of [`TensorFuture::batch_norm`]; one pass over `x`.
+#[track_caller]
+fn normalised(
+    x: &TensorFuture,
+    mean: &TensorFuture,
+    var: &TensorFuture,
+    weight: Option<&TensorFuture>,
+    bias: Option<&TensorFuture>,
+    eps: f64,
+) -> TensorFuture {
+    let mut shape: SmallVec<[isize; 8]> = SmallVec::from_elem(1, x.rank());
+    shape[1] = -1;
+    let mut scale = (var.wide() + eps).rsqrt();
+    if let Some(weight) = weight {
+        scale = scale * weight.wide();
+    }
+    let mut y = (x.wide() - mean.wide().reshape(&shape[..])) * scale.reshape(&shape[..]);
+    if let Some(bias) = bias {
+        y = y + bias.wide().reshape(&shape[..]);
+    }
+    y.to_dtype(x.dtype())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Device;
+
+    /// Three numbers a channel beside a value of several tiles: each is read once and kept, and
+    /// none is in another's way.
+    #[tokio::test]
+    async fn a_batch_norm_of_many_images_is_that_of_each() {
+        let device = Device::cpu();
+        let x = device.randn([64, 8, 8, 8]);
+        let per_channel = |k: f64| device.arange(k, k + 8.0, 1.0);
+        let (mean, var, weight, bias) =
+            (per_channel(0.0), per_channel(1.0), per_channel(2.0), per_channel(3.0));
+        let all = x
+            .batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5)
+            .to_vec::<f32>()
+            .await
+            .unwrap();
+        for i in 0..64 {
+            let one = x.narrow(0, i, 1).batch_norm(&mean, &var, Some(&weight), Some(&bias), 1e-5);
+            assert_eq!(
+                one.to_vec::<f32>().await.unwrap(),
+                all[i * 512..(i + 1) * 512],
+                "image {i}"
+            );
+        }
+    }
+}
