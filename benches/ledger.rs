@@ -1,4 +1,4 @@
-//! What the benches share: criterion measures, the ledger keeps what it measured and prints ratios.
+//! The ledger of the benches: criterion measures, the ledger keeps the figures and prints ratios.
 //!
 //! Every sample goes through [`Ledger::bench`], so that all rows of a run can be set side by side
 //! at its end: a ratio of two rows of one run says more than either alone on a machine that is

@@ -277,7 +277,9 @@ fn beats(times: usize) {
                 let due = Instant::now() + Duration::from_millis(1);
                 tokio::select! {
                     () = &mut until => break,
-                    () = tokio::time::sleep_until(due.into()) => late.push(due.elapsed().as_secs_f64() * 1e6),
+                    () = tokio::time::sleep_until(due.into()) => {
+                        late.push(due.elapsed().as_secs_f64() * 1e6)
+                    }
                 }
             }
             late.sort_by(f64::total_cmp);

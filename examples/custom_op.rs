@@ -79,7 +79,9 @@ impl Operation for Fourier {
 const FOURIER: CudaKernel = CudaKernel::new(
     "fourier",
     r#"
-extern "C" __global__ void fourier(const float* x, long long row, long long part, float* out, int n) {
+extern "C" __global__ void fourier(
+    const float* x, long long row, long long part, float* out, int n
+) {
     int k = blockIdx.x * blockDim.x + threadIdx.x;
     if (k >= n) return;
     double re = 0, im = 0;

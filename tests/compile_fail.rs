@@ -12,11 +12,20 @@ use std::process::Command;
 const CASES: &[(&str, &str, &[&str])] = &[
     (
         "what_is_awaited_and_kept_compiles",
-        "let y = (&x + 1.0).await?; let v: f32 = y.sum_all().item().await?; println!(\"{v} {x}\"); (&x * 2.0).detach();",
+        "let y = (&x + 1.0).await?; let v: f32 = y.sum_all().item().await?; println!(\"{v} {x}\"); \
+            (&x * 2.0).detach();",
         &[],
     ),
     ("there_is_no_item_without_await", "let v: f32 = x.item::<f32>();", &["mismatched types"]),
-    ("a_read_can_fail_and_says_so", "let v: f32 = x.item::<f32>().await;", &["mismatched types", "Result<f32"]),
+    (
+        "a_read_can_fail_and_says_so",
+        "let v: f32 = x.item::<f32>().await;",
+        &[
+            "mismatched \
+        types",
+            "Result<f32",
+        ],
+    ),
     (
         "a_read_has_no_elements_before_it_is_awaited",
         "let n = x.to_vec::<f32>().len();",
@@ -31,8 +40,18 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     ("a_value_that_nobody_observes_is_warned_of", "&x + 1.0;", &["must be used"]),
     ("and_the_warning_says_detach", "device.ones([2]);", &["unused `TensorFuture`", "detach"]),
-    ("a_read_that_nobody_awaits_is_warned_of", "x.to_vec::<f32>();", &["unused `ToVec` that must be used"]),
-    ("a_barrier_that_nobody_awaits_is_warned_of", "device.waitall();", &["unused `WaitAll` that must be used"]),
+    (
+        "a_read_that_nobody_awaits_is_warned_of",
+        "x.to_vec::<f32>();",
+        &["unused `ToVec` that must \
+        be used"],
+    ),
+    (
+        "a_barrier_that_nobody_awaits_is_warned_of",
+        "device.waitall();",
+        &["unused `WaitAll` that \
+        must be used"],
+    ),
     (
         "a_permit_that_is_dropped_at_once_is_warned_of",
         "device.admit().await;",
@@ -43,7 +62,15 @@ const CASES: &[(&str, &str, &[&str])] = &[
         "fn hidden(x: futensor::TensorFuture) { let _ = x.await; }",
         &["only allowed inside `async`"],
     ),
-    ("only_elements_are_read", "let v = x.to_vec::<String>().await?;", &["String`", "Element` is not"]),
+    (
+        "only_elements_are_read",
+        "let v = x.to_vec::<String>().await?;",
+        &[
+            "String`",
+            "Element` is \
+        not",
+        ],
+    ),
     (
         "a_layer_without_a_weight_offers_none",
         "let w = futensor::nn::Relu.weight();",
@@ -57,7 +84,8 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "a_source_can_go_to_another_thread",
         "let rc = std::rc::Rc::new(1.0f32);
-         let y = device.from_future([1], async move { Ok::<_, futensor::Error>(vec![*rc]) }); y.detach();",
+         let y = device.from_future([1], async move { Ok::<_, futensor::Error>(vec![*rc]) }); \
+         y.detach();",
         &["cannot be sent between threads safely"],
     ),
     (
@@ -97,8 +125,10 @@ const CASES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "a_region_takes_what_is_made_of_tensors_however_deep",
-        "let r = device.region(|(w, (x, ys)): (Vec<(futensor::TensorFuture, [futensor::TensorFuture; 2])>,
-                                               (futensor::TensorFuture, Vec<Vec<futensor::TensorFuture>>))|
+        "let r = device.region(|(w, (x, ys)): (Vec<(futensor::TensorFuture, \
+            [futensor::TensorFuture; 2])>,
+                                               (futensor::TensorFuture, \
+                                               Vec<Vec<futensor::TensorFuture>>))|
              ((x, w.len() as f32), ys));",
         &["`f32` is not made of tensors", "nested as you like", "captured by"],
     ),
@@ -138,7 +168,8 @@ fn what_breaks_a_law_does_not_compile() {
     let check = |&(name, body, words): &(&str, &str, &[&str])| -> Result<(), String> {
         let program = format!(
             "#![deny(unused_must_use)]\n#![allow(dead_code, unused_variables)]\n\
-             pub async fn promise(device: futensor::Device, x: futensor::TensorFuture) -> futensor::Result<()> {{\n\
+             pub async fn promise(device: futensor::Device, x: futensor::TensorFuture) -> \
+             futensor::Result<()> {{\n\
              {body}\nOk(())\n}}\n"
         );
         let file = folder.join(format!("{name}.rs"));

@@ -1,4 +1,4 @@
-//! What every example owes its user: `--help` explains each flag, and files are looked at before
+//! The manners of every example: `--help` explains each flag, and files are looked at before
 //! the run.
 
 #[path = "../examples/support/output.rs"]

@@ -26,8 +26,9 @@ fn main() -> ExitCode {
 
 /// What each of them does wrong, with some between that do nothing wrong.
 fn broken() -> Vec<trials::Case> {
-    cases![""; passes hangs passes_after_a_hang aborts exits panics passes_after_all_that is_left_out
-        forgets_a_value forgets_a_source forgets_an_await forgets_a_place forgets_a_permit keeps_what_it_says
+    cases![""; passes hangs passes_after_a_hang aborts exits panics passes_after_all_that
+        is_left_out forgets_a_value forgets_a_source forgets_an_await forgets_a_place
+        forgets_a_permit keeps_what_it_says
         keeps_more_than_it_says passes_at_the_end]
 }
 

@@ -10,6 +10,8 @@
 mod barriers;
 #[path = "laws/calls.rs"]
 mod calls;
+#[path = "laws/captured.rs"]
+mod captured;
 #[path = "laws/devices.rs"]
 mod devices;
 #[path = "laws/ends.rs"]
@@ -265,6 +267,7 @@ fn suite(real: bool) -> ExitCode {
     ends::add(&mut laws);
     errors::add(&mut laws);
     foreign::add(&mut laws);
+    captured::add(&mut laws);
     pressure::add(&mut laws);
     races::add(&mut laws);
     devices::add(&mut laws);
@@ -276,5 +279,6 @@ fn suite(real: bool) -> ExitCode {
     wakers::add(&mut laws);
     weights::add(&mut laws);
     laws.cases.push(laws.list.trial());
-    trials::run(laws.cases, true)
+    // A real GPU is one for all processes; of the simulated ones each has its own.
+    trials::run(laws.cases, real)
 }

@@ -8,8 +8,10 @@
 
 #[path = "nonsense/arguments.rs"]
 mod arguments;
-#[path = "nonsense/calls.rs"]
+#[path = "nonsense/calls/mod.rs"]
 mod calls;
+#[path = "nonsense/everything.rs"]
+mod everything;
 #[path = "nonsense/sizes.rs"]
 mod sizes;
 
@@ -26,7 +28,7 @@ macro_rules! promises {
 
 /// Every promise, of a device with 64 MiB.
 const ALL: &[(&str, fn(&Device))] = promises! {
-    calls:
+    everything:
         nonsense_gives_values_or_errors_and_never_panics_or_hangs
         an_error_that_is_told_strangely_is_seen
         values_larger_than_memory_are_refused_or_never_written;

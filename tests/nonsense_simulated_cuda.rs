@@ -1,6 +1,6 @@
 //! Nonsense for arguments on simulated CUDA: the list of `nonsense`, on another device.
 //!
-//!     cargo test -p futensor-tests --test nonsense_simulated_cuda        # ignored where there is no g++
+//!     cargo test -p futensor-tests --test nonsense_simulated_cuda   # ignored without g++
 
 #[allow(dead_code)]
 mod nonsense;

@@ -1,7 +1,7 @@
 //! The reference cases of every op on simulated CUDA: the list of `ops_reference`, on the third
 //! device.
 //!
-//!     cargo test -p futensor-tests --test ops_simulated_cuda        # ignored where there is no g++
+//!     cargo test -p futensor-tests --test ops_simulated_cuda   # ignored without g++
 //!
 //! The first run compiles the kernels with g++, which takes some minutes; they are kept.
 

@@ -502,8 +502,8 @@ fn a_regions_costs_grow_with_its_outputs_and_no_faster() {
         let (few, many) = (both(500), both(4000));
         println!("{name}: {few:?} and {many:?} ns");
         for (what, few, many) in [("a plan", few[0], many[0]), ("a call", few[1], many[1])] {
-            // Eight times as many; were it quadratic, 64 times as long. Caches explain a part of the
-            // rest on a busy machine: 23 times were seen.
+            // Eight times as many; were it quadratic, 64 times as long. Caches explain a part of
+            // the rest on a busy machine: 23 times were seen.
             assert!(many < 40 * few, "{name}: {what} of 500 takes {few} ns, of 4,000 {many}");
         }
     }

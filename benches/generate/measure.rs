@@ -1,7 +1,8 @@
 //! One turn of `benches/generate/run`: a model's speed and greedy tokens, as one line of JSON.
 //!
 //! ```text
-//! cargo run --profile bench -p futensor-generate --example measure -- MODEL.gguf [speed|tokens|one] [NICE]
+//! cargo run --profile bench -p futensor-generate --example measure -- \
+//!   MODEL.gguf [speed|tokens|one] [NICE]
 //! ```
 
 use futensor::{CpuOptions, Device, block_on};
@@ -122,7 +123,8 @@ fn main() {
         let queueing = (engine.stats().queueing - before_one.queueing).as_secs_f64() * 1e6 / steps;
         let eight = decode(&engine, &prompts, 8).await;
         let speed = json!({ "decode 1": one, "decode 8": eight, "prefill 512": 512.0 / prefill,
-            "host us a step": host, "queueing us a step": queueing, "first token ms": first * 1e3, "resident MiB": resident() - before });
+            "host us a step": host, "queueing us a step": queueing, "first token \
+                ms": first * 1e3, "resident MiB": resident() - before });
         println!("{speed}");
     });
 }

@@ -1,4 +1,5 @@
-//! What a GPU is asked in `tests/gpu/run`: the same questions as its peers, one line of JSON each.
+//! The questions that `tests/gpu/run` puts to a GPU, the same as to its peers; one line of JSON
+//! each.
 //!
 //!     cargo bench -p futensor-benches --bench gpu                # says so where there is no GPU
 //!

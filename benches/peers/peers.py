@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""The cases of src/main.rs in NumPy, PyTorch (eager and compiled) and JAX (eager and jit), on the CPU.
+"""The cases of src/main.rs in NumPy, PyTorch (eager and compiled) and JAX (eager and jit), on the
+CPU.
 
-    python3 peers.py [--only CASE,...] [--quick] [--threads N] [--engines numpy,torch,jax] [--json FILE]
+    python3 peers.py [--only CASE,...] [--quick] [--threads N] [--engines numpy,torch,jax]
+        [--json FILE]
 
-Installing them is the caller's affair (`pip install numpy torch jax`); what is not there is reported and left out.
-Method as in src/measure.rs: warmed up, then turn by turn, medians; every result is waited for, and read after the
-clock has stopped: all engines have to have come to the same numbers. The file is for `--peers` of the Rust program.
+Installing them is the caller's affair (`pip install numpy torch jax`); what is not there is
+reported and left out. Method as in src/measure.rs: warmed up, then turn by turn, medians; every
+result is waited for, and read after the clock has stopped: all engines have to have come to the
+same numbers. The file is for `--peers` of the Rust program.
 """
 
 import os
@@ -539,7 +542,8 @@ def main():
     when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     unset = f"; unset: {', '.join(CRIPPLING)}" if CRIPPLING else ""
     about = [
-        f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, {given.threads} threads{unset}"
+        f"{when}: Python {sys.version.split()[0]}, {', '.join(versions)}, "
+        f"{given.threads} threads{unset}"
     ]
     inputs, rows, known = Inputs(np), [], {}
     for case in CASES:

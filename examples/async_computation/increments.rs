@@ -53,8 +53,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     report.row("detached, t1 + n t2 + t3", compared(model.forgotten(), model.measured_forgotten));
     let saved = (model.t1 + model.t3) * 1e6;
     report.note(format!(
-        "Awaiting costs an op t1 + t3, {saved:.1} us here, during which the device has nothing to do; detached, the queue hides it.\n\
-         That is {:.0} % of what these ops take awaited, and most of what an increment does, unless the poll runs it itself.",
+        "Awaiting costs an op t1 + t3, {saved:.1} us here, during which the device has nothing to \
+            do; detached, the queue hides it.\n\
+         That is {:.0} % of what these ops take awaited, and most of what an increment does, \
+         unless the poll runs it itself.",
         100.0 * (model.t1 + model.t3) / (model.t1 + model.t2 + model.t3),
     ));
     report.json(

@@ -50,7 +50,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
         );
     }
     report.note(
-        "The CPU device's bytes lie in the process's memory, and what is handed in is adopted, not copied.",
+        "The CPU device's bytes lie in the process's memory, and what is handed in is adopted, not \
+            copied.",
     );
     report.json(
         "queue",

@@ -61,7 +61,8 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     report.time("awaited one by one", awaited_each);
     report.time("synchronously", synchronous);
     report.note(
-        "Synchronously: the same generator run on the device with its caller blocked, and the same GEMM\n\
+        "Synchronously: the same generator run on the device with its caller blocked, and the same \
+            GEMM\n\
          (crate gemm) called directly, a share of the rows on one thread a core.",
     );
     report.json(

@@ -87,8 +87,10 @@ pub async fn run(setup: &Setup, report: &mut Report) -> Outcome<()> {
     report.time_of("display in the loop", display, n);
     let ratio = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
     report.note(format!(
-        "In the loop against queued first: to_vec takes {:.2} times as long, item {:.2}. Above 1 queueing wins:\n\
-         in the loop one value is worked on at a time; queued, all threads have work. Below 1 it loses: what\n\
+        "In the loop against queued first: to_vec takes {:.2} times as long, item {:.2}. Above 1 \
+            queueing wins:\n\
+         in the loop one value is worked on at a time; queued, all threads have work. Below 1 it \
+         loses: what\n\
          is read at the end passes through memory once more.",
         ratio(each, at_end),
         ratio(item, item_end),

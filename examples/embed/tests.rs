@@ -257,7 +257,8 @@ fn the_projects_documentation_is_cut_into_passages() {
     );
     let page = of_page(
         "p.md",
-        "# One\n\nA first paragraph of\ntwo lines.\n```\nlet code = here is no prose;\n```\n- an item of five words\n",
+        "# One\n\nA first paragraph of\ntwo lines.\n```\nlet code = here is no prose;\n```\n- an \
+            item of five words\n",
     );
     let seen: Vec<_> =
         page.iter().map(|p| (p.place.as_str(), p.title.as_str(), p.text.as_str())).collect();
@@ -270,7 +271,8 @@ fn the_projects_documentation_is_cut_into_passages() {
     );
     let source = of_source(
         "x.rs",
-        "//! What this file is and does.\n\n/// Says what it does here.\n#[inline]\npub fn f(x: u32) -> u32 {\n",
+        "//! What this file is and does.\n\n/// Says what it does here.\n#[inline]\npub fn f(x: \
+            u32) -> u32 {\n",
     );
     assert_eq!(
         (source[0].title.as_str(), source[1].title.as_str()),

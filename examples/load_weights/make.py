@@ -1,5 +1,6 @@
-"""Trains a small network on the handwritten digits with PyTorch, and saves its weights, and what it says to 64
-of the images, for `cargo run --example load_weights`. Run by hand: needs torch and safetensors.
+"""Trains a small network on the handwritten digits with PyTorch, and saves its weights, and what it
+says to 64 of the images, for `cargo run --example load_weights`. Run by hand: needs torch and
+safetensors.
 
     python make.py ../train_digits/data/digits.bin
 """
@@ -21,7 +22,8 @@ held_out = torch.arange(COUNT) % 5 == 4
 
 torch.manual_seed(0)
 net = nn.Sequential(
-    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)
+    nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+    nn.Linear(128, 10)
 )  # fmt: skip
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 for epoch in range(12):

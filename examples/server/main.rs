@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! curl -s http://127.0.0.1:8080/predict -H 'content-type: application/json' \
-//!   -d '{"pixels":[0,0,5,13,9,1,0,0,0,0,13,15,10,15,5,0,0,3,15,2,0,11,8,0,0,4,12,0,0,8,8,0,0,5,8,0,0,9,8,0,0,4,11,0,1,12,7,0,0,2,14,5,10,12,0,0,0,0,6,13,10,0,0,0]}'
+//!   -d '{"pixels":[0,0,5,13,9,1,0,0,0,0,13,15,10,15,5,0,0,3,15,2,0,11,8,0,0,4,12,0,0,8,8,0,
+//!   0,5,8,0,0,9,8,0,0,4,11,0,1,12,7,0,0,2,14,5,10,12,0,0,0,0,6,13,10,0,0,0]}'
 //! ```
 //!
 //! Requests are gathered into batches by [`futensor::serve::Batcher`]; nobody blocks a thread, and
@@ -23,14 +24,18 @@ usage: server [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--model FILE.safete
               [--delay-ms MS] [--queue N] [--deadline-ms MS] [--drain-ms MS] [--on-loss cpu|exit]
 
   --listen ADDRESS:PORT     where it listens; 127.0.0.1:8080 by default
-  --device cpu|cuda:N       where the model runs: by default the first GPU, and the CPU where there is none
-  --model FILE.safetensors  weights, as `train_digits --model cnn --save` writes them; its own by default
+  --device cpu|cuda:N       where the model runs: by default the first GPU, and the CPU where \
+  there is none
+  --model FILE.safetensors  weights, as `train_digits --model cnn --save` writes them; its own by \
+  default
   --batch N                 images in a batch at most; 32 by default
-  --delay-ms MS             how long a request waits for company while a batch is under way; 2 by default
+  --delay-ms MS             how long a request waits for company while a batch is under way; 2 by \
+  default
   --queue N                 requests that may wait, more are answered 503; 256 by default
   --deadline-ms MS          how long a request may take in all; 2000 by default
   --drain-ms MS             how long the end of the server may take; 5000 by default
-  --on-loss cpu|exit        a device that is lost: go on with the CPU (the default), or end with an error
+  --on-loss cpu|exit        a device that is lost: go on with the CPU (the default), or end with \
+  an error
   --help                    this page";
 
 struct Arguments {

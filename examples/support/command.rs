@@ -1,4 +1,4 @@
-//! What the servers' commands have in common.
+//! The common part of the servers' commands.
 
 use futensor::Device;
 use std::io::Write;

@@ -22,7 +22,8 @@ pub fn svg(runs: &[(Model, &Figures)]) -> String {
         HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM)
     };
     let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+            font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
     );
     for value in [1e-3, 1e-2, 1e-1, 1.0] {
@@ -39,9 +40,11 @@ pub fn svg(runs: &[(Model, &Figures)]) -> String {
     let middle = x(0.5);
     let _ = writeln!(
         out,
-        "<text x=\"{middle}\" y=\"20\" text-anchor=\"middle\" font-size=\"14\">Handwritten digits: loss of each \
+        "<text x=\"{middle}\" y=\"20\" text-anchor=\"middle\" font-size=\"14\">Handwritten digits: \
+            loss of each \
          minibatch (lines), part of the held-out images that is wrong (dots)</text>\
-         <text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">training, from its first step to its \
+         <text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">training, from its \
+         first step to its \
          last</text>",
         HEIGHT - 12.0
     );
@@ -61,7 +64,8 @@ pub fn svg(runs: &[(Model, &Figures)]) -> String {
         }));
         let _ = writeln!(
             out,
-            "<polyline points=\"{plain}\" fill=\"none\" stroke=\"{colour}\" stroke-opacity=\"0.25\"/>\
+            "<polyline points=\"{plain}\" fill=\"none\" stroke=\"{colour}\" \
+                stroke-opacity=\"0.25\"/>\
              <polyline points=\"{smooth}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>"
         );
         let n = figures.accuracies.len();

@@ -33,7 +33,8 @@ usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] [--json F
                     [--save FILE.safetensors]
 
   --model mlp|cnn          one of the networks; both by default
-  --device cpu|cuda:N      where it trains: by default the first GPU, and the CPU where there is none
+  --device cpu|cuda:N      where it trains: by default the first GPU, and the CPU where there is \
+  none
   --seed N                 of the initial weights, dropout and the order of images; 1 by default
   --json FILE              writes the figures down
   --svg FILE               the loss curve; target/train_digits.svg by default

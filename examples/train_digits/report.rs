@@ -107,8 +107,10 @@ pub const HEAD: &str =
 pub fn explained(queued: &Figures, awaited: &Figures) -> String {
     let (all, own) = (awaited.step_us(), awaited.queueing_us());
     format!(
-        "     Of a step's {all:.0} us the loop takes {own:.0} to queue it and the device the rest. Awaiting each loss, the device \n     \
-         stands still while the next step is queued; that, and a wake-up, is all that queueing ahead can save: {:.0} us here.\n     \
+        "     Of a step's {all:.0} us the loop takes {own:.0} to queue it and the device the rest. \
+            Awaiting each loss, the device \n     \
+         stands still while the next step is queued; that, and a wake-up, is all that queueing \
+         ahead can save: {:.0} us here.\n     \
          The wait itself blocks nobody: the loop's thread is free for other tasks in both.\n\n",
         all - queued.step_us(),
     )

@@ -1,4 +1,5 @@
-//! Lines of code and of comments have at most 100 columns.
+//! Lines of code, of comments and of prose have at most 100 columns. Tables and drawings of
+//! Markdown may be wider.
 
 use crate::source::{files_with, root};
 use std::fs;
@@ -7,7 +8,6 @@ const COLUMNS_MAX: usize = 100;
 
 /// What is not wrapped yet.
 const NOT_YET: &[&str] = &[
-    "src/cuda/",
     "src/data/",
     "src/files/",
     "src/gguf/",
@@ -20,22 +20,21 @@ const NOT_YET: &[&str] = &[
     "src/safetensors/",
     "src/serve/",
     "src/tensor/",
-    "crates/",
-    "tests/",
-    "benches/",
-    "examples/",
 ];
 
 #[test]
 fn lines_have_at_most_a_hundred_columns() {
-    let all = files_with(&["rs", "cuh", "py"]);
-    assert!(all.len() > 600, "the test does not see the files: {}", all.len());
+    let all = files_with(&["rs", "cuh", "py", "md"]);
+    assert!(all.len() > 700, "the test does not see the files: {}", all.len());
     let mut wrong = Vec::new();
     for path in all.iter().filter(|path| !NOT_YET.iter().any(|part| path.starts_with(part))) {
         let text = fs::read_to_string(root().join(path)).expect("a file");
+        let (is_markdown, mut drawn) = (path.ends_with(".md"), false);
         for (at, line) in text.lines().enumerate() {
+            drawn ^= is_markdown && line.starts_with("```");
+            let is_wide = drawn || is_markdown && line.trim_start().starts_with('|');
             let columns = line.chars().count();
-            if columns > COLUMNS_MAX {
+            if columns > COLUMNS_MAX && !is_wide {
                 wrong.push(format!("{path}:{}: {columns} columns", at + 1));
             }
         }

@@ -1,4 +1,4 @@
-//! What files import from each other, and the circles in it.
+//! The imports of files from each other, and the circles among them.
 
 use crate::paths::named_paths;
 use crate::source::Source;

@@ -1,8 +1,9 @@
-//! The layers: imports run down only and in no circle, and what is above or outside is not known below.
+//! The layers: imports run down only and in no circle, and what is above or outside is not known
+//! below.
 
 use crate::imports::{Import, circles, imports};
 use crate::paths::paths_of_use;
-use crate::source::{root, shipped, sources};
+use crate::source::{root, shipped, sources, sources_of};
 use std::fs;
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
@@ -69,20 +70,36 @@ fn imports_run_down_only() {
     assert!(wrong.is_empty(), "imports run up, or into cuda/:\n{}", wrong.join("\n"));
 }
 
-#[test]
-fn imports_run_in_no_circle() {
-    let mut all = imports(&sources());
-    all.retain(|import| layer_of_file(&import.from) == layer_of_file(&import.to));
+/// The circles of files, as text.
+fn circles_as_text(folder: &str, imports: &[Import]) -> String {
     let text = |circle: Vec<&Import>| {
         let mut lines: Vec<String> = circle
             .iter()
-            .map(|i| format!("  src/{}:{} -> {}: {}", i.from, i.line, i.to, i.name))
+            .map(|i| format!("  {folder}/{}:{} -> {}: {}", i.from, i.line, i.to, i.name))
             .collect();
         lines.dedup();
         lines.join("\n")
     };
-    let found: Vec<String> = circles(&all).into_iter().map(text).collect();
-    assert!(found.is_empty(), "files that import each other:\n{}", found.join("\n and\n"));
+    circles(imports).into_iter().map(text).collect::<Vec<_>>().join("\n and\n")
+}
+
+#[test]
+fn imports_run_in_no_circle() {
+    let mut all = imports(&sources());
+    all.retain(|import| layer_of_file(&import.from) == layer_of_file(&import.to));
+    let found = circles_as_text("src", &all);
+    assert!(found.is_empty(), "files that import each other:\n{found}");
+}
+
+#[test]
+fn imports_of_companions_run_in_no_circle() {
+    for package in fs::read_dir(root().join("crates")).expect("a folder").flatten() {
+        let folder = format!("crates/{}/src", package.file_name().to_string_lossy());
+        let all = imports(&sources_of(&folder));
+        assert!(all.len() > 20, "the test does not see the imports of {folder}: {}", all.len());
+        let found = circles_as_text(&folder, &all);
+        assert!(found.is_empty(), "files that import each other:\n{found}");
+    }
 }
 
 /// A region installs itself as an interceptor while it traces: an ordinary op calls nothing of it.

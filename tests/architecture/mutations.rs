@@ -1,4 +1,4 @@
-//! What is broken on purpose (`tests/mutations/list`) can still be broken.
+//! The mutations of `tests/mutations/list` can still be made.
 
 use crate::source::{files_below, root};
 use std::fs;

@@ -1,4 +1,5 @@
-//! Rooms: every file says what it is, a file is read in one sitting, and a folder seen at one glance.
+//! Rooms: every file says what it is, a file is read in one sitting, and a folder seen at one
+//! glance.
 
 use crate::source::{files_of_rust, root};
 use std::collections::BTreeMap;
@@ -11,15 +12,8 @@ const FILES_MAX: usize = 20;
 const LARGE: &[&str] = &[];
 
 /// Files that are longer, until they are split.
-const LONG: &[&str] = &[
-    "examples/server/tests.rs",
-    "src/ranks/protocol/simulated.rs",
-    "src/tensor/creation.rs",
-    "tests/autograd/differences.rs",
-    "tests/laws/foreign.rs",
-    "tests/simulated_cuda/regions.rs",
-    "tests/training.rs",
-];
+const LONG: &[&str] =
+    &["src/ranks/protocol/simulated.rs", "src/tensor/creation.rs", "tests/autograd/differences.rs"];
 
 #[test]
 fn files_are_read_in_one_sitting() {

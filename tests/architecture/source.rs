@@ -63,8 +63,7 @@ pub fn files_with(endings: &[&str]) -> Vec<String> {
     let name = |path: PathBuf| {
         path.strip_prefix(&root).expect("below the root").to_string_lossy().replace('\\', "/")
     };
-    let folders = ["src", "crates", "tests", "benches", "examples"];
-    folders.iter().flat_map(|folder| below(&root.join(folder), endings)).map(name).collect()
+    below(&root, endings).into_iter().map(name).collect()
 }
 
 /// All Rust files of the repository.
@@ -74,7 +73,12 @@ pub fn files_of_rust() -> Vec<String> {
 
 /// All files below `src/`.
 pub fn sources() -> Vec<Source> {
-    let root = root().join("src");
+    sources_of("src")
+}
+
+/// All files of a package's sources.
+pub fn sources_of(folder: &str) -> Vec<Source> {
+    let root = root().join(folder);
     let found = files_below(&root);
     let read = |path: PathBuf| {
         let name =

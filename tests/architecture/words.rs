@@ -1,5 +1,5 @@
-//! Words that are said in few places: CUDA's, those of threads, devices and executors, and the names that
-//! stand behind the doors of `src/sync`.
+//! Words that are said in few places: CUDA's, those of threads, devices and executors, and the
+//! names that stand behind the doors of `src/sync`.
 
 use crate::layers::{LAYERS, layer_of_file};
 use crate::paths::named_paths;

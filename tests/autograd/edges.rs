@@ -11,7 +11,8 @@ use std::sync::Arc;
 /// Rows without a case, and why.
 const WITHOUT: &[(&str, &str)] = &[
     (
-        "zeros ones full arange linspace eye eye_diagonal rand randn from_vec from_slice from_future",
+        "zeros ones full arange linspace eye eye_diagonal rand randn from_vec from_slice \
+            from_future",
         "made of no tensor",
     ),
     (
@@ -117,8 +118,10 @@ fn agree(got: f64, want: f64, in_rows: bool) -> bool {
 }
 
 /// Ops that sum up, whose terms may cancel.
-const IN_ROWS: &str = "mean var std norm softmax log_softmax logsumexp layer_norm layer_norm_weighted layer_norm_plain \
-    rms_norm rms_norm_plain batch_norm batch_norm_train bce_with_logits cross_entropy atan2 interpolate \
+const IN_ROWS: &str = "mean var std norm softmax log_softmax logsumexp layer_norm \
+    layer_norm_weighted layer_norm_plain \
+    rms_norm rms_norm_plain batch_norm batch_norm_train bce_with_logits cross_entropy atan2 \
+    interpolate \
     scaled_dot_product_attention";
 
 /// A gradient, and what PyTorch has for it: in float32, and in float64 and rounded.

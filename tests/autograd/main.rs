@@ -1,5 +1,5 @@
-//! What gradients promise. Values against central differences in float64, seeded (`FUTENSOR_SEED`;
-//! printed); what PyTorch computes is compared in `tests/ops_reference.rs`.
+//! The promises of gradients. Values against central differences in float64, seeded
+//! (`FUTENSOR_SEED`; printed); what PyTorch computes is compared in `tests/ops_reference.rs`.
 
 mod differences;
 mod edges;

@@ -1,4 +1,4 @@
-//! What the tape keeps, and when it lets go.
+//! The memory that the tape keeps, and the time at which it lets go.
 
 use super::{block_on, device, read};
 use futensor::sim::SimOptions;

@@ -1,4 +1,4 @@
-//! What is on the tape, and what its being there does not do.
+//! The values on the tape, and what the tape leaves alone.
 
 use super::{block_on, device, read};
 use futensor::sim::SimOptions;

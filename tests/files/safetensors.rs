@@ -44,8 +44,10 @@ fn file(header: &str, data: &[u8]) -> Vec<u8> {
 fn small() -> Vec<u8> {
     let data: Vec<u8> =
         [1.5f32, -2.0].iter().flat_map(|x| x.to_le_bytes()).chain([1, 0, 7]).collect();
-    let header = r#"{"__metadata__":{"format":"pt"},"fc.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},
-        "flags":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]},"n":{"dtype":"U8","shape":[],"data_offsets":[10,11]}}"#;
+    let header = r#"{"__metadata__":{"format":"pt"},
+        "fc.weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},
+        "flags":{"dtype":"BOOL","shape":[2],"data_offsets":[8,10]},
+        "n":{"dtype":"U8","shape":[],"data_offsets":[10,11]}}"#;
     file(header, &data)
 }
 
@@ -183,7 +185,8 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     assert!(message.contains("larger than any memory"), "{message}");
     let message = one(r#""dtype":"U8","shape":[4],"data_offsets":[4,8]"#, &[0; 8]);
     assert!(message.contains("tensor x overlaps another one, or leaves a gap"), "{message}");
-    let two = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#;
+    let two = r#"{"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},
+        "b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]}}"#;
     let message = refused(&file(two, &[0; 6]));
     assert!(message.contains("tensor b overlaps another one"), "{message}");
     // Their sum is all but more than a number holds.

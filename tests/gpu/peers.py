@@ -1,4 +1,5 @@
-"""The questions of benches/gpu.rs, put to PyTorch (eager and compiled) and CuPy: one line of JSON each.
+"""The questions of benches/gpu.rs, put to PyTorch (eager and compiled) and CuPy: one line of JSON
+each.
 
     python3 tests/gpu/peers.py [--quick]
 

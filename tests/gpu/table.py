@@ -1,4 +1,5 @@
-"""Lines of JSON ({name, who, value, unit}) as one Markdown table: a row a question, a column each who answers."""
+"""Lines of JSON ({name, who, value, unit}) as one Markdown table: a row a question, a column each
+who answers."""
 
 import json
 import sys

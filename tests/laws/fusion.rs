@@ -1,5 +1,5 @@
-//! What runs as one step, as recordings show it: decided by what is queued, the same to the bit as
-//! apart.
+//! Fusion, as recordings show it: one step of several ops, decided by the queued ops, the same to
+//! the bit as apart.
 
 use crate::support::{Kind, PARALLEL, block_on};
 use crate::{Laws, promises};

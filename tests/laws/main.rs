@@ -15,6 +15,7 @@ mod trials;
 
 mod barriers;
 mod calls;
+mod captured;
 mod devices;
 mod ends;
 mod errors;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
     handles::add(&mut laws);
     fusion::add(&mut laws);
     foreign::add(&mut laws);
+    captured::add(&mut laws);
     regions::add(&mut laws);
     plans::add(&mut laws);
     waits::add(&mut laws);

@@ -11,12 +11,14 @@
 `list` has a mutation a paragraph:
 
     == what is broken
-    - the text as it is in a src/ (the library's, a companion's, an example's), exactly once, however its lines are broken (a line each)
+    - the text as it is in a src/ (the library's, a companion's, an example's), exactly once,
+      however its lines are broken (a line each)
     + what it becomes (a line each)
-    ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package is no matter of course;
-      or `schedules`, and arguments of .ci/schedules
+    ! cargo's arguments: tests of which at least one has to fail; `-p NAME` first, where the package
+      is no matter of course; or `schedules`, and arguments of .ci/schedules
 
-A mutation that no test sees is printed as SURVIVED, one that does not build as BROKEN, and the exit status is 1.
+A mutation that no test sees is printed as SURVIVED, one that does not build as BROKEN, and the exit
+status is 1.
 """
 
 import os

@@ -1,6 +1,7 @@
 //! Sizes that no memory holds, beside sizes of 0 and without: results, gradients, options.
 
-use super::calls::{Call, calls, try_all};
+use super::calls::{Call, calls};
+use super::everything::try_all;
 use futensor::custom::*;
 use futensor::quant::{Format, Quantized};
 use futensor::*;

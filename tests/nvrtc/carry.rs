@@ -5,7 +5,8 @@
 //! (`FUTENSOR_CACHE`) holds every translation unit, fused kernels and all; where it passed for
 //! NVRTC's version (`FUTENSOR_SIM_NVRTC`), under the names that a real one looks for.
 //!
-//!     FUTENSOR_CACHE=$PWD/target/units FUTENSOR_SIM_NVRTC=13.0 cargo test -p futensor-tests --test ops_simulated_cuda
+//!     export FUTENSOR_CACHE=$PWD/target/units
+//!     FUTENSOR_SIM_NVRTC=13.0 cargo test -p futensor-tests --test ops_simulated_cuda
 //!     cargo run -p futensor-nvrtc --bin carry target/units target/kernels
 //!
 //! A kernel that the compiler refuses is said, and ends it with 1, when all others are there; one

@@ -165,7 +165,8 @@ mod tests {
                     for (int i = 0; i < {count}; ++i) held[i] = x[1024 * i + threadIdx.x];
                     __syncthreads();
                     #pragma unroll
-                    for (int i = 0; i < {count}; ++i) x[1024 * i + threadIdx.x] = held[{count} - 1 - i];
+                    for (int i = 0; i < {count}; ++i) x[1024 * i + threadIdx.x] = held[{count} - 1 \
+                    - i];
                 }}\n"
             )
         };

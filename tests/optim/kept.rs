@@ -1,4 +1,5 @@
-//! What optimizers keep: files of versions before are loaded, and what does not belong is refused.
+//! The state of optimizers: files of versions before are loaded, and what does not belong is
+//! refused.
 
 use crate::steps::*;
 use futensor::nn::Parameter;

@@ -1,6 +1,6 @@
-//! What models are trained with: halves are computed in float32, steps are counted for each
-//! parameter, states are loaded, and no thread's step is lost. Values beside PyTorch's in float32
-//! are in `training`.
+//! The parts that models are trained with: halves are computed in float32, steps are counted for
+//! each parameter, states are loaded, and no thread's step is lost. Values beside PyTorch's in
+//! float32 are in `training`.
 
 #[path = "../reference/steps.rs"]
 mod steps;

@@ -1,6 +1,6 @@
 //! The same by NCCL, on simulated GPUs: each rank has one, in a process of its own, and what they
-//! exchange goes between the processes (`crates/futensor-simulated-driver/src/libraries/nccl`). Nobody needs an
-//! `mpirun` for that.
+//! exchange goes between the processes (`crates/futensor-simulated-driver/src/libraries/nccl`).
+//! Nobody needs an `mpirun` for that.
 
 use super::losses::others_ended_well;
 use super::stage::{Folder, Scene, Stage, block_on, command, nothing_is_left, settle, told};

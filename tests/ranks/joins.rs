@@ -1,4 +1,4 @@
-//! Who may come in, and what the others are told.
+//! Joining a group: who may come in, and the errors that the others get.
 //!
 //! These meet at an address and need no launcher: none gets as far as to initialise MPI.
 

@@ -1,4 +1,5 @@
-//! What ranks promise each other, in real processes: values, order, gradients, mismatches, losses.
+//! The promises of ranks to each other, in real processes: values, order, gradients, mismatches,
+//! losses.
 //!
 //!     cargo test -p futensor-tests --test ranks
 //!

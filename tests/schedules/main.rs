@@ -1,9 +1,9 @@
 //! Small programs over the whole host engine, each run under many orders of its threads.
 //!
-//!     .ci/schedules                          # 1,000 orders by priority and 1,000 at random of each program
+//!     .ci/schedules     # of each program 1,000 orders by priority and 1,000 at random
 //!     .ci/schedules drops                    # of those whose name has this word
 //!     FUTENSOR_SCHEDULES=1000000 .ci/schedules
-//!     FUTENSOR_SCHEDULE=91... .ci/schedules drops_beside_take_up     # one order again, as a failure prints it
+//!     FUTENSOR_SCHEDULE=91... .ci/schedules drops_beside_take_up   # one order again
 //!
 //! What runs is what ships: port, intake, scheduler, machine, small steps, workers; `src/sync` is
 //! where the scheduler comes in. It takes every access for SeqCst: weaker orders of memory are what

@@ -1,4 +1,4 @@
-//! What the programs share: how they are explored, a source that is told when, and what may not
+//! The common part of the programs: their exploration, a source that is told when, and what may not
 //! stay behind.
 
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
@@ -42,7 +42,8 @@ pub fn explore(name: &str, program: fn()) {
     let orders = number("FUTENSOR_SCHEDULES").unwrap_or(2000) as usize;
     let seed = number("FUTENSOR_SEED").unwrap_or(0);
     println!(
-        "{name}: {orders} orders of FUTENSOR_SEED={seed}; one that fails is printed, for FUTENSOR_SCHEDULE"
+        "{name}: {orders} orders of FUTENSOR_SEED={seed}; one that fails is printed, for \
+            FUTENSOR_SCHEDULE"
     );
     // For as long as there is time, where that is said.
     config.max_time = number("FUTENSOR_SECONDS").map(|seconds| Duration::from_secs(seconds) / 2);

@@ -1,4 +1,4 @@
-//! What a service needs of the library: scopes that deny barriers, the barrier report, the batcher,
+//! The needs of a service: scopes that deny barriers, the barrier report, the batcher,
 //! every executor, results in the order of their completion.
 //!
 //! `FUTENSOR_SEED=7 cargo test -p futensor-tests --test service` runs one seed of the tests that

@@ -1,5 +1,5 @@
-//! What the driver is asked for, and when: nothing that may wait while the device works, few calls
-//! an op, memory that comes back, and an end that may come at any time.
+//! The calls of the driver, and their times: nothing that may wait while the device works, few
+//! calls an op, memory that comes back, and an end that may come at any time.
 
 use super::edges::{folder, played};
 use super::support::{Deadline, block_on, until};

@@ -1,5 +1,5 @@
-//! What surrounds a process: libraries and GPUs that are missing, settings, a disk cache that is
-//! damaged.
+//! The surroundings of a process: libraries and GPUs that are missing, settings, a disk cache that
+//! is damaged.
 //!
 //! What a process reads once (its libraries, its settings) is tried in a process of its own: this
 //! program again, with the name of a part to play.

@@ -1,6 +1,6 @@
 //! The CUDA device, whole, on a machine without a GPU: see `crates/futensor-simulated-driver`.
 //!
-//!     cargo test -p futensor-tests --test simulated_cuda              # all; ignored where there is no g++
+//!     cargo test -p futensor-tests --test simulated_cuda   # all; ignored without g++
 //!     FUTENSOR_SEEDS=100 cargo test -p futensor-tests --test simulated_cuda faults
 //!
 //! The program starts itself again with the simulated driver in the loader's path. Each trial gets
@@ -21,6 +21,7 @@ mod odd;
 mod optim;
 mod order;
 mod regions;
+mod replays;
 mod times;
 mod values;
 
@@ -50,7 +51,12 @@ pub struct Entry {
 /// `entries![once: a b c]`
 macro_rules! entries {
     ($seeds:expr, $loses:expr; $($name:ident)*) => {
-        [$($crate::Entry { name: stringify!($name), promise: $name, seeds: $seeds, loses: $loses }),*]
+        [$($crate::Entry {
+            name: stringify!($name),
+            promise: $name,
+            seeds: $seeds,
+            loses: $loses,
+        }),*]
     };
 }
 pub(crate) use entries;
@@ -121,6 +127,7 @@ fn main() -> ExitCode {
         ("optim", optim::all()),
         ("order", order::all()),
         ("regions", regions::all()),
+        ("replays", replays::all()),
         ("convolutions", convolutions::all()),
         ("times", times::all()),
         ("faults", faults::all()),
@@ -139,5 +146,6 @@ fn main() -> ExitCode {
         });
         case.ignored(skipped.is_some())
     });
-    trials::run(cases.collect(), true)
+    // Each process has a machine of its own.
+    trials::run(cases.collect(), false)
 }

@@ -1,4 +1,4 @@
-//! What kernels are given that is out of the ordinary: sources of a user's, operands that cuBLAS
+//! Extraordinary kernels and operands: sources of a user's, operands that cuBLAS
 //! cannot express, many dimensions, constants of a region's own.
 
 use super::support::block_on;
@@ -71,12 +71,14 @@ impl Operation for Brought {
     }
 }
 
-const ADD_ONE: &str = r#"extern "C" __global__ void add_one(const float* x, float* out, unsigned long long n) {
+const ADD_ONE: &str = r#"
+extern "C" __global__ void add_one(const float* x, float* out, unsigned long long n) {
     unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
     if (i < n) out[i] = x[i] + 1.0f;
 }"#;
 const ALL_KINDS: &str = r#"struct Three { float a, b, c; };
-extern "C" __global__ void all_kinds(const float* x, float* out, unsigned long long n, float* scratch, int i,
+extern "C" __global__ void all_kinds(
+    const float* x, float* out, unsigned long long n, float* scratch, int i,
                                      unsigned u, long long l, float f, double d, Three t) {
     unsigned long long at = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
     if (at >= n) return;
@@ -88,7 +90,10 @@ fn a_source_that_does_not_compile_fails_its_value_with_the_compilers_words(_: &S
     let device = device(0);
     let x = block_on(device.arange(0.0, 100.0, 1.0) + 0.0).unwrap();
     let of = |entry, source| custom(Brought { entry, source, arguments: false }, &[&x]);
-    let broken = r#"extern "C" __global__ void broken(const float* x, float* out, unsigned long long n) { nonsense; }"#;
+    let broken = r#"
+        extern "C" __global__ void broken(const float* x, float* out, unsigned long long n) {
+            nonsense;
+        }"#;
     for _ in 0..2 {
         let error: Error = block_on(of("broken", broken)).unwrap_err();
         assert!(error.is_kernel() && error.message().contains("nonsense"), "{error}");

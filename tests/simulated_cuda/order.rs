@@ -9,7 +9,8 @@ use futensor_simulated_driver::Simulator;
 
 pub fn all() -> Vec<Entry> {
     let mut list = entries![6, false; leaving_out_any_one_wait_is_reported].to_vec();
-    list.extend(entries![1, false; a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again
+    list.extend(entries![1, false;
+        a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again
             what_lanes_keep_goes_back_behind_those_who_use_it
             lanes_keep_no_more_than_they_may]);
     list

@@ -71,7 +71,8 @@ impl Browser {
         });
         let expression = format!(
             "new Promise(done => {{
-                const end = () => done(document.documentElement.outerHTML), look = () => ({until}) && end()
+                const end = () => done(document.documentElement.outerHTML), look = () => ({until}) \
+                && end()
                 const what = {{ childList: true, subtree: true, characterData: true }}
                 new MutationObserver(look).observe(document, what)
                 setTimeout(end, 20000)

@@ -1,4 +1,4 @@
-//! What the tests of the contract share: kinds of devices, gates, deadlines, seeds.
+//! The common part of the tests of the contract: kinds of devices, gates, deadlines, seeds.
 //!
 //! A gate is a custom op that waits until its test opens it, so that a test decides what is running
 //! and what is queued. Nothing here sleeps in order to be right.

@@ -4,8 +4,9 @@
     python minilm.py MODEL_FOLDER [--compile]
     cargo run --profile bench -p embed -- MODEL_FOLDER --measure     # futensor, the same rows
 
-From token ids to host vectors, mean pooling included, on two threads; the sentences are those that `--measure`
-makes. Medians of two seconds each. `--compile` adds torch.compile, which needs a C++ compiler and some minutes.
+From token ids to host vectors, mean pooling included, on two threads; the sentences are those that
+`--measure` makes. Medians of two seconds each. `--compile` adds torch.compile, which needs a C++
+compiler and some minutes.
 """
 
 import sys

@@ -1,4 +1,4 @@
-//! What is measured: the cases, what they are fed with, and the bar that futensor has set itself
+//! The cases that are measured, their inputs, and the bar that futensor has set itself
 //! for each.
 
 /// Elements of the large tensors.
@@ -127,7 +127,11 @@ impl Case {
             Case::Matmul(n) => format!("matmul, n = {n}"),
             Case::Rows => "[16, 384] by a constant [384, 1536]".into(),
             Case::Randn => "`randn`, 16 Mi, a number".into(),
-            Case::Overlap(n) => format!("two chains of {} products of {n}x{n}, together", chain_length(n)),
+            Case::Overlap(n) => format!(
+                "two chains of {} products of {n}x{n}, \
+                together",
+                chain_length(n)
+            ),
             Case::Mlp => "MLP 784-256-10, batch 256: forward + loss".into(),
             Case::Train => "the same: forward + backward + SGD".into(),
         }
@@ -145,7 +149,9 @@ impl Case {
     pub fn work(self) -> Work {
         let large = (4 * LARGE) as f64;
         match self {
-            Case::Chain | Case::Exp | Case::Tanh | Case::Gelu | Case::Softmax => Work::Bytes(2.0 * large),
+            Case::Chain | Case::Exp | Case::Tanh | Case::Gelu | Case::Softmax => {
+                Work::Bytes(2.0 * large)
+            }
             Case::Sum => Work::Bytes(large),
             Case::Matmul(n) => Work::Flops(2.0 * (n * n * n) as f64),
             Case::Rows => Work::Flops(2.0 * ROWS.iter().product::<usize>() as f64),

@@ -1,4 +1,4 @@
-//! What the machine can do: copies, reads, multiply-adds, an empty task, and the `gemm` crate
+//! The limits of the machine: copies, reads, multiply-adds, an empty task, and the `gemm` crate
 //! called directly.
 
 use crate::cases::{Case, LARGE, OPS, ROWS, numbers};
@@ -41,7 +41,8 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let layout = Layout::array::<f32>(self.len).and_then(|l| l.align_to(ALIGN)).expect("as before");
+        let layout =
+            Layout::array::<f32>(self.len).and_then(|l| l.align_to(ALIGN)).expect("as before");
         // SAFETY: allocated with the same layout.
         unsafe { dealloc(self.at.cast(), layout) }
     }
@@ -92,7 +93,8 @@ fn spread(
         let threads: Vec<_> = (0..threads)
             .map(|t| {
                 // SAFETY: inside the blocks.
-                let part = unsafe { Part { from: from.at.add(t * len), to: to.at.add(t * len), len } };
+                let part =
+                    unsafe { Part { from: from.at.add(t * len), to: to.at.add(t * len), len } };
                 let work = &work;
                 scope.spawn(move || {
                     let part = part;
@@ -273,7 +275,8 @@ fn copies(threads: usize, elements: usize) -> Vec<Job> {
         let (from, to) = blocks(2.0);
         jobs.push(Job::new("copy non-temporal", move |n| {
             // SAFETY: AVX is there.
-            let (time, _) = spread(n, threads, &from, &to, |part| unsafe { copy_past_the_caches(part) });
+            let (time, _) =
+                spread(n, threads, &from, &to, |part| unsafe { copy_past_the_caches(part) });
             assert_eq!(to.shows(), from.shows());
             Sample { time, shows: Vec::new() }
         }));

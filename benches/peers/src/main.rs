@@ -1,7 +1,8 @@
 //! What do the same cases cost in futensor, in candle and in burn, and what could the machine do?
 //!
 //! ```text
-//! cargo run --release -- [--only CASE,...] [--quick] [--threads N] [--nice N] [--peers FILE]... [--json FILE] [--write FILE]
+//! cargo run --release -- [--only CASE,...] [--quick] [--threads N] [--nice N] [--peers FILE]... \
+//!   [--json FILE] [--write FILE]
 //! cargo run --release --no-default-features --features candle,burn-ndarray -- --json FILE
 //! python3 peers.py --json FILE
 //! ```
@@ -149,7 +150,8 @@ fn about(arguments: &Arguments) -> Vec<String> {
         .collect();
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = memory.split_whitespace().nth(1).and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
-    let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let huge =
+        std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split_whitespace().take(1).collect();
     let flag = |on: bool, word: &str| if on { format!(" {word}") } else { String::new() };
@@ -157,7 +159,8 @@ fn about(arguments: &Arguments) -> Vec<String> {
     let only = flag(!only.is_empty(), &format!("--only {only}"));
     vec![
         format!(
-            "Machine: {} (family {}, model {}), {} cores; {}; L2 {}, L3 {}; {:.0} GiB of memory; {}; huge pages: {}",
+            "Machine: {} (family {}, model {}), {} cores; {}; L2 {}, L3 {}; {:.0} GiB of memory; \
+                {}; huge pages: {}",
             field("Model name"),
             field("CPU family"),
             field("Model:"),
@@ -170,7 +173,8 @@ fn about(arguments: &Arguments) -> Vec<String> {
             huge.trim(),
         ),
         format!(
-            "{}; load before the start {}; a line from core to core and back {} ns; {} threads each, futensor's at nice {}; \
+            "{}; load before the start {}; a line from core to core and back {} ns; {} threads \
+                each, futensor's at nice {}; \
              `benches/peers/run{only}{quick}`",
             output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
             load.join(" "),
@@ -209,7 +213,8 @@ fn main() -> Outcome<()> {
         }
         let mut known = None;
         let jobs = engines.jobs(case);
-        let measured = measure::run(&name, case.items(), jobs, effort, |e, s| check(case, &mut known, e, s));
+        let measured =
+            measure::run(&name, case.items(), jobs, effort, |e, s| check(case, &mut known, e, s));
         for row in &measured {
             eprintln!("{name:<12} {:<28} {:>10}", row.engine, table::time(row.median));
         }
@@ -238,7 +243,10 @@ fn main() -> Outcome<()> {
     println!("{text}");
     if let Some(file) = &arguments.write {
         let old = std::fs::read_to_string(file)?;
-        let new = table::replaced(&old, text.trim_end()).ok_or("the file has no marks for the tables")?;
+        let new = table::replaced(&old, text.trim_end()).ok_or(
+            "the file has no marks for the \
+            tables",
+        )?;
         std::fs::write(file, new)?;
     }
     Ok(())

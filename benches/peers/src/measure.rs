@@ -120,7 +120,8 @@ pub fn run(
     effort: Effort,
     mut proof: impl FnMut(&str, &[f32]),
 ) -> Vec<Row> {
-    let mut runners: Vec<Runner> = jobs.into_iter().map(|job| calibrate(job, effort, &mut proof)).collect();
+    let mut runners: Vec<Runner> =
+        jobs.into_iter().map(|job| calibrate(job, effort, &mut proof)).collect();
     for turn in 0..effort.turns {
         for runner in &mut runners {
             if turn < runner.turns {

@@ -17,7 +17,9 @@ fn shows<const D: usize>(y: &Tensor<D>) -> Vec<f32> {
     let all = y.shape().num_elements();
     let flat: Tensor<1> = y.clone().reshape([all as i32]);
     let n = all.min(4);
-    let part = |from: usize| flat.clone().narrow(0, from, n).into_data().try_to_vec::<f32>().expect("elements");
+    let part = |from: usize| {
+        flat.clone().narrow(0, from, n).into_data().try_to_vec::<f32>().expect("elements")
+    };
     [part(0), part(all - n)].concat()
 }
 
@@ -79,8 +81,15 @@ impl On {
         let starts = [self.values(10, [n, n], 1.0), self.values(11, [n, n], 1.0)];
         let turn: Vec<f32> = (0..n * n).map(|i| ((i / n + 1) % n == i % n) as u8 as f32).collect();
         let turn = self.given(turn, [n, n]);
-        let name =
-            if together { format!("{}, two threads", self.name) } else { format!("{} alone", self.name) };
+        let name = if together {
+            format!(
+                "{}, two \
+                threads",
+                self.name
+            )
+        } else {
+            format!("{} alone", self.name)
+        };
         let chain = move |mut y: Tensor<2>, turn: Tensor<2>| {
             (0..chain_length(n)).for_each(|_| y = y.clone().matmul(turn.clone()));
             y
@@ -166,7 +175,9 @@ impl On {
             }
             Case::Randn => {
                 let device = self.device.clone();
-                self.each(move || Tensor::<1>::random([LARGE], Distribution::Normal(0.0, 1.0), &device))
+                self.each(move || {
+                    Tensor::<1>::random([LARGE], Distribution::Normal(0.0, 1.0), &device)
+                })
             }
             Case::Overlap(n) => vec![self.chains(n, true), self.chains(n, false)],
             Case::Mlp => {

@@ -18,7 +18,8 @@ fn shows(y: &Tensor) -> Vec<f32> {
 }
 
 fn values(seed: u64, shape: &[usize], scale: f32) -> Tensor {
-    Tensor::from_vec(numbers(seed, shape.iter().product(), scale), shape, &Device::Cpu).expect("values")
+    Tensor::from_vec(numbers(seed, shape.iter().product(), scale), shape, &Device::Cpu)
+        .expect("values")
 }
 
 fn each(make: impl Fn() -> Result<Tensor> + 'static) -> Vec<Job> {
@@ -104,7 +105,9 @@ impl Mlp {
             var(s.w2, &[classes, hidden])?,
             var(s.b2, &[classes])?,
         ];
-        let layer = |k: usize| Linear::new(vars[k].as_tensor().clone(), Some(vars[k + 1].as_tensor().clone()));
+        let layer = |k: usize| {
+            Linear::new(vars[k].as_tensor().clone(), Some(vars[k + 1].as_tensor().clone()))
+        };
         let layers = [layer(0), layer(2)];
         let x = Tensor::from_vec(s.x, (batch, inputs), &Device::Cpu)?;
         Ok(Mlp { layers, vars, x, y: Tensor::from_vec(s.y, batch, &Device::Cpu)? })

@@ -52,7 +52,8 @@ impl Ours {
 
     /// Results of an op, as a program's operands are: a caller's `Vec` would lie in small pages.
     fn values(&self, seed: u64, shape: &[usize], scale: f32) -> TensorFuture {
-        let x = self.device.from_vec(numbers(seed, shape.iter().product(), scale), shape.to_vec()) + 0.0;
+        let x = self.device.from_vec(numbers(seed, shape.iter().product(), scale), shape.to_vec())
+            + 0.0;
         self.runtime.block_on(x.wait_to_read()).expect("values");
         x
     }
@@ -200,8 +201,9 @@ impl Ours {
 
     fn forward(&self, planned: bool) -> Job {
         let (net, x, y, _) = self.mlp();
-        let loss =
-            move |x: &TensorFuture| futensor::no_grad(|| net.forward(x).cross_entropy(&y, ())).reshape([1]);
+        let loss = move |x: &TensorFuture| {
+            futensor::no_grad(|| net.forward(x).cross_entropy(&y, ())).reshape([1])
+        };
         if !planned {
             return self.each("futensor", move || loss(&x));
         }
@@ -248,7 +250,9 @@ impl Ours {
     pub fn jobs(&self, case: Case) -> Vec<Job> {
         let chain = |x: &TensorFuture| ((x * 2.0 + 1.0) * x - 0.5).relu();
         match case {
-            Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => vec![self.small(case)],
+            Case::Enqueue | Case::Detached | Case::Awaited | Case::AwaitedTwo => {
+                vec![self.small(case)]
+            }
             Case::Chain => vec![self.large("futensor", chain), self.planned(chain)],
             Case::Exp => vec![self.large("futensor", |x| x.exp())],
             Case::Tanh => vec![self.large("futensor", |x| x.tanh())],

@@ -14,7 +14,8 @@ enum Role {
 }
 
 fn role(engine: &str) -> Role {
-    let floor = ["copy", "read", "gemm crate", "FMA peak", "tokio"].iter().any(|f| engine.starts_with(f));
+    let floor =
+        ["copy", "read", "gemm crate", "FMA peak", "tokio"].iter().any(|f| engine.starts_with(f));
     match engine {
         _ if engine.starts_with("futensor") => Role::Ours,
         _ if floor || engine.contains(" alone") => Role::Floor,
@@ -65,7 +66,9 @@ fn judge(case: Case, bar: Bar, rows: &[Row]) -> Option<Verdict> {
     let of = |engine: &Row| engine.case == case.name();
     let ours = rows.iter().find(|r| of(r) && r.engine == "futensor")?;
     let fastest = |wanted: &dyn Fn(&str) -> bool| {
-        rows.iter().filter(|r| of(r) && wanted(&r.engine)).min_by(|a, b| a.median.total_cmp(&b.median))
+        rows.iter()
+            .filter(|r| of(r) && wanted(&r.engine))
+            .min_by(|a, b| a.median.total_cmp(&b.median))
     };
     let (name, median, best) = match bar.against {
         Against::Seconds(seconds) => ("the bar".to_owned(), seconds, seconds),
@@ -89,13 +92,16 @@ fn judge(case: Case, bar: Bar, rows: &[Row]) -> Option<Verdict> {
 /// One line a bar: our time over the other's, what is wanted, and whether it is so.
 pub fn bars(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| case | futensor | beside | time / its time | of the fastest samples | wanted | |\n|---|---|---|---|---|---|---|\n",
+        "| case | futensor | beside | time / its time | of the fastest samples | wanted | \
+            |\n|---|---|---|---|---|---|---|\n",
     );
     for &case in CASES {
-        let Some(ours) = rows.iter().find(|r| r.case == case.name() && r.engine == "futensor") else {
+        let Some(ours) = rows.iter().find(|r| r.case == case.name() && r.engine == "futensor")
+        else {
             continue;
         };
-        let judged: Vec<_> = case.bars().into_iter().filter_map(|b| Some((b, judge(case, b, rows)?))).collect();
+        let judged: Vec<_> =
+            case.bars().into_iter().filter_map(|b| Some((b, judge(case, b, rows)?))).collect();
         let reached = |(bar, verdict): &(Bar, Verdict)| verdict.ratio <= bar.most;
         for (i, judged) in judged.iter().enumerate() {
             let (bar, verdict) = judged;
@@ -106,8 +112,12 @@ pub fn bars(rows: &[Row]) -> String {
             let word = if reached(judged) { "reached" } else { "**missed**" };
             let wanted = format!("<= {:.2}", bar.most);
             let Verdict { reference, ratio, fastest } = verdict;
-            writeln!(out, "| {title} | {time} | {reference} | {ratio:.2} | {fastest:.2} | {wanted} | {word} |")
-                .expect("a string");
+            writeln!(
+                out,
+                "| {title} | {time} | {reference} | {ratio:.2} | {fastest:.2} | {wanted} \
+                | {word} |"
+            )
+            .expect("a string");
         }
     }
     out
@@ -116,7 +126,8 @@ pub fn bars(rows: &[Row]) -> String {
 /// One line an engine, case after case: its time, the fastest of its samples, and ours over its.
 pub fn times(rows: &[Row]) -> String {
     let mut out = String::from(
-        "| case | engine | median | fastest sample | processor time | futensor's time / its |\n|---|---|---|---|---|---|\n",
+        "| case | engine | median | fastest sample | processor time | futensor's time / its \
+            |\n|---|---|---|---|---|---|\n",
     );
     for &case in CASES {
         let mut of: Vec<&Row> = rows.iter().filter(|r| r.case == case.name()).collect();
@@ -150,11 +161,13 @@ pub fn times(rows: &[Row]) -> String {
 pub fn to_json(rows: &[Row], about: &[String]) -> String {
     let row = |r: &Row| {
         serde_json::json!({
-            "case": r.case, "engine": r.engine, "median": r.median, "fastest": r.fastest, "cpu": r.cpu
+            "case": r.case, "engine": r.engine,
+            "median": r.median, "fastest": r.fastest, "cpu": r.cpu
         })
     };
     let rows: Vec<_> = rows.iter().map(row).collect();
-    serde_json::to_string_pretty(&serde_json::json!({ "about": about, "rows": rows })).expect("plain values")
+    serde_json::to_string_pretty(&serde_json::json!({ "about": about, "rows": rows }))
+        .expect("plain values")
 }
 
 /// The rows of a file, and what it says of itself (`about`: lines).

@@ -1,5 +1,5 @@
-//! Threads for what may take long: readers' wakers, which are the readers' code; grammars and what
-//! they allow next; templates, texts and vocabularies, which come from outside.
+//! Threads for jobs that may take long: readers' wakers, which are the readers' code; grammars and
+//! the tokens that they allow next; templates, texts and vocabularies, which come from outside.
 //!
 //! A job that panics harms nobody else. Threads begin as there are jobs for them, and end when
 //! there have been none for a while. Whoever [looks](Helpers::look) now and then gets another where

@@ -1,4 +1,4 @@
-//! Locks, whoever panicked under them.
+//! Locks that a panic under them leaves usable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

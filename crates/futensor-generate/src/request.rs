@@ -1,4 +1,4 @@
-//! What one asks for, and what comes back.
+//! A request, and the tokens that come back.
 
 use crate::constraint::Constraint;
 use crate::sampling::Sampling;

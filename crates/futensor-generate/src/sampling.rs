@@ -1,4 +1,4 @@
-//! How the next token is chosen: what a request says, and the numbers that the device is given.
+//! Sampling: the options of a request, and the numbers that the device is given.
 //!
 //! The choice is made on the device (`model/choose`). What is random about it is one number a
 //! token, made here from the request's seed and the token's position alone: so the same request

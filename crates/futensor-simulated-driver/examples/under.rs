@@ -1,6 +1,7 @@
 //! Runs a command under the simulated driver:
 //!
-//!     cargo run -p futensor-simulated-driver --example under -- cargo test --lib cuda::device -- --ignored
+//!     cargo run -p futensor-simulated-driver --example under -- \
+//!       cargo test --lib cuda::device -- --ignored
 
 use futensor_simulated_driver::harness;
 use std::os::unix::process::CommandExt;

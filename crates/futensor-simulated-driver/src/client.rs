@@ -17,7 +17,8 @@ macro_rules! controls {
             // SAFETY: loading a library that cudarc is about to load anyway; symbols of these names
             // exist in the simulated driver alone, built from this same crate, with these types.
             unsafe {
-                let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+                let how = libc::RTLD_NOW | libc::RTLD_LOCAL;
+                let library = libc::dlopen(c"libcuda.so.1".as_ptr(), how);
                 if library.is_null() {
                     return Err("no libcuda.so.1".to_owned());
                 }
@@ -27,7 +28,10 @@ macro_rules! controls {
                     if $name.is_null() {
                         return Err("libcuda.so.1 is not the simulated driver".to_owned());
                     }
-                    let $name = std::mem::transmute::<*mut libc::c_void, extern "C" fn($($Type),*) $(-> $Result)?>($name);
+                    let $name = std::mem::transmute::<
+                        *mut libc::c_void,
+                        extern "C" fn($($Type),*) $(-> $Result)?,
+                    >($name);
                 )*
                 Ok(Controls { $($name),* })
             }

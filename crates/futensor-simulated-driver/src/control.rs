@@ -5,9 +5,9 @@
 use crate::checks::report::Stats;
 use crate::ffi::{Handle, Kind, Out, Text, copy_text, id};
 use crate::kernels::compile;
-use crate::machine::sim::{
-    MUST_NOT_BLOCK, Sim, call_any, lock, sleep_until, wake_scheduler, wake_waiters,
-};
+use crate::machine::entry::call_any;
+use crate::machine::sim::{Sim, lock, sleep_until, wake_scheduler, wake_waiters};
+use crate::machine::thread::MUST_NOT_BLOCK;
 use crate::status::{INVALID_HANDLE, Outcome, Status};
 use std::ffi::c_char;
 
@@ -174,7 +174,7 @@ pub extern "C" fn futsim_drop_wait(n: u64) -> Status {
 pub extern "C" fn futsim_lose_device(device: i32, status: Status) -> Status {
     change(|sim| {
         sim.device(device)?.lost = Some(status);
-        let own = |(&id, context): (&u64, &crate::driver::contexts::Context)| {
+        let own = |(&id, context): (&u64, &crate::machine::objects::Context)| {
             (context.device == device as usize).then_some(id)
         };
         let contexts: Vec<u64> = sim.contexts.iter().filter_map(own).collect();

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the C boundary | `ffi` pointers and handles, `status` codes, `control` what tests call |
 //! | the machine | `machine`: its state and lock, its thread, what an item of work does, faults |
-//! | entry points | `driver`, and beside it `libraries`: cuBLAS, cuBLASLt, cuDNN, NCCL, NVRTC, NVTX |
+//! | entry points | `driver`; `libraries`: cuBLAS, cuBLASLt, cuDNN, NCCL, NVRTC, NVTX |
 //! | memory | `memory`: pages, and the table of allocations |
 //! | kernels | `kernels`: read, compiled (with `shim/`), loaded, run |
 //! | findings | `checks`: races, shared memory, pinned buffers, the report |

@@ -48,19 +48,28 @@ impl Answer {
             (false, _) => "text_completion",
         };
         let (id, model) = (&self.asked.id, &self.app.name);
-        json!({ "id": id, "object": object, "created": self.created, "model": model, "choices": choices })
+        json!({
+            "id": id, "object": object, "created": self.created, "model": model,
+            "choices": choices,
+        })
     }
 
     fn usage(&self) -> Value {
         let prompt = self.asked.request.prompt.len();
-        json!({ "prompt_tokens": prompt, "completion_tokens": self.count, "total_tokens": prompt + self.count })
+        json!({
+            "prompt_tokens": prompt, "completion_tokens": self.count,
+            "total_tokens": prompt + self.count,
+        })
     }
 
     /// A token's probabilities, in the words of the route.
     fn logprobs(&self, token: &Token, logprobs: &Logprobs) -> Value {
         let tokenizer = self.app.engine.model().tokenizer();
         if self.asked.chat {
-            let one = |id: u32, logprob: f32| json!({ "token": named(tokenizer, id), "logprob": logprob, "bytes": tokenizer.bytes(id) });
+            let one = |id: u32, logprob: f32| {
+                let (token, bytes) = (named(tokenizer, id), tokenizer.bytes(id));
+                json!({ "token": token, "logprob": logprob, "bytes": bytes })
+            };
             let mut own = one(token.id, logprobs.chosen);
             own["top_logprobs"] =
                 logprobs.alternatives.iter().map(|&(id, logprob)| one(id, logprob)).collect();
@@ -178,6 +187,7 @@ fn join(all: &mut Value, one: Value) {
 /// An error as OpenAI writes it.
 pub fn error_body(refusal: &Refusal) -> Value {
     json!({ "error": {
-        "message": refusal.text, "type": refusal.kind, "param": refusal.param, "code": refusal.status,
+        "message": refusal.text, "type": refusal.kind, "param": refusal.param,
+        "code": refusal.status,
     } })
 }

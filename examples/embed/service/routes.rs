@@ -110,7 +110,10 @@ async fn search(State(app): State<Arc<App>>, Query(asked): Query<Asked>) -> Resp
                 .zip(at)
                 .map(|(score, k)| {
                     let passage = &index.passages[k as usize];
-                    json!({ "score": score, "place": passage.place, "title": passage.title, "text": passage.text })
+                    json!({
+                        "score": score, "place": passage.place, "title": passage.title,
+                        "text": passage.text,
+                    })
                 })
                 .collect();
             let took = from.elapsed().as_secs_f64() * 1e3;

@@ -1,4 +1,4 @@
-//! What can be searched: this project's own documentation, a passage at a time.
+//! The searched text: this project's own documentation, a passage at a time.
 
 use std::path::{Path, PathBuf};
 

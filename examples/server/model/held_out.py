@@ -1,10 +1,12 @@
-"""Writes `held_out.json`: a few held-out images with what PyTorch makes of the weights in `digits.safetensors`.
+"""Writes `held_out.json`: a few held-out images with what PyTorch makes of the weights in
+`digits.safetensors`.
 
     pip install torch safetensors && python held_out.py
 
 The weights were trained by futensor, and carry PyTorch's names:
 
-    cargo run --release --example train_digits -- --model cnn --save examples/server/model/digits.safetensors
+    cargo run --release --example train_digits -- \\
+        --model cnn --save examples/server/model/digits.safetensors
 
 Data: the UCI handwritten digits, of which every fifth is held out (`examples/train_digits/data`).
 """

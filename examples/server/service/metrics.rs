@@ -1,4 +1,4 @@
-//! What the service counts, and Prometheus' text of it.
+//! The counters of the service, and Prometheus' text of it.
 
 use super::prometheus::{Histogram, Page, Statuses};
 use super::{App, Engine};

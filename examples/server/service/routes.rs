@@ -129,9 +129,11 @@ async fn stats(State(app): State<Arc<App>>) -> Response {
         .map(|s| {
             let file = s.site.file().rsplit('/').next().unwrap_or("");
             json!({
-                "site": format!("{file}:{}", s.site.line()), "what": s.what, "count": s.count, "waited": s.waited,
+                "site": format!("{file}:{}", s.site.line()), "what": s.what, "count": s.count,
+                "waited": s.waited,
                 "mean_us": s.total.as_micros() as f64 / s.count.max(1) as f64,
-                "worst_us": s.worst.as_micros() as u64, "queued": s.queued_mean, "ran_dry": s.ran_dry,
+                "worst_us": s.worst.as_micros() as u64, "queued": s.queued_mean,
+                "ran_dry": s.ran_dry,
             })
         })
         .collect();

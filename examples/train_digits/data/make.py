@@ -1,7 +1,8 @@
-"""Packs the handwritten digits of scikit-learn's package: `python make.py`, with scikit-learn installed.
+"""Packs the handwritten digits of scikit-learn's package: `python make.py`, with scikit-learn
+installed.
 
-`digits.bin`: 1,797 images of 8 x 8 pixels from 0 to 16, a byte each, row by row; then 1,797 labels, a byte each.
-Run by hand; the file is committed. Running again gives the same bytes.
+`digits.bin`: 1,797 images of 8 x 8 pixels from 0 to 16, a byte each, row by row; then 1,797 labels,
+a byte each. Run by hand; the file is committed. Running again gives the same bytes.
 """
 
 import gzip

@@ -1,4 +1,4 @@
-//! What each op of the table is, in f64 and in integers that do not overflow, and how far off a
+//! Each op of the table, in f64 and in integers that do not overflow, and how far off a
 //! float may be.
 
 use crate::dtype::{DType, Element};

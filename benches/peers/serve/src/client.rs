@@ -66,7 +66,12 @@ fn same(a: &[f32], b: &[f32]) -> bool {
 }
 
 /// So many clients, for so long.
-pub async fn load(address: SocketAddr, clients: usize, time: Duration, checks: bool) -> Outcome<Seen> {
+pub async fn load(
+    address: SocketAddr,
+    clients: usize,
+    time: Duration,
+    checks: bool,
+) -> Outcome<Seen> {
     tokio::task::LocalSet::new().run_until(run(address, clients, time, checks)).await
 }
 
@@ -95,7 +100,11 @@ async fn run(address: SocketAddr, clients: usize, time: Duration, checks: bool) 
                 let vector = embed(&mut sender, &texts[i]).await?;
                 let took = from.elapsed();
                 if checks && !same(&vector, &alone[i]) {
-                    return Err(format!("sentence {i} was answered with another's embedding").into());
+                    return Err(format!(
+                        "sentence {i} was answered with another's \
+                        embedding"
+                    )
+                    .into());
                 }
                 if from >= begin && Instant::now() < end {
                     latencies.push(took);
@@ -109,8 +118,10 @@ async fn run(address: SocketAddr, clients: usize, time: Duration, checks: bool) 
         let (mut due, mut lateness) = (begin, Vec::new());
         while due < end {
             tokio::time::sleep_until(due.into()).await;
-            let request =
-                Request::builder().uri("/healthz").header("host", "load").body(Full::new(Bytes::new()))?;
+            let request = Request::builder()
+                .uri("/healthz")
+                .header("host", "load")
+                .body(Full::new(Bytes::new()))?;
             sender.ready().await?;
             sender.send_request(request).await?.into_body().collect().await?;
             lateness.push(due.elapsed());

@@ -43,7 +43,8 @@ async fn embed(
     State(served): State<Arc<Served>>,
     Json(text): Json<Text>,
 ) -> Result<Json<Vec<f32>>, StatusCode> {
-    let tokens = served.tokenizer.encode_fast(text.text, true).map_err(|_| StatusCode::BAD_REQUEST)?;
+    let tokens =
+        served.tokenizer.encode_fast(text.text, true).map_err(|_| StatusCode::BAD_REQUEST)?;
     let vector = (served.engine)(tokens.get_ids().to_vec()).await;
     vector.map(Json).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
@@ -65,8 +66,10 @@ pub async fn start(name: &str, folder: &Path, nice: i32) -> Outcome<SocketAddr> 
         _ => return Err(format!("no engine is called {name} in this build").into()),
     };
     let served = Arc::new(Served { tokenizer, engine });
-    let router =
-        Router::new().route("/embed", post(embed)).route("/healthz", get(|| async { "ok" })).with_state(served);
+    let router = Router::new()
+        .route("/embed", post(embed))
+        .route("/healthz", get(|| async { "ok" }))
+        .with_state(served);
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, router).await });
@@ -150,7 +153,11 @@ fn candle_engine(folder: &Path, blocking: bool) -> Outcome<Engine> {
     Ok(Box::new(move |tokens| {
         let embed = embed.clone();
         Box::pin(async move {
-            if blocking { tokio::task::spawn_blocking(move || embed(tokens)).await? } else { embed(tokens) }
+            if blocking {
+                tokio::task::spawn_blocking(move || embed(tokens)).await?
+            } else {
+                embed(tokens)
+            }
         })
     }))
 }
@@ -176,16 +183,22 @@ fn candle_batched(folder: &Path) -> Outcome<Engine> {
             }
             let class = length_class(&waiting[0].0);
             let mut batch = Vec::new();
-            waiting = waiting.into_iter().fold(Default::default(), |mut left: std::collections::VecDeque<_>, one| {
-                match length_class(&one.0) == class && batch.len() < BATCH_MAX {
-                    true => batch.push(one),
-                    false => left.push_back(one),
-                }
-                left
-            });
+            waiting = waiting.into_iter().fold(
+                Default::default(),
+                |mut left: std::collections::VecDeque<_>, one| {
+                    match length_class(&one.0) == class && batch.len() < BATCH_MAX {
+                        true => batch.push(one),
+                        false => left.push_back(one),
+                    }
+                    left
+                },
+            );
             let (texts, answers): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
             match candle_embed(&model, &texts) {
-                Ok(rows) => answers.into_iter().zip(rows).for_each(|(answer, row)| drop(answer.send(Ok(row)))),
+                Ok(rows) => answers
+                    .into_iter()
+                    .zip(rows)
+                    .for_each(|(answer, row)| drop(answer.send(Ok(row)))),
                 Err(why) => eprintln!("a batch failed: {why}"),
             }
         }

@@ -1,9 +1,11 @@
 //! How does one model, served over HTTP, bear load? The same MiniLM by futensor and by candle.
 //!
 //! ```text
-//! cargo run --release --features candle -- MODEL_FOLDER [--engines none,futensor,futensor-single,candle-batched,candle-handler,candle-blocking]
+//! cargo run --release --features candle -- MODEL_FOLDER \
+//!   [--engines none,futensor,futensor-single,candle-batched,candle-handler,candle-blocking]
 //!     [--clients 1,16,128] [--seconds 5] [--nice 8]
-//! cargo run --release --no-default-features --features candle -- MODEL_FOLDER --engines candle-handler,candle-blocking
+//! cargo run --release --no-default-features --features candle -- MODEL_FOLDER \
+//!   --engines candle-handler,candle-blocking
 //! ```
 //!
 //! Method: one process. The server is axum on a multi_thread runtime with a thread a core; the
@@ -49,7 +51,9 @@ fn parse() -> Outcome<Arguments> {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
         match word.as_str() {
             "--engines" => arguments.engines = value()?.split(',').map(str::to_owned).collect(),
-            "--clients" => arguments.clients = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?,
+            "--clients" => {
+                arguments.clients = value()?.split(',').map(str::parse).collect::<Result<_, _>>()?
+            }
             "--seconds" => arguments.time = Duration::from_secs(value()?.parse()?),
             "--nice" => arguments.nice = value()?.parse()?,
             _ => arguments.folder = word.into(),
@@ -60,8 +64,9 @@ fn parse() -> Outcome<Arguments> {
 
 /// The sentences that clients send.
 pub fn sentences(n: usize) -> Vec<String> {
-    let words: Vec<&str> =
-        include_str!("../../../../examples/embed/reference/sentences.txt").split_whitespace().collect();
+    let words: Vec<&str> = include_str!("../../../../examples/embed/reference/sentences.txt")
+        .split_whitespace()
+        .collect();
     let sentence = |k: usize| {
         let length = 8 + k * 7 % 33;
         (0..length).map(|w| words[(k * 31 + w * 7) % words.len()]).collect::<Vec<_>>().join(" ")
@@ -75,14 +80,26 @@ fn main() -> Outcome<()> {
     println!("{cores} cores; {:?} a row", arguments.time);
     println!(
         "{:<16} {:>7} {:>11} {:>9} {:>9} {:>9} {:>13} {:>13}",
-        "engine", "clients", "requests/s", "p50 ms", "p99 ms", "max ms", "healthz p99.9", "healthz max"
+        "engine",
+        "clients",
+        "requests/s",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "healthz p99.9",
+        "healthz \
+            max"
     );
     for name in &arguments.engines {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(cores)
+            .enable_all()
+            .build()?;
         let address = runtime.block_on(engines::start(name, &arguments.folder, arguments.nice))?;
         let client = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         for &clients in &arguments.clients {
-            let seen = client.block_on(client::load(address, clients, arguments.time, name != "none"))?;
+            let seen =
+                client.block_on(client::load(address, clients, arguments.time, name != "none"))?;
             println!(
                 "{name:<16} {clients:>7} {:>11.1} {:>9.2} {:>9.2} {:>9.2} {:>13.2} {:>13.2}",
                 seen.rate,

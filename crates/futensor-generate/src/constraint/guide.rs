@@ -1,4 +1,4 @@
-//! How far one answer has come in its grammar, and what may follow.
+//! The position of one answer in its grammar, and the tokens that may follow.
 
 use super::Grammar;
 use crate::error::{Error, Result};

@@ -1,8 +1,8 @@
-//! What a text has to be like: a regular expression or a JSON schema. At each place the grammar
-//! says which tokens may follow, and the device chooses among those.
+//! Constraints on a text: a regular expression or a JSON schema. At each position the grammar names
+//! the tokens that may follow, and the device chooses among those.
 //!
 //! Constraints come from anybody. They are compiled on helper threads, once for each text
-//! (`grammar`); what an answer may go on with is found there too (`guide`).
+//! (`grammar`); the helpers also find the tokens that an answer may go on with (`guide`).
 
 mod grammar;
 mod guide;

@@ -55,7 +55,8 @@ fn a_text_that_follows_a_grammar_is_of_it() {
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(value["a"] == 1 || value["a"] == 2, "{text}");
     // In the schema's order, not the alphabet's.
-    let schema = json!({ "type": "object", "properties": { "b": { "enum": [1] }, "a": { "enum": [1] } },
+    let schema = json!({ "type": "object",
+        "properties": { "b": { "enum": [1] }, "a": { "enum": [1] } },
         "required": ["a", "b"], "additionalProperties": false });
     let text = follow(Constraint::JsonSchema(schema), last);
     assert!(text.find("\"b\"").unwrap() < text.find("\"a\"").unwrap(), "{text}");

@@ -1,5 +1,5 @@
-//! What the thread does: takes commands, has the planner plan, queues steps ahead, hands out what
-//! they chose. A step that fails fails the requests that run, and no others.
+//! The engine's thread: it takes commands, has the planner plan, queues steps ahead, and hands out
+//! the tokens that they chose. A step that fails fails the requests that run, and no others.
 
 use super::stream::Channel;
 use super::{Command, Shared};

@@ -1,4 +1,4 @@
-//! The way of tokens from the thread to whoever reads them.
+//! A channel of tokens from the thread to the reader of a stream.
 
 use super::{Command, Shared};
 use crate::error::Result;

@@ -1,4 +1,4 @@
-//! What a file says of a model's sizes.
+//! The sizes of a model, as its file states them.
 
 use crate::error::{Error, Result};
 use futensor::gguf;
@@ -221,8 +221,9 @@ mod tests {
     use serde_json::json;
 
     fn llama() -> Value {
-        json!({ "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "num_hidden_layers": 2, "intermediate_size": 96, "max_position_embeddings": 128, "rms_norm_eps": 1e-5 })
+        json!({ "model_type": "llama", "hidden_size": 64, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "num_hidden_layers": 2, "intermediate_size": 96,
+            "max_position_embeddings": 128, "rms_norm_eps": 1e-5 })
     }
 
     #[test]
@@ -243,7 +244,8 @@ mod tests {
             ("attention_bias", json!(true), "attention_bias"),
         ] {
             let mut json = llama();
-            json["rope_scaling"] = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+            json["rope_scaling"] = json!({
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                 "high_freq_factor": 4.0, "original_max_position_embeddings": 8192 });
             json[key] = value;
             let error = Config::from_json(&json).unwrap_err();
@@ -254,7 +256,8 @@ mod tests {
     #[test]
     fn llama_3s_frequencies_are_stretched_where_they_are_slow() {
         let mut json = llama();
-        json["rope_scaling"] = json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+        json["rope_scaling"] = json!({
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "original_max_position_embeddings": 8192 });
         let scaled = Config::from_json(&json).unwrap().rope.frequencies(16);
         let plain = Config::from_json(&llama()).unwrap().rope.frequencies(16);

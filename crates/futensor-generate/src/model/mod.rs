@@ -1,7 +1,7 @@
 //! The model: weights on a device, and one step of it over packed rows.
 //!
-//! `forward` is the network, `choose` what becomes of its last values, `steps` turns a step of the
-//! planner's into one call of a region.
+//! `forward` is the network, `choose` draws tokens from its last values, `steps` turns a step of
+//! the planner's into one call of a region.
 
 mod choose;
 mod config;

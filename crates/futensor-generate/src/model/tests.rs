@@ -346,9 +346,11 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
     };
     text(
         "config.json",
-        serde_json::json!({ "model_type": "llama", "hidden_size": c.width, "num_attention_heads": c.heads,
-            "num_key_value_heads": c.kv_heads, "num_hidden_layers": c.layers, "max_position_embeddings": c.context,
-            "intermediate_size": c.feed_forward, "rms_norm_eps": c.epsilon, "tie_word_embeddings": true }),
+        serde_json::json!({ "model_type": "llama", "hidden_size": c.width,
+            "num_attention_heads": c.heads,
+            "num_key_value_heads": c.kv_heads, "num_hidden_layers": c.layers,
+            "max_position_embeddings": c.context, "intermediate_size": c.feed_forward,
+            "rms_norm_eps": c.epsilon, "tie_word_embeddings": true }),
     );
     text(
         "tokenizer_config.json",

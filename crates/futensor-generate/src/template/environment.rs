@@ -1,4 +1,4 @@
-//! What templates run in: Jinja's words with Python's methods, where each pays for what it does.
+//! The environment of templates: Jinja's words with Python's methods, each paid for with fuel.
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;

@@ -7,9 +7,11 @@ use serde_json::json;
 #[test]
 fn a_conversation_becomes_the_text_that_the_model_knows() {
     // SmolLM2's, with Python's methods as others have them.
-    let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}\
+    let source = "{% for message in messages %}{% if loop.first and messages[0]['role'] != \
+        'system' %}\
         {{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}\
-        {{'<|im_start|>' + message['role'] + '\n' + message['content'].strip() + '<|im_end|>' + '\n'}}\
+        {{'<|im_start|>' + message['role'] + '\n' + message['content'].strip() + '<|im_end|>' + \
+        '\n'}}\
         {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let template = Template::new(source, "", "").unwrap();
     let text = template.render(&[json!({ "role": "user", "content": " Hello {{ 1 }} " })]);
@@ -60,7 +62,8 @@ fn a_template_that_does_too_much_ends_with_an_error() {
         ("{% set ns.y = ns.y|chain(ns.y)|list %}", ""),
         ("{% set ns.x = ns.x ~ 'aaaaaaaaaaaaaaaaaaaa' %}{% if ns.x.isspace() %}{% endif %}", ""),
         (
-            "{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}",
+            "{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' \
+                }}",
             "",
         ),
     ] {
@@ -83,7 +86,8 @@ fn values_as_deep_as_they_can_be_are_shown_compared_and_freed() {
         // A conversation with as much fuel as there can be.
         let deep = format!(
             "{{% set ns = namespace(y=1) %}}{{% for i in range(7000) %}}{body}{{% endfor %}}\
-            {{{{ (ns.y|string)|length > 9 }}}} {{{{ (ns.y|tojson)|length > 9 }}}} {{{{ ns.y == [ns.y] }}}}"
+            {{{{ (ns.y|string)|length > 9 }}}} {{{{ (ns.y|tojson)|length > 9 }}}} {{{{ ns.y == \
+            [ns.y] }}}}"
         );
         let template = Template::new(&deep, "", "").unwrap();
         let many = vec![json!({ "role": "user", "content": "a" }); 2_000];
@@ -108,8 +112,10 @@ fn no_value_is_a_part_of_itself() {
             "{wrong}: {error}"
         );
     }
-    let right = "{# ns, namespace #}{% macro m(x) %}<{{ x }}>{% endmacro %}{% set ns = namespace(last=0, found=false) %}\
-        {% for m2 in messages %}{% set ns.last = ns.last + 1 %}{% set ns.found = [ns.last] %}{% endfor %}\
+    let right = "{# ns, namespace #}{% macro m(x) %}<{{ x }}>{% endmacro %}{% set ns = \
+        namespace(last=0, found=false) %}\
+        {% for m2 in messages %}{% set ns.last = ns.last + 1 %}{% set ns.found = [ns.last] %}{% \
+        endfor %}\
         {{ m(ns.last) }}{{ ns['found'] }} ns namespace";
     assert_eq!(render(right).unwrap(), "<1>[1] ns namespace");
 }

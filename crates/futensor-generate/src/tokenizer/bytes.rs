@@ -1,4 +1,4 @@
-//! What bytes each token stands for.
+//! The bytes that each token stands for.
 
 use crate::error::{Error, Result};
 use tokenizers::{DecoderWrapper, Tokenizer};

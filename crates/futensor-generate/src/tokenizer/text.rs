@@ -1,4 +1,4 @@
-//! Text as tokens bring it: whole characters, and nothing of a stop word.
+//! Text from tokens: whole characters, and no part of a stop word.
 
 /// Turns the bytes of token after token into text that can be shown. A character that is not whole
 /// yet, and what may be the beginning of a stop word, are held back.

@@ -1,11 +1,11 @@
-"""Makes what the tests compare with: log-probabilities of small models by `transformers` in float64,
-tokens by `tiktoken`, conversations by Jinja's own engine. Nothing is downloaded.
+"""Makes what the tests compare with: log-probabilities of small models by `transformers` in
+float64, tokens by `tiktoken`, conversations by Jinja's own engine. Nothing is downloaded.
 
     pip install torch transformers tiktoken regex && python make.py
 
-Written with transformers 5.24, tiktoken 0.14 and torch 2.15. `models.safetensors` has the weights, by Hugging Face's
-names behind `A.` and `B.` (whose heads are wider than width / heads), and for each case its
-log-probabilities `[positions, vocabulary]`; `cases.json` the rest.
+Written with transformers 5.24, tiktoken 0.14 and torch 2.15. `models.safetensors` has the weights,
+by Hugging Face's names behind `A.` and `B.` (whose heads are wider than width / heads), and for
+each case its log-probabilities `[positions, vocabulary]`; `cases.json` the rest.
 """
 
 import json
@@ -113,10 +113,14 @@ def models(tensors):
 
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 # As Meta and Qwen publish them.
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
-CORPUS = """The old lighthouse keeper didn't sleep; she'd counted 12345 ships, 67 storms and 8901 stars.
+CORPUS = """\
+The old lighthouse keeper didn't sleep; she'd counted 12345 ships, 67 storms and 8901 stars.
     # 1 + 2 == 3\n\nnaïve café, Größe, 中文字符 и русский текст. WE'LL SEE, I'M SURE!!!
     def add(a, b):\n        return a + b
 12 123 1234 12345 1234567 3.14159 2024-01-02 the the then there their hello hello world world"""
@@ -159,7 +163,8 @@ def alphabet():
 
 
 def merges():
-    """By counting pairs, of words that GPT-2 cuts; digits merge among themselves, so that cutting shows."""
+    """By counting pairs, of words that GPT-2 cuts; digits merge among themselves, so that cutting
+    shows."""
     words = [[bytes([b]) for b in w.encode()] for w in regex.findall(GPT2, CORPUS * 2)]
     found = []
     while len(found) < 160:
@@ -220,11 +225,40 @@ def tokens():
 
 
 TEMPLATES = {
-    "chatml": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
-    "llama": "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start|>' + message['role'] + '<|/start|>\n\n' + message['content'] | trim + '<|eot|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start|>assistant<|/start|>\n\n' }}{% endif %}",
-    "mistral": "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'] %}{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}{% for m in rest %}{% if m['role'] == 'user' %}{% if loop.last and system is defined %}{{ '[INST] ' + system + '\n\n' + m['content'] + ' [/INST]' }}{% else %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endif %}{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'].strip() + eos_token }}{% endif %}{% endfor %}",
-    "blocks": "{%- set ns = namespace(last=-1) %}\n{%- for m in messages %}\n  {%- if m.role == 'user' and not m.content.startswith('<tool>') %}\n    {%- set ns.last = loop.index0 %}\n  {%- endif %}\n{%- endfor %}\n{% for m in messages %}\n  {% if loop.index0 > ns.last %}\n    after\n  {% endif %}\n{{ m.role.upper() }}: {{ m.content.split('</think>')[-1].lstrip('\\n') }}{{ m.content | length }}\n{% endfor %}\n{{ messages | tojson }}{{ eos_token }}",
-    "macros": "{% macro one(m, n=1) %}[{{ n }}:{{ m.content | replace('a', 'b') }}]{% endmacro %}{% for m in messages | selectattr('role', 'equalto', 'user') %}{{ one(m, loop.index) }}{% endfor %}{{ messages[-1].content[:3] }}{{ messages | map(attribute='role') | join(', ') }}{% if tools is not defined %}!{% endif %}",
+    "chatml": (
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+        "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\n' }}{% endif %}"
+    ),
+    "llama": (
+        "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = "
+        "'<|start|>' + message['role'] + '<|/start|>\n\n' + message['content'] | trim + "
+        "'<|eot|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif "
+        "%}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|start|>assistant<|/start|>\n\n' }}{% endif %}"
+    ),
+    "mistral": (
+        "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set system = "
+        "messages[0]['content'] %}{% set rest = messages[1:] %}{% else %}{% set rest = messages "
+        "%}{% endif %}{% for m in rest %}{% if m['role'] == 'user' %}{% if loop.last and system "
+        "is defined %}{{ '[INST] ' + system + '\n\n' + m['content'] + ' [/INST]' }}{% else %}{{ "
+        "'[INST] ' + m['content'] + ' [/INST]' }}{% endif %}{% elif m['role'] == 'assistant' "
+        "%}{{ ' ' + m['content'].strip() + eos_token }}{% endif %}{% endfor %}"
+    ),
+    "blocks": (
+        "{%- set ns = namespace(last=-1) %}\n{%- for m in messages %}\n  {%- if m.role == 'user' "
+        "and not m.content.startswith('<tool>') %}\n    {%- set ns.last = loop.index0 %}\n  {%- "
+        "endif %}\n{%- endfor %}\n{% for m in messages %}\n  {% if loop.index0 > ns.last %}\n    "
+        "after\n  {% endif %}\n{{ m.role.upper() }}: {{ "
+        "m.content.split('</think>')[-1].lstrip('\\n') }}{{ m.content | length }}\n{% endfor "
+        "%}\n{{ messages | tojson }}{{ eos_token }}"
+    ),
+    "macros": (
+        "{% macro one(m, n=1) %}[{{ n }}:{{ m.content | replace('a', 'b') }}]{% endmacro %}{% "
+        "for m in messages | selectattr('role', 'equalto', 'user') %}{{ one(m, loop.index) }}{% "
+        "endfor %}{{ messages[-1].content[:3] }}{{ messages | map(attribute='role') | join(', ') "
+        "}}{% if tools is not defined %}!{% endif %}"
+    ),
 }
 
 CONVERSATIONS = [

@@ -100,10 +100,13 @@ fn folder(case: &Value, all: &HashMap<String, TensorFuture>) -> Folder {
     let words: serde_json::Map<_, _> =
         names(48).into_iter().zip(0..).map(|(name, k)| (name, json!(k))).collect();
     let model = json!({ "type": "BPE", "vocab": words, "merges": [] });
-    let level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let level = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
+    });
     write(
         "tokenizer.json",
-        &json!({ "version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": level, "decoder": level,
+        &json!({ "version": "1.0", "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": level, "decoder": level,
             "post_processor": null, "truncation": null, "padding": null, "model": model }),
     );
     let (first, second): (Vec<_>, Vec<_>) =

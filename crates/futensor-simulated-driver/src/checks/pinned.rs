@@ -8,30 +8,13 @@
 //! host function is queued, as these may rightly touch it in between.
 
 use crate::machine::sim::Sim;
-use crate::machine::work::Work;
+use crate::machine::work::{Item, Work};
 use crate::memory::Touch;
-
-/// A hash of memory, eight bytes at a time.
-pub fn hash(address: usize, bytes: usize) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    // SAFETY: callers name page-locked memory that is allocated and that the client must not free
-    // before the copy.
-    let memory = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
-    for chunk in memory.chunks(8) {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        hash =
-            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    }
-    hash
-}
 
 impl Sim {
     /// True where nothing but the host could rightly touch the buffer now.
     pub fn host_only(&mut self, touch: &Touch) -> bool {
-        let queued_host = |item: &crate::machine::work::Item| {
-            matches!(item.work, Work::Host { .. } | Work::Graph(_))
-        };
+        let queued_host = |item: &Item| matches!(item.work, Work::Host { .. } | Work::Graph(_));
         if self.streams.values().any(|stream| stream.queue.iter().any(queued_host)) {
             return false;
         }

@@ -14,6 +14,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// A stream and a position in it.
+pub type Point = (u64, u64);
+
 /// For each stream, the position up to which its work is ordered before.
 pub type Clock = BTreeMap<u64, u64>;
 

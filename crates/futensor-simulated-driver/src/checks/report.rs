@@ -1,10 +1,13 @@
-//! What was found wrong, and what was counted.
+//! Findings and counters.
 //!
 //! A report is one line, "kind: text". Kinds: `race`, `use after free`, `overrun`, `leak`,
 //! `misuse`, `kernel` (a fault or misbehaviour inside a kernel), `blocking`, `stall` (a thread that
 //! launches calls what may wait for the device while it works), `internal`.
 
 use std::collections::BTreeSet;
+
+/// What work has found while it ran: a kind and a text each.
+pub type Findings = Vec<(&'static str, String)>;
 
 /// Reports kept; the rest is only counted.
 const KEPT_MAX: usize = 1000;

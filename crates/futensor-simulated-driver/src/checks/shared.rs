@@ -6,6 +6,7 @@
 //! the last write and the last reads of two threads are kept; two accesses are in order where,
 //! after the first, both threads were let go from the same barrier or warp collective.
 
+use crate::kernels::abi::Hooks;
 use crate::kernels::image::Image;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -18,13 +19,6 @@ use std::sync::atomic::AtomicBool;
 pub static WATCHED: LazyLock<AtomicBool> = LazyLock::new(|| {
     AtomicBool::new(std::env::var_os("FUTENSOR_SIM_SHARED").is_some_and(|v| v == "1"))
 });
-
-/// `futsim_hooks` of the shim.
-#[repr(C)]
-pub struct Hooks {
-    shared: extern "C" fn(u64, usize, usize),
-    touch: extern "C" fn(u64, u32, usize, usize, u32),
-}
 
 /// The one table of them.
 pub const HOOKS: Hooks = Hooks { shared, touch };
@@ -148,7 +142,8 @@ impl Watch {
             {
                 let verb = if write { "writes" } else { "reads" };
                 self.found.insert(format!(
-                    "thread {thread} {verb} byte {from} of shared memory, which thread {other} uses, and no barrier stands between"
+                    "thread {thread} {verb} byte {from} of shared memory, which thread {other} \
+                        uses, and no barrier stands between"
                 ));
                 break;
             }

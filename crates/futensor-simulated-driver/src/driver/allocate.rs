@@ -3,7 +3,8 @@
 
 use crate::driver::pools::default_of;
 use crate::ffi::{Handle, Kind, Out, id};
-use crate::machine::sim::{Sim, call, call_holding, may_wait};
+use crate::machine::entry::{call, call_holding, may_wait};
+use crate::machine::sim::Sim;
 use crate::machine::work::Work;
 use crate::memory::{Life, Place, Touch};
 use crate::status::{

@@ -1,31 +1,15 @@
 //! Contexts: `cuDevicePrimaryCtx*`, `cuCtx*`, and access between peers.
 
 use crate::ffi::{Handle, Kind, Out, handle};
-use crate::machine::sim::{CURRENT, Sim, call, call_holding, current_handle};
+use crate::machine::entry::{call, call_holding};
+use crate::machine::objects::Context;
+use crate::machine::sim::Sim;
+use crate::machine::thread::{CURRENT, current_handle};
 use crate::status::{
     INVALID_DEVICE, INVALID_VALUE, Outcome, PEER_ACCESS_ALREADY_ENABLED, PEER_ACCESS_NOT_ENABLED,
     PEER_ACCESS_UNSUPPORTED, Status,
 };
 use std::collections::{BTreeMap, BTreeSet};
-
-/// One context.
-pub struct Context {
-    /// Ordinal of its device.
-    pub device: usize,
-    /// How often a primary context is retained.
-    pub references: usize,
-    /// The error that ended it.
-    pub error: Option<Status>,
-    /// Contexts whose memory it may reach.
-    pub peers: BTreeSet<u64>,
-    /// The legacy default stream, once used.
-    pub legacy_stream: Option<u64>,
-    /// Default streams of threads, once used.
-    pub thread_streams: BTreeMap<u64, u64>,
-    /// `cuCtxSetFlags`.
-    pub flags: u32,
-    limits: BTreeMap<u32, usize>,
-}
 
 impl Sim {
     fn new_context(&mut self, device: usize) -> u64 {

@@ -2,8 +2,9 @@
 
 use crate::checks::pinned;
 use crate::ffi::Handle;
-use crate::machine::sim::{Sim, call, call_holding};
-use crate::machine::work::{Source, Work};
+use crate::machine::entry::{call, call_holding};
+use crate::machine::sim::Sim;
+use crate::machine::work::{Source, Work, hash};
 use crate::memory::{Place, Touch};
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome, Status};
 
@@ -54,7 +55,7 @@ impl Sim {
             Some(touch) => {
                 let held = !self.captures(stream) && self.host_only(&touch);
                 touches.push(touch);
-                if held { Source::Held(from, pinned::hash(from, bytes)) } else { Source::At(from) }
+                if held { Source::Held(from, hash(from, bytes)) } else { Source::At(from) }
             }
             None => {
                 // SAFETY: the caller of the C function promises `bytes` readable bytes at `from`;
@@ -267,7 +268,9 @@ macro_rules! fills {
     ($($asynchronous:ident, $synchronous:ident, $Value:ty, $width:literal;)*) => {$(
         /// Sets elements, in the order of a stream.
         #[unsafe(no_mangle)]
-        pub extern "C" fn $asynchronous(to: Handle, value: $Value, count: usize, stream: Handle) -> Status {
+        pub extern "C" fn $asynchronous(
+            to: Handle, value: $Value, count: usize, stream: Handle,
+        ) -> Status {
             call(|sim| {
                 let stream = sim.stream(stream)?;
                 if count == 0 {

@@ -1,26 +1,9 @@
 //! Devices and contexts: `cuInit`, `cuDevice*`, `cuDevicePrimaryCtx*`, `cuCtx*`.
 
 use crate::ffi::{Out, copy_text};
-use crate::machine::sim::{call, call_any};
+use crate::machine::entry::{call, call_any};
 use crate::status::{NO_DEVICE, Status};
 use std::ffi::c_char;
-
-/// One device.
-pub struct Device {
-    /// Bytes of memory.
-    pub memory: usize,
-    /// The primary context, once retained.
-    pub primary: Option<u64>,
-    /// The error that lost the device.
-    pub lost: Option<Status>,
-}
-
-impl Device {
-    /// A device with this much memory.
-    pub fn new(memory: usize) -> Device {
-        Device { memory, primary: None, lost: None }
-    }
-}
 
 /// `cuInit`.
 #[unsafe(no_mangle)]
@@ -31,7 +14,7 @@ pub extern "C" fn cuInit(_flags: u32) -> Status {
         }
         if !std::mem::replace(&mut sim.started, true) {
             // SAFETY: a function that only sets a flag.
-            unsafe { libc::atexit(crate::machine::sim::exit) };
+            unsafe { libc::atexit(crate::machine::entry::exit) };
         }
         Ok(())
     })

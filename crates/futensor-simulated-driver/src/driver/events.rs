@@ -1,33 +1,15 @@
 //! Events: marks in streams that the host and other streams wait for.
 
-use crate::checks::race::Clock;
 use crate::ffi::{Handle, Kind, Out, handle, id};
-use crate::machine::sim::{Sim, call, call_holding, wait};
+use crate::machine::entry::{call, call_holding};
+use crate::machine::objects::Event;
+use crate::machine::sim::{Sim, wait};
 use crate::machine::work::Work;
 use crate::status::{
     CAPTURED_EVENT, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, Status,
 };
 
-/// A stream and a position in it.
-pub type Point = (u64, u64);
-
 const DISABLE_TIMING: u32 = 2;
-
-/// One event.
-#[derive(Default)]
-#[allow(missing_docs)]
-pub struct Event {
-    pub context: u64,
-    pub flags: u32,
-    /// Where it was last recorded.
-    pub point: Option<Point>,
-    /// What is ordered before it.
-    pub clock: Clock,
-    /// The simulated time at which it was reached.
-    pub time: Option<u64>,
-    /// The capture it was last recorded in, and the nodes it stands behind.
-    pub captured: Option<(u64, Vec<usize>)>,
-}
 
 impl Sim {
     fn event(&self, raw: Handle) -> Outcome<u64> {

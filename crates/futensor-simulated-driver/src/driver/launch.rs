@@ -1,119 +1,51 @@
-//! Launches, and what can be asked of a function. Modules are in `module.rs`.
+//! Launches, and the attributes of functions. Modules are in `module.rs`.
 
-use crate::checks::shared;
 use crate::driver::devices::SHARED_OPTIN;
-use crate::driver::module::Function;
 use crate::ffi::{Handle, In, Kind, Out, id};
-use crate::kernels::fibers;
-use crate::kernels::image::{Image, Pointer, Shape};
-use crate::machine::faults::LaunchFate;
-use crate::machine::sim::{LAUNCHES, Sim, call, lock};
-use crate::machine::work::{Fault, Work};
+use crate::kernels::image::Pointer;
+use crate::kernels::launch::Launch;
+use crate::machine::entry::call;
+use crate::machine::objects::Function;
+use crate::machine::sim::Sim;
+use crate::machine::thread::LAUNCHES;
+use crate::machine::work::Work;
 use crate::memory::Touch;
-use crate::random::Random;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome, Status};
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes at the largest alignment that a parameter or shared memory can ask for.
-#[repr(C, align(256))]
-#[derive(Clone, Copy)]
-struct Line([u8; 256]);
-
-/// One launch: a kernel, its grid, and a copy of its arguments.
-#[derive(Clone)]
-pub struct Launch {
-    image: Arc<Image>,
-    entry: usize,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared: usize,
-    arguments: Vec<Vec<Line>>,
-    /// What it is to suffer.
-    pub fate: LaunchFate,
-}
-
-impl Launch {
-    /// Its kernel.
-    pub fn name(&self) -> &str {
-        &self.image.entries[self.entry].name
-    }
-
-    /// The same, with another fate.
-    pub fn suffering(&self, fate: LaunchFate) -> Launch {
-        Launch { fate, ..self.clone() }
-    }
-
-    /// How many threads it has.
-    pub fn threads(&self) -> u64 {
-        self.grid.iter().chain(&self.block).map(|&n| u64::from(n)).product()
-    }
-
-    /// Runs it. The seed says whether threads and blocks start from the first or from the last.
-    pub fn run(&self, order: &mut Random) -> Result<(), Fault> {
-        if let Some(status) = self.fate.fault {
-            return Err(Fault { status, text: "a fault on demand".into() });
+/// What it reads and writes. A pointer reaches all of the allocation that it points into.
+fn touches(launch: &Launch, sim: &mut Sim) -> Vec<Touch> {
+    let entry = &launch.image.entries[launch.entry];
+    let mut touches: Vec<Touch> = Vec::new();
+    let mut note = |sim: &mut Sim, address: usize, write: bool| {
+        let Some(allocation) = sim.memory.find(address) else { return false };
+        let base = allocation.span.start;
+        let range = 0..allocation.span.len.max(1);
+        match touches.iter_mut().find(|touch| touch.base == base) {
+            Some(touch) => touch.write |= write,
+            None => touches.push(Touch { base, range, write }),
         }
-        let descending = order.bits() & 1 == 1;
-        let mut shared = vec![Line([0xFF; 256]); self.shared.div_ceil(256)];
-        // Kernels own their arguments: each run works on a copy, as a graph may run this launch
-        // again.
-        let mut copies = self.arguments.clone();
-        let mut addresses: Vec<*mut c_void> =
-            copies.iter_mut().map(|a| a.as_mut_ptr().cast()).collect();
-        let entry = &self.image.entries[self.entry];
-        let (dynamic, dynamic_bytes) = (shared.as_mut_ptr().cast(), self.shared);
-        let shape = Shape { grid: self.grid, block: self.block, dynamic, dynamic_bytes };
-        let done = fibers::run(&self.image, entry.work, &mut addresses, &shape, descending);
-        for found in shared::end() {
-            lock().report("race", format!("kernel {}: {found}", entry.name));
+        true
+    };
+    for &(parameter, offset, kind) in &entry.pointers {
+        let address = launch.word(parameter, offset);
+        let known = address == 0 || note(sim, address, kind == Pointer::Written);
+        if !known && sim.memory.find(address - 1).is_none() {
+            let text = format!(
+                "{}: parameter {parameter}, byte {offset}: {address:#x} is no device's",
+                entry.name
+            );
+            sim.report("misuse", text);
         }
-        done
     }
-
-    /// What it reads and writes. A pointer reaches all of the allocation that it points into.
-    fn touches(&self, sim: &mut Sim) -> Vec<Touch> {
-        let entry = &self.image.entries[self.entry];
-        let mut touches: Vec<Touch> = Vec::new();
-        let mut note = |sim: &mut Sim, address: usize, write: bool| {
-            let Some(allocation) = sim.memory.find(address) else { return false };
-            let base = allocation.span.start;
-            let range = 0..allocation.span.len.max(1);
-            match touches.iter_mut().find(|touch| touch.base == base) {
-                Some(touch) => touch.write |= write,
-                None => touches.push(Touch { base, range, write }),
-            }
-            true
-        };
-        for &(parameter, offset, kind) in &entry.pointers {
-            let address = self.word(parameter, offset);
-            let known = address == 0 || note(sim, address, kind == Pointer::Written);
-            if !known && sim.memory.find(address - 1).is_none() {
-                let text = format!(
-                    "{}: parameter {parameter}, byte {offset}: {address:#x} is no device's",
-                    entry.name
-                );
-                sim.report("misuse", text);
-            }
+    // Fields that the scan did not find: whatever looks like an address is taken as read.
+    for &(parameter, offset, size) in &entry.opaque {
+        for at in (offset..offset + size / 8 * 8).step_by(8) {
+            note(sim, launch.word(parameter, at), false);
         }
-        // Fields that the scan did not find: whatever looks like an address is taken as read.
-        for &(parameter, offset, size) in &entry.opaque {
-            for at in (offset..offset + size / 8 * 8).step_by(8) {
-                note(sim, self.word(parameter, at), false);
-            }
-        }
-        touches
     }
-
-    fn word(&self, parameter: usize, offset: usize) -> usize {
-        let mut bytes = [0; 8];
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            let at = offset + i;
-            *byte = self.arguments[parameter].get(at / 256).map_or(0, |line| line.0[at % 256]);
-        }
-        usize::from_le_bytes(bytes)
-    }
+    touches
 }
 
 /// A grid as a call gives it.
@@ -154,28 +86,14 @@ impl Sim {
         if !sane {
             return Err(INVALID_VALUE);
         }
-        let sizes = &function.image.entries[function.entry].parameters;
-        let mut copies = Vec::new();
-        for (address, &size) in arguments.list(sizes.len())?.into_iter().zip(sizes) {
-            let mut lines = vec![Line([0; 256]); size.div_ceil(256)];
-            // SAFETY: the caller of the C function promises that each argument pointer leads to a
-            // value of the kernel's parameter type; `size` is that type's, and the lines have room
-            // for it.
-            unsafe {
-                std::ptr::copy_nonoverlapping(address as *const u8, lines.as_mut_ptr().cast(), size)
-            };
-            copies.push(lines);
-        }
-        let launch = Launch {
-            image: function.image.clone(),
-            entry: function.entry,
-            grid: grid.grid,
-            block: grid.block,
-            shared: grid.shared as usize,
-            arguments: copies,
-            fate: LaunchFate::default(),
-        };
-        let touches = launch.touches(self);
+        let count = function.image.entries[function.entry].parameters.len();
+        let addresses = arguments.list(count)?;
+        let over = (grid.grid, grid.block, grid.shared as usize);
+        // SAFETY: the caller of the C function promises that each argument pointer leads to a value
+        // of the kernel's parameter type, whose size the entry names.
+        let launch =
+            unsafe { Launch::new(function.image.clone(), function.entry, over, &addresses) };
+        let touches = touches(&launch, self);
         Ok((launch, touches))
     }
 

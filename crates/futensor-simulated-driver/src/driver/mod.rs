@@ -4,6 +4,7 @@ pub mod allocate;
 pub mod contexts;
 pub mod copies;
 pub mod devices;
+pub mod errors;
 pub mod events;
 pub mod graph;
 pub mod launch;

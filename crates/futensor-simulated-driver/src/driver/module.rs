@@ -1,33 +1,18 @@
 //! Modules: images loaded, their functions and variables.
 
+use crate::checks::shared::HOOKS;
 use crate::driver::devices::SHARED_MAX;
 use crate::ffi::{Handle, Kind, Out, Text, handle, id};
 use crate::kernels::compile::{self, Program};
 use crate::kernels::image::{self, Image};
-use crate::machine::sim::{Sim, call, call_holding, may_wait};
+use crate::machine::entry::{call, call_holding, may_wait};
+use crate::machine::objects::{Function, Module};
+use crate::machine::sim::Sim;
 use crate::status::{
     FILE_NOT_FOUND, INVALID_HANDLE, INVALID_IMAGE, INVALID_PTX, INVALID_VALUE, NOT_FOUND, Outcome,
     SUCCESS, Status, UNSUPPORTED_PTX_VERSION,
 };
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-
-/// A loaded module.
-#[allow(missing_docs)]
-pub struct Module {
-    pub context: u64,
-    pub image: Arc<Image>,
-}
-
-/// A kernel of a module.
-#[allow(missing_docs)]
-pub struct Function {
-    pub module: u64,
-    pub image: Arc<Image>,
-    pub entry: usize,
-    /// Dynamic shared memory it may be given; more than `SHARED_MAX` must be asked for.
-    pub shared_max: AtomicUsize,
-}
 
 impl Sim {
     fn load(&mut self, module: Out<Handle>, image: Arc<Image>) -> Outcome {
@@ -46,7 +31,7 @@ fn load_text(module: Out<Handle>, text: &str) -> Status {
     // Compiled before the lock is taken: g++ takes its time.
     let loaded = match Program::from_image(text) {
         None => Err("an image that no simulated NVRTC made".to_owned()),
-        Some(program) => program.compile().and_then(|path| image::load(&path)),
+        Some(program) => program.compile().and_then(|path| image::load(&path, HOOKS)),
     };
     let waited = call_holding(|sim| may_wait(sim, "cuModuleLoadData"));
     if waited != SUCCESS {

@@ -7,37 +7,10 @@
 //! driver maps it elsewhere where memory is short. What one pool keeps others are not refused for.
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
-use crate::machine::sim::{Sim, call, call_holding, may_wait};
+use crate::machine::entry::{call, call_holding, may_wait};
+use crate::machine::objects::Pool;
+use crate::machine::sim::Sim;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome, Status};
-use std::collections::BTreeSet;
-
-/// One pool.
-pub struct Pool {
-    /// Ordinal of its device.
-    pub device: usize,
-    /// Devices that may reach its memory (`cuMemPoolSetAccess`).
-    pub access: BTreeSet<usize>,
-    threshold: u64,
-    /// Memory that another stream freed is given out where that free has been waited for
-    /// (`REUSE_FOLLOW_EVENT_DEPENDENCIES`).
-    follows: bool,
-    /// Or has run by now, whether it was waited for or not (`REUSE_ALLOW_OPPORTUNISTIC`).
-    chances: bool,
-}
-
-impl Pool {
-    /// A pool of a device.
-    pub fn of(device: usize) -> Pool {
-        Pool { device, access: BTreeSet::new(), threshold: 0, follows: true, chances: true }
-    }
-}
-
-impl Pool {
-    /// It keeps what is freed.
-    pub fn keeps(&self) -> bool {
-        self.threshold > 0
-    }
-}
 
 /// The number of a device's default pool.
 pub fn default_of(device: usize) -> u64 {

@@ -1,9 +1,10 @@
 //! Streams: queues of work, and the calls that make, wait for and order them.
 
-use crate::checks::race::Clock;
-use crate::driver::events::Point;
+use crate::checks::race::{Clock, Point};
 use crate::ffi::{Handle, Kind, Out, handle, id};
-use crate::machine::sim::{Guard, Sim, call, call_holding, wait, wake_scheduler, wake_waiters};
+use crate::machine::entry::{call, call_holding};
+use crate::machine::objects::Stream;
+use crate::machine::sim::{Guard, Sim, wait, wake_scheduler, wake_waiters};
 use crate::machine::work::{Item, Work};
 use crate::memory::Touch;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_READY, Outcome, Status};
@@ -11,29 +12,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 const NON_BLOCKING: u32 = 1;
-
-/// One stream.
-#[allow(missing_docs)]
-pub struct Stream {
-    pub context: u64,
-    pub flags: u32,
-    pub priority: i32,
-    pub queue: VecDeque<Item>,
-    /// Position of the last item put on it.
-    pub enqueued: u64,
-    /// Position up to which its work has run.
-    pub completed: u64,
-    /// Its first item is running.
-    pub running: bool,
-    /// That is only a mark in the order, not work.
-    pub passing: bool,
-    /// It does not move (`futsim_stall_stream`).
-    pub stalled: bool,
-    /// The client has destroyed it; it stays until its work has run.
-    pub destroyed: bool,
-    /// The capture it is part of.
-    pub capture: Option<u64>,
-}
 
 impl Sim {
     fn add_stream(&mut self, context: u64, flags: u32, priority: i32) -> u64 {

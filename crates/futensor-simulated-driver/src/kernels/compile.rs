@@ -8,6 +8,7 @@ use crate::checks::shared::WATCHED;
 use crate::kernels::scan::{GLOBAL, SHARED, scan};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
@@ -155,8 +156,14 @@ impl Program {
         if path.exists() {
             return Ok(path);
         }
-        std::fs::create_dir_all(&folder)
-            .map_err(|error| format!("{}: {error}", folder.display()))?;
+        let show = |error: std::io::Error| format!("{}: {error}", folder.display());
+        std::fs::create_dir_all(&folder).map_err(show)?;
+        // So does a second process: a program's lock is one of 256 files.
+        let locked = File::create(folder.join(format!("{:02x}.lock", key as u8))).map_err(show)?;
+        locked.lock().map_err(show)?;
+        if path.exists() {
+            return Ok(path);
+        }
         let temporary = |end: &str| folder.join(format!("{key:032x}.{}.{end}", std::process::id()));
         let (text, object) = (temporary("cpp"), temporary("so"));
         let result = self.build(&text, &object, watched);
@@ -186,7 +193,8 @@ impl Program {
         for (name, fields) in &found.structs {
             let _ = write!(
                 unit,
-                "template <> struct futsim_fields<{name}> {{ static void visit(const futsim_walk& w, unsigned o) {{ (void)w, (void)o;"
+                "template <> struct futsim_fields<{name}> {{ static void visit(const futsim_walk& \
+                    w, unsigned o) {{ (void)w, (void)o;"
             );
             for field in fields {
                 let _ = write!(
@@ -196,7 +204,8 @@ impl Program {
             }
             unit += " } };\n";
         }
-        unit += "extern \"C\" __attribute__((used, visibility(\"default\"))) const futsim_entry futsim_entries[] = {\n";
+        unit += "extern \"C\" __attribute__((used, visibility(\"default\"))) const futsim_entry \
+            futsim_entries[] = {\n";
         for kernel in &found.kernels {
             let _ = writeln!(unit, "    FUTSIM_ENTRY(\"{kernel}\", {kernel}),");
         }

@@ -7,10 +7,11 @@
 //! block's when all that are left have come to the barrier.
 
 use crate::checks::shared;
+use crate::kernels::abi::Api;
 use crate::kernels::image::{Image, Shape};
 use crate::kernels::limit::Watched;
 use crate::kernels::trap::{self, Ending, Trap};
-use crate::machine::work::Fault;
+use crate::machine::faults::Fault;
 use crate::status::{ASSERT, ILLEGAL_INSTRUCTION, LAUNCH_TIMEOUT};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -78,14 +79,6 @@ extern "C" fn warp(thread: u32, mask: u32, value: u64, lanes: *mut [u64; 32]) ->
 
 extern "C" fn give_up(thread: u32, kind: u32, text: *const c_char) {
     park(Park::Trap { thread, kind, text: text as usize });
-}
-
-/// The calls that a kernel library makes; `futsim_api` in the shim.
-#[repr(C)]
-pub struct Api {
-    barrier: extern "C" fn(u32, u32, u32) -> u32,
-    warp: extern "C" fn(u32, u32, u64, *mut [u64; 32]) -> u32,
-    trap: extern "C" fn(u32, u32, *const c_char),
 }
 
 /// The one table of calls.

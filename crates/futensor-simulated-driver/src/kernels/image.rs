@@ -1,8 +1,7 @@
 //! A compiled kernel library, loaded: its kernels, their parameters, and the shim's state inside
 //! it.
 
-use crate::checks::shared::{HOOKS, Hooks};
-use crate::kernels::fibers::Api;
+use crate::kernels::abi::{Api, Hooks};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -107,19 +106,19 @@ extern "C" fn collect(to: *mut c_void, what: u32, parameter: u32, offset: u32, s
     }
 }
 
-/// Loads a library once; the same path gives the same image.
-pub fn load(path: &Path) -> Result<Arc<Image>, String> {
+/// Loads a library once; the same path gives the same image. A watched one is given the hooks.
+pub fn load(path: &Path, hooks: Hooks) -> Result<Arc<Image>, String> {
     static LOADED: LazyLock<Mutex<HashMap<PathBuf, Arc<Image>>>> = LazyLock::new(Mutex::default);
     let mut loaded = LOADED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(image) = loaded.get(path) {
         return Ok(image.clone());
     }
-    let image = Arc::new(open(path)?);
+    let image = Arc::new(open(path, hooks)?);
     loaded.insert(path.to_owned(), image.clone());
     Ok(image)
 }
 
-fn open(path: &Path) -> Result<Image, String> {
+fn open(path: &Path, told: Hooks) -> Result<Image, String> {
     let name =
         CString::new(path.to_string_lossy().as_bytes()).map_err(|error| error.to_string())?;
     // SAFETY: the library was compiled by `compile.rs` (its name is a hash of its source): its
@@ -155,7 +154,7 @@ fn open(path: &Path) -> Result<Image, String> {
         }
         let hooks = libc::dlsym(library, c"futsim_hooks".as_ptr()) as *mut Hooks;
         if !hooks.is_null() {
-            hooks.write(HOOKS);
+            hooks.write(told);
         }
         Ok(Image { library, raw, watched: !hooks.is_null(), entries })
     }

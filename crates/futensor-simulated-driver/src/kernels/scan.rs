@@ -1,5 +1,5 @@
-//! Finds, in preprocessed CUDA C, what g++ cannot be told by a macro: the kernels' names, dynamic
-//! shared memory, and the fields of structs that are passed by value.
+//! Finds, in preprocessed CUDA C, the parts that no macro can tell g++ of: the kernels' names,
+//! dynamic shared memory, and the fields of structs that are passed by value.
 //!
 //! A tokenizer and no more: what the tokens mean is left to g++, which compiles the result. Pure
 //! text.
@@ -101,7 +101,8 @@ pub fn scan(source: &str) -> Found {
     let mut found = Found::default();
     let mut statement = 0; // where the current top-level statement begins
     let mut depth = 0;
-    let mut spaces: Vec<String> = Vec::new(); // "a::" for each brace of a namespace that is open, "" for `extern "C"`
+    // "a::" for each brace of a namespace that is open, "" for `extern "C"`.
+    let mut spaces: Vec<String> = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
         match tokens[at] {
@@ -335,7 +336,8 @@ mod tests {
     #[test]
     fn kernels_are_found_behind_attributes_and_declarations_are_not() {
         let found = scan(
-            "extern \"C\" __futsim_global__ void __launch_bounds__(256, 2) first(const float* a, int n) { if (n) {} }\n\
+            "extern \"C\" __futsim_global__ void __launch_bounds__(256, 2) first(const float* a, \
+                int n) { if (n) {} }\n\
              __futsim_global__ void only_declared(int);\n\
              template <class T> __futsim_global__ void generic(T* x) {}\n\
              extern \"C\" { __futsim_global__ void second() { } }\n\
@@ -362,8 +364,10 @@ mod tests {
     #[test]
     fn fields_are_named_and_methods_and_types_are_not() {
         let found = scan(
-            "struct __align__(16) Arguments { const float* in[8]; float *out, *more; int n = 0, shape[4]{}; \
-             static const int k = 3; int total() const { return n; } struct Inner { int x; }; Inner inner; };",
+            "struct __align__(16) Arguments { const float* in[8]; float *out, *more; int n = 0, \
+                shape[4]{}; \
+             static const int k = 3; int total() const { return n; } struct Inner { int x; }; \
+             Inner inner; };",
         );
         let expected = ["in", "out", "more", "n", "shape", "inner"].map(str::to_owned).to_vec();
         assert_eq!(found.structs, [("Arguments".to_owned(), expected)]);
@@ -372,7 +376,8 @@ mod tests {
     #[test]
     fn structs_of_a_namespace_are_called_by_their_full_name() {
         let found = scan(
-            "namespace a { struct One { int x; }; namespace b { struct Two { int y; }; int f() { return 1; } } } \
+            "namespace a { struct One { int x; }; namespace b { struct Two { int y; }; int f() { \
+                return 1; } } } \
              extern \"C\" { struct Three { int z; }; } struct Four { int w; };",
         );
         let names: Vec<&str> = found.structs.iter().map(|(name, _)| name.as_str()).collect();

@@ -3,7 +3,8 @@
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::libraries::gemm::{Activation, Gemm, Matrix, Type};
-use crate::machine::sim::{Sim, lock, may_wait};
+use crate::machine::entry::may_wait;
+use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
 use crate::memory::Touch;
 use crate::status::Outcome;
@@ -296,8 +297,10 @@ macro_rules! gemvs {
             let (rows, inner) = if ta == 0 { (m, n) } else { (n, m) };
             // The vector is read as the transpose of a matrix of one row, whose columns lie incx
             // apart.
-            let shape = Shape { transposed: [ta, 1], size: [rows, 1, inner], batches: 1, wide: $wide };
-            let operands = [(a, $element, lda, 0), (x, $element, incx, 0), (y, $element, rows.max(1), 0)];
+            let size = [rows, 1, inner];
+            let shape = Shape { transposed: [ta, 1], size, batches: 1, wide: $wide };
+            let y = (y, $element, rows.max(1), 0);
+            let operands = [(a, $element, lda, 0), (x, $element, incx, 0), y];
             gemm(blas, stringify!($name), shape, (alpha, beta, Type::$Type), operands)
         }
     )*};

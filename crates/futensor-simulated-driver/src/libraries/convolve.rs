@@ -1,4 +1,4 @@
-//! Convolutions in plain loops: what one of cuDNN means. Sums are kept in float32, and rounded
+//! Convolutions in plain loops, as cuDNN defines them. Sums are kept in float32, and rounded
 //! once.
 //!
 //! Knows nothing of handles and streams; the caller has checked every address.

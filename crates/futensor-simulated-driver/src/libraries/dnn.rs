@@ -8,7 +8,8 @@
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::libraries::convolve::{Convolve, Side, Tensor};
 use crate::libraries::gemm::Type;
-use crate::machine::sim::{Sim, lock, may_wait};
+use crate::machine::entry::may_wait;
+use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
 use crate::memory::Touch;
 use crate::status::{OUT_OF_MEMORY, Outcome};
@@ -418,13 +419,16 @@ macro_rules! sides {
         #[unsafe(no_mangle)]
         #[allow(clippy::too_many_arguments)]
         pub extern "C" fn $run(
-            library: Handle, alpha: In<f32>, a: Handle, a_at: usize, b: Handle, b_at: usize, walk: Handle,
-            algorithm: u32, workspace: usize, bytes: usize, beta: In<f32>, c: Handle, c_at: usize,
+            library: Handle, alpha: In<f32>, a: Handle, a_at: usize, b: Handle, b_at: usize,
+            walk: Handle, algorithm: u32, workspace: usize, bytes: usize, beta: In<f32>,
+            c: Handle, c_at: usize,
         ) -> Result {
             let (values, at) = ([a, b, c], [a_at, b_at, c_at]);
             let (scalars, what) = ([alpha, beta], stringify!($run));
             let workspace = (workspace, bytes);
-            result(convolve(Side::$side, what, library, values, at, walk, algorithm, workspace, scalars))
+            result(convolve(
+                Side::$side, what, library, values, at, walk, algorithm, workspace, scalars,
+            ))
         }
     )*};
 }

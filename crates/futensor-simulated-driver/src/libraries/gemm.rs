@@ -1,4 +1,4 @@
-//! Matrix multiplication in plain loops: what a gemm of cuBLAS means, for the types that it takes
+//! Matrix multiplication in plain loops, as cuBLAS defines a gemm, for the types that it takes
 //! here.
 //!
 //! Column-major, as BLAS. Half types are widened and accumulated in f32, f64 in f64. Knows nothing

@@ -1,4 +1,4 @@
-//! A profiler: what `NVTX_INJECTION64_PATH` names. It writes down ranges, and the work that is
+//! A profiler, which `NVTX_INJECTION64_PATH` names. It writes down ranges, and the work that is
 //! queued while they are open.
 //!
 //! Its log has a line for each: `thread push text`, `thread pop`, `thread work label`, each thread

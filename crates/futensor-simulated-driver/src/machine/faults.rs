@@ -3,6 +3,15 @@
 
 use crate::status::{ILLEGAL_ADDRESS, LAUNCH_OUT_OF_RESOURCES, OUT_OF_MEMORY, Outcome, Status};
 
+/// A fault of the simulated device. It ends the context it happens in.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What every later call answers.
+    pub status: Status,
+    /// What happened, for the report.
+    pub text: String,
+}
+
 /// The faults that are asked for. Numbers count from 1; 0 means never.
 pub struct Faults {
     allocation: u64,

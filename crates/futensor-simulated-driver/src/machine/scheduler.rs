@@ -4,12 +4,28 @@
 //! does is drawn from the seeded generator. So under `futsim_pause` and `futsim_step`, or in lazy
 //! mode with one client thread, a seed replays an execution.
 
+use crate::checks::race::Point;
+use crate::checks::report::Findings;
+use crate::machine::faults::Fault;
+use crate::machine::objects::{Pool, Stream};
 use crate::machine::sim::{Sim, lock, sleep_for_work, wake_scheduler, wake_waiters};
-use crate::machine::work::{Fault, Work};
+use crate::machine::work::Work;
+use crate::memory::{Life, Touch};
 use crate::random::Random;
-use crate::status;
-use std::sync::Arc;
+use crate::status::{self, OUT_OF_MEMORY};
+use std::sync::{Arc, Once};
 use std::time::Duration;
+
+/// Starts the thread, once.
+pub fn start() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        std::thread::Builder::new()
+            .name("simulated device".into())
+            .spawn(run)
+            .expect("a thread for the simulated device");
+    });
+}
 
 impl Sim {
     /// Streams whose first item could run now, of the greatest priority there is among them.
@@ -34,7 +50,7 @@ impl Sim {
 
     /// True where what is queued does not run until somebody says so.
     pub fn stands_still(&self) -> bool {
-        let held = |stream: &crate::driver::streams::Stream| {
+        let held = |stream: &Stream| {
             let first = stream.queue.front();
             stream.stalled
                 || first.is_some_and(|item| item.work.hangs() && !self.faults.hangs_released)
@@ -64,7 +80,7 @@ impl Sim {
 }
 
 /// The scheduler's thread.
-pub fn run() {
+fn run() {
     let mut sim = lock();
     loop {
         // Asked first: what is waited for may come at any time, without a word, and would be seen
@@ -97,8 +113,10 @@ pub fn run() {
         let mut result = sim.before(context, &item.work, &item.touches, &item.label);
         if result.is_ok() {
             drop(sim);
-            result = item.work.run(&mut order);
+            let mut found = Findings::new();
+            result = item.work.run(&mut order, &mut found);
             sim = lock();
+            found.into_iter().for_each(|(kind, text)| sim.report(kind, text));
         }
         sim.pace.in_flight = None;
         sim.stats.items_run += 1;
@@ -139,5 +157,88 @@ impl Sim {
         }
         self.report("kernel", format!("{label}: {} ({})", fault.text, status::name(fault.status)));
         self.poison(context, fault.status);
+    }
+}
+
+impl Sim {
+    /// What must happen, and hold, before an item runs.
+    pub fn before(
+        &mut self,
+        context: u64,
+        work: &Work,
+        touches: &[Touch],
+        label: &str,
+    ) -> Result<(), Fault> {
+        match work {
+            Work::Open(span) => {
+                if !span.open() {
+                    return Err(Fault {
+                        status: OUT_OF_MEMORY,
+                        text: "the host has no memory".into(),
+                    });
+                }
+                if let Some(allocation) = self.memory.at(span.start) {
+                    allocation.life = Life::Here;
+                }
+                Ok(())
+            }
+            // A free and a wait name their memory for the race check alone.
+            Work::Close(_) => Ok(()),
+            Work::Graph(nodes) => {
+                for node in nodes.iter() {
+                    self.before(context, &node.work, &node.touches, &node.label)?;
+                }
+                Ok(())
+            }
+            // A kernel that only was handed an address of freed memory does nothing wrong, and one
+            // that follows it faults by itself. Peers' memory would not fault by itself.
+            Work::Launch(_) => {
+                let live =
+                    |sim: &mut Sim, base| sim.memory.at(base).is_some_and(|a| a.life == Life::Here);
+                let mut here = touches.to_vec();
+                here.retain(|touch| live(self, touch.base));
+                self.check_presence(context, &here, false, label)
+            }
+            Work::Native { .. } => self.check_presence(context, touches, false, label),
+            _ => self.check_presence(context, touches, true, label),
+        }
+    }
+
+    /// What an item leaves behind.
+    pub fn after(&mut self, work: &Work, point: Point, label: &str) {
+        self.now += work.cost();
+        match work {
+            Work::Stamp(event) => {
+                let now = self.now;
+                if let Some(event) = self.events.get_mut(event)
+                    && event.point == Some(point)
+                {
+                    event.time = Some(now);
+                }
+            }
+            Work::Close(start) => {
+                let serial = self.memory.at(*start).map_or(0, |allocation| allocation.serial);
+                let (pools, reuse) = (&self.pools, self.reuse);
+                let keeps = |pool| reuse && pools.get(&pool).is_some_and(Pool::keeps);
+                if let Some(damaged) = self.memory.gone(*start, point, keeps) {
+                    let offset = damaged as i64 - *start as i64;
+                    let text = format!(
+                        "{label}: byte {offset} relative to allocation {serial} was written"
+                    );
+                    self.report("overrun", text);
+                }
+                self.count_bytes();
+            }
+            Work::Open(_) => self.count_bytes(),
+            _ => {}
+        }
+    }
+
+    /// Brings the counters of bytes up to date.
+    pub fn count_bytes(&mut self) {
+        let held =
+            (0..self.devices.len()).map(|device| self.memory.usage(device).held as u64).sum();
+        self.stats.live_bytes = held;
+        self.stats.peak_bytes = self.stats.peak_bytes.max(held);
     }
 }

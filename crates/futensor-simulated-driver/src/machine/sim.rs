@@ -1,4 +1,4 @@
-//! The state of the simulated machine, its lock, and how an entry point gets at it.
+//! The state of the simulated machine, and its lock.
 //!
 //! Everything sits behind one lock. The scheduler's thread takes items of work from the streams and
 //! runs them without the lock; entry points only change the state, or wait for the scheduler to
@@ -6,26 +6,14 @@
 
 use crate::checks::race::Race;
 use crate::checks::report::{Reports, Stats};
-use crate::driver::contexts::Context;
-use crate::driver::devices::Device;
-use crate::driver::events::Event;
-use crate::driver::graph::Graphs;
-use crate::driver::module::{Function, Module};
-use crate::driver::pools::Pool;
-use crate::driver::streams::Stream;
-use crate::ffi::{Handle, Kind, handle, id};
+use crate::ffi::{Handle, Kind, id};
 use crate::machine::faults::Faults;
-use crate::machine::scheduler;
+use crate::machine::objects::{Context, Device, Event, Function, Graphs, Module, Pool, Stream};
+use crate::machine::thread::{CURRENT, MUST_NOT_BLOCK};
 use crate::memory::Memory;
 use crate::random::Random;
-use crate::status::{
-    DEINITIALIZED, INVALID_CONTEXT, INVALID_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, Outcome,
-    Status, UNKNOWN, code,
-};
-use std::cell::Cell;
+use crate::status::{INVALID_CONTEXT, INVALID_DEVICE, Outcome};
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard};
 
 /// Who lets the scheduler run an item.
@@ -169,25 +157,6 @@ impl Sim {
     }
 }
 
-thread_local! {
-    /// The context current on this thread; 0 for none.
-    pub static CURRENT: Cell<u64> = const { Cell::new(0) };
-    /// True while this thread runs a `cuLaunchHostFunc` function.
-    pub static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
-    /// True of a thread that has launched something.
-    pub static LAUNCHES: Cell<bool> = const { Cell::new(false) };
-    /// True where a blocking call is a mistake (`futsim_forbid_blocking`).
-    pub static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// The handle of the context current on this thread; 0 for none.
-pub fn current_handle() -> Handle {
-    match CURRENT.get() {
-        0 => 0,
-        context => handle(Kind::Context, context),
-    }
-}
-
 struct Shared {
     sim: Mutex<Sim>,
     /// Signalled when there may be something to run.
@@ -196,12 +165,10 @@ struct Shared {
     moved: Condvar,
 }
 
-static SHARED: LazyLock<Shared> = LazyLock::new(|| {
-    std::thread::Builder::new()
-        .name("simulated device".into())
-        .spawn(scheduler::run)
-        .expect("a thread for the simulated device");
-    Shared { sim: Mutex::new(Sim::new()), work: Condvar::new(), moved: Condvar::new() }
+static SHARED: LazyLock<Shared> = LazyLock::new(|| Shared {
+    sim: Mutex::new(Sim::new()),
+    work: Condvar::new(),
+    moved: Condvar::new(),
 });
 
 /// Exclusive access to the machine.
@@ -253,84 +220,4 @@ pub fn wait<T>(mut sim: Guard, call: &str, ready: impl FnMut(&mut Sim) -> Option
     let (mut sim, answer) = sleep_until(sim, ready);
     sim.pace.waiters -= 1;
     (sim, answer)
-}
-
-/// What a driver may make wait for all of a context's work, and may take long over: loading a
-/// module, page-locking memory, making a library's handle, trimming a pool. Here it waits, unless
-/// work stands still on demand; a thread that launches is not to do it while anything is under way
-/// (kind `stall`).
-pub fn may_wait(mut sim: Guard, call: &str) -> Outcome {
-    let context = sim.healthy_current()?;
-    sim.is_safe()?;
-    let under_way = |sim: &Sim| {
-        let mut streams = sim.streams.values().filter(|stream| stream.context == context);
-        streams.any(|stream| {
-            let waits = stream.queue.iter().any(|item| !item.work.is_mark());
-            stream.capture.is_none() && (waits || stream.running && !stream.passing)
-        })
-    };
-    if !under_way(&sim) {
-        return Ok(());
-    }
-    if LAUNCHES.get() {
-        let thread = std::thread::current();
-        let name = thread.name().unwrap_or("unnamed").to_owned();
-        sim.report(
-            "stall",
-            format!("{call} on thread {name:?}, which launches, while work is under way"),
-        );
-    }
-    sim.pace.waiters += 1;
-    let (mut sim, outcome) = sleep_until(sim, |sim| match sim.healthy(context) {
-        Err(error) => Some(Err(error)),
-        Ok(()) => (!under_way(sim) || sim.stands_still()).then_some(Ok(())),
-    });
-    sim.pace.waiters -= 1;
-    outcome
-}
-
-/// The frame of an entry point that may be called before `cuInit`, or that a control function uses.
-pub fn call_any(body: impl FnOnce(Guard) -> Outcome) -> Status {
-    match catch_unwind(AssertUnwindSafe(|| body(lock()))) {
-        Ok(outcome) => code(outcome),
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| s.to_string()));
-            lock()
-                .report("internal", text.unwrap_or_else(|| "a panic inside the simulator".into()));
-            UNKNOWN
-        }
-    }
-}
-
-/// The process's exit handlers run: the driver has shut down, and answers so to the threads that go
-/// on.
-static OVER: AtomicBool = AtomicBool::new(false);
-
-/// To be called at exit.
-pub extern "C" fn exit() {
-    OVER.store(true, SeqCst);
-}
-
-/// The frame of an entry point that may wait: it is handed the lock.
-pub fn call_holding(body: impl FnOnce(Guard) -> Outcome) -> Status {
-    call_any(|mut sim| {
-        if IN_HOST_FUNCTION.get() {
-            sim.report("misuse", "a host function called the driver".into());
-            return Err(NOT_PERMITTED);
-        }
-        if !sim.started {
-            return Err(NOT_INITIALIZED);
-        }
-        if OVER.load(SeqCst) {
-            return Err(DEINITIALIZED);
-        }
-        sim.stats.calls += 1;
-        body(sim)
-    })
-}
-
-/// The frame of an entry point that does not wait.
-pub fn call(body: impl FnOnce(&mut Sim) -> Outcome) -> Status {
-    call_holding(|mut sim| body(&mut sim))
 }

@@ -1,29 +1,19 @@
 //! Items of work, and how each is carried out.
 //!
-//! `submit` queues them, the scheduler runs them: `before` and `after` under the lock, `run`
-//! without it.
+//! `submit` queues them, the scheduler runs them (`run`, without the lock).
 
-use crate::checks::pinned;
-use crate::driver::events::Point;
-use crate::driver::launch::Launch;
-use crate::driver::pools::Pool;
-use crate::libraries::nccl::Arrival;
-use crate::machine::sim::{IN_HOST_FUNCTION, Sim, lock};
+use crate::checks::race::Point;
+use crate::checks::report::Findings;
+use crate::kernels::launch::Launch;
+use crate::machine::arrival::Arrival;
+use crate::machine::faults::Fault;
+use crate::machine::thread::IN_HOST_FUNCTION;
+use crate::memory::Touch;
 use crate::memory::arena::Span;
-use crate::memory::{Life, Touch};
 use crate::random::Random;
-use crate::status::{OUT_OF_MEMORY, Status};
+use crate::status::Status;
 use std::ffi::c_void;
 use std::sync::Arc;
-
-/// A fault of the simulated device. It ends the context it happens in.
-#[derive(Clone, Debug)]
-pub struct Fault {
-    /// What every later call answers.
-    pub status: Status,
-    /// What happened, for the report.
-    pub text: String,
-}
 
 /// Where a copy comes from.
 #[derive(Clone)]
@@ -171,13 +161,13 @@ impl Work {
         }
     }
 
-    /// Does it. Runs on the scheduler's thread, without the lock.
-    pub fn run(&self, order: &mut Random) -> Result<(), Fault> {
+    /// Does it. Runs on the scheduler's thread, without the lock; what it finds is told to `found`.
+    pub fn run(&self, order: &mut Random, found: &mut Findings) -> Result<(), Fault> {
         match self {
             Work::Mark | Work::Stamp(_) | Work::Close(_) | Work::Until { .. } => {}
             Work::Arrives { arrival, to } => arrival.copy(*to),
             Work::Open(span) => span.poison(),
-            Work::Launch(launch) => launch.run(order)?,
+            Work::Launch(launch) => launch.run(order, found)?,
             Work::Native { run, fault, .. } => {
                 if let Some(status) = *fault {
                     return Err(Fault { status, text: "a fault on demand".into() });
@@ -185,11 +175,11 @@ impl Work {
                 run();
             }
             Work::Copy { to, from, bytes } => {
-                if let Source::Held(address, hash) = from
-                    && pinned::hash(*address, *bytes) != *hash
+                if let Source::Held(address, before) = from
+                    && hash(*address, *bytes) != *before
                 {
                     let text = "the page-locked source of a copy changed while the copy was queued";
-                    lock().report("race", format!("{text}: {bytes} bytes at {address:#x}"));
+                    found.push(("race", format!("{text}: {bytes} bytes at {address:#x}")));
                 }
                 let from = match from {
                     Source::At(address) | Source::Held(address, _) => *address as *const u8,
@@ -239,12 +229,27 @@ impl Work {
             }
             Work::Graph(nodes) => {
                 for index in shuffled(nodes, order) {
-                    nodes[index].work.run(order)?;
+                    nodes[index].work.run(order, found)?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// A hash of memory, eight bytes at a time.
+pub fn hash(address: usize, bytes: usize) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    // SAFETY: callers name page-locked memory that is allocated and that the client must not free
+    // before the copy.
+    let memory = unsafe { std::slice::from_raw_parts(address as *const u8, bytes) };
+    for chunk in memory.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        hash =
+            (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    }
+    hash
 }
 
 /// The nodes in one of the orders that their dependencies allow.
@@ -263,87 +268,4 @@ fn shuffled(nodes: &[GraphItem], order: &mut Random) -> Vec<usize> {
         result.push(next);
     }
     result
-}
-
-impl Sim {
-    /// What must happen, and hold, before an item runs.
-    pub fn before(
-        &mut self,
-        context: u64,
-        work: &Work,
-        touches: &[Touch],
-        label: &str,
-    ) -> Result<(), Fault> {
-        match work {
-            Work::Open(span) => {
-                if !span.open() {
-                    return Err(Fault {
-                        status: OUT_OF_MEMORY,
-                        text: "the host has no memory".into(),
-                    });
-                }
-                if let Some(allocation) = self.memory.at(span.start) {
-                    allocation.life = Life::Here;
-                }
-                Ok(())
-            }
-            // A free and a wait name their memory for the race check alone.
-            Work::Close(_) => Ok(()),
-            Work::Graph(nodes) => {
-                for node in nodes.iter() {
-                    self.before(context, &node.work, &node.touches, &node.label)?;
-                }
-                Ok(())
-            }
-            // A kernel that only was handed an address of freed memory does nothing wrong, and one
-            // that follows it faults by itself. Peers' memory would not fault by itself.
-            Work::Launch(_) => {
-                let live =
-                    |sim: &mut Sim, base| sim.memory.at(base).is_some_and(|a| a.life == Life::Here);
-                let mut here = touches.to_vec();
-                here.retain(|touch| live(self, touch.base));
-                self.check_presence(context, &here, false, label)
-            }
-            Work::Native { .. } => self.check_presence(context, touches, false, label),
-            _ => self.check_presence(context, touches, true, label),
-        }
-    }
-
-    /// What an item leaves behind.
-    pub fn after(&mut self, work: &Work, point: Point, label: &str) {
-        self.now += work.cost();
-        match work {
-            Work::Stamp(event) => {
-                let now = self.now;
-                if let Some(event) = self.events.get_mut(event)
-                    && event.point == Some(point)
-                {
-                    event.time = Some(now);
-                }
-            }
-            Work::Close(start) => {
-                let serial = self.memory.at(*start).map_or(0, |allocation| allocation.serial);
-                let (pools, reuse) = (&self.pools, self.reuse);
-                let keeps = |pool| reuse && pools.get(&pool).is_some_and(Pool::keeps);
-                if let Some(damaged) = self.memory.gone(*start, point, keeps) {
-                    let offset = damaged as i64 - *start as i64;
-                    let text = format!(
-                        "{label}: byte {offset} relative to allocation {serial} was written"
-                    );
-                    self.report("overrun", text);
-                }
-                self.count_bytes();
-            }
-            Work::Open(_) => self.count_bytes(),
-            _ => {}
-        }
-    }
-
-    /// Brings the counters of bytes up to date.
-    pub fn count_bytes(&mut self) {
-        let held =
-            (0..self.devices.len()).map(|device| self.memory.usage(device).held as u64).sum();
-        self.stats.live_bytes = held;
-        self.stats.peak_bytes = self.stats.peak_bytes.max(held);
-    }
 }

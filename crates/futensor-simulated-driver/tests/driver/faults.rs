@@ -156,7 +156,9 @@ fn stray(simulator: &Simulator) {
 
 fn misaligned(simulator: &Simulator) {
     let source = r#"struct __align__(16) Four { float v[4]; };
-        extern "C" __global__ void k(float* x, int from) { *(Four*)(x + from) = Four{{1, 2, 3, 4}}; }"#;
+        extern "C" __global__ void k(float* x, int from) {
+            *(Four*)(x + from) = Four{{1, 2, 3, 4}};
+        }"#;
     for (from, status) in [(4i32, 0), (3, 716)] {
         simulator.reset(1, 1);
         let context = context(0);
@@ -177,7 +179,9 @@ fn misaligned(simulator: &Simulator) {
 }
 
 fn assertion(simulator: &Simulator) {
-    let source = r#"extern "C" __global__ void k(int* x, int y) { assert(y != 5); x[0] = 100 / y; __syncthreads(); }"#;
+    let source = r#"extern "C" __global__ void k(int* x, int y) {
+        assert(y != 5); x[0] = 100 / y; __syncthreads();
+    }"#;
     for (y, status, text) in [(5i32, 710, "y != 5"), (0, 715, "division by zero")] {
         simulator.reset(1, 1);
         let context = context(0);

@@ -77,7 +77,9 @@ fn branching(
 }
 
 fn branches(simulator: &Simulator) {
-    let log = r#"extern "C" __global__ void k(int* place, int* order, int me) { order[atomicAdd(place, 1)] = me; }"#;
+    let log = r#"extern "C" __global__ void k(int* place, int* order, int me) {
+        order[atomicAdd(place, 1)] = me;
+    }"#;
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..20 {
         simulator.reset(seed, 1);

@@ -27,7 +27,8 @@ fn elementwise(_: &Simulator) {
     let stream = context.new_stream().unwrap();
     let k = kernel(
         &context,
-        r#"extern "C" __global__ void k(float* __restrict__ out, const float* __restrict__ a, float s, int n) {
+        r#"extern "C" __global__ void k(
+            float* __restrict__ out, const float* __restrict__ a, float s, int n) {
             int i = blockIdx.x * blockDim.x + threadIdx.x;
             if (i < n) out[i] = out[i] + __fmaf_rn(a[i], s, 1.0f);
         }"#,
@@ -112,7 +113,9 @@ fn votes(_: &Simulator) {
             int t = threadIdx.x;
             unsigned even = __ballot_sync(0xffffffffu, t % 2 == 0);
             int all = __all_sync(0xffffffffu, t < 40), any = __any_sync(0xffffffffu, t == 39);
-            if (t % 32 == 0) { out[t / 32 * 3] = even; out[t / 32 * 3 + 1] = all; out[t / 32 * 3 + 2] = any; }
+            if (t % 32 == 0) { 
+                out[t / 32 * 3] = even; out[t / 32 * 3 + 1] = all; out[t / 32 * 3 + 2] = any;
+            }
             unsigned sum = __reduce_add_sync(__activemask(), (unsigned)t);
             if (t == 0) out[6] = sum;
         }"#,
@@ -188,7 +191,8 @@ fn dynamic_shared(_: &Simulator) {
 }
 
 fn shared_limit(_: &Simulator) {
-    use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES as MAX;
+    use cudarc::driver::sys::CUfunction_attribute_enum as Attribute;
+    let max = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     let context = context(0);
     let stream = context.new_stream().unwrap();
     let k = kernel(&context, r#"extern "C" __global__ void k() {}"#);
@@ -199,10 +203,10 @@ fn shared_limit(_: &Simulator) {
     };
     launch(48 << 10).unwrap();
     assert_eq!(code(launch((48 << 10) + 1)), 1);
-    k.set_attribute(MAX, 100 << 10).unwrap();
+    k.set_attribute(max, 100 << 10).unwrap();
     launch(100 << 10).unwrap();
     assert_eq!(code(launch((100 << 10) + 1)), 1);
-    assert_eq!(code(k.set_attribute(MAX, 228 << 10)), 1);
+    assert_eq!(code(k.set_attribute(max, 228 << 10)), 1);
     stream.synchronize().unwrap();
 }
 
@@ -267,7 +271,8 @@ fn counting_barriers(_: &Simulator) {
         &context,
         r#"extern "C" __global__ void k(int* out) {
             int t = threadIdx.x;
-            int count = __syncthreads_count(t % 3 == 0), all = __syncthreads_and(t < 64), any = __syncthreads_or(t == 99);
+            int count = __syncthreads_count(t % 3 == 0);
+            int all = __syncthreads_and(t < 64), any = __syncthreads_or(t == 99);
             if (t == 7) { out[0] = count; out[1] = all; out[2] = any; }
         }"#,
     );
@@ -334,7 +339,8 @@ fn deadlock(simulator: &Simulator) {
     let k = kernel(
         &context,
         r#"extern "C" __global__ void k(int* out) {
-            if (threadIdx.x < 16) __syncthreads(); else out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
+            if (threadIdx.x < 16) __syncthreads();
+            else out[threadIdx.x] = __shfl_sync(0xffffffffu, 1, 0);
         }"#,
     );
     let mut out = stream.alloc_zeros::<i32>(32).unwrap();

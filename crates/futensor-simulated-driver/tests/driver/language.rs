@@ -51,15 +51,24 @@ fn language(_: &Simulator) {
         &context,
         r#"
         #define KERNEL(name, T) extern "C" __global__ void name(T* out, const T* a, int n)
-        #define FOR_EACH(i, n) for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += gridDim.x * blockDim.x)
-        namespace inner { template <class T> struct Twice { __device__ static T of(T x) { return x + x; } }; }
+        #define FOR_EACH(i, n) \
+            for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (n); \
+                 i += gridDim.x * blockDim.x)
+        namespace inner {
+            template <class T> struct Twice { __device__ static T of(T x) { return x + x; } };
+        }
         __constant__ float table[2] = {10.0f, 20.0f};
-        template <class T, class F> __device__ __forceinline__ void each(T* out, const T* a, int n, F f) {
+        template <class T, class F>
+        __device__ __forceinline__ void each(T* out, const T* a, int n, F f) {
             #pragma unroll 4
             FOR_EACH(i, n) out[i] = f(a[i]);
         }
-        KERNEL(doubled, double) { each(out, a, n, [](double x) { return inner::Twice<double>::of(x); }); }
-        KERNEL(looked_up, float) { each(out, a, n, [](float x) { return table[x > 0] + max(x, 0.5f); }); }
+        KERNEL(doubled, double) {
+            each(out, a, n, [](double x) { return inner::Twice<double>::of(x); });
+        }
+        KERNEL(looked_up, float) {
+            each(out, a, n, [](float x) { return table[x > 0] + max(x, 0.5f); });
+        }
         "#,
     );
     let doubled = module.load_function("doubled").unwrap();
@@ -92,10 +101,13 @@ fn halves(_: &Simulator) {
         #ifndef FUTENSOR_SIM
         #error the hook is missing
         #endif
-        extern "C" __global__ void k(const float* a, unsigned short* f16, unsigned short* bf16, float* back, int n) {
+        extern "C" __global__ void k(
+            const float* a, unsigned short* f16, unsigned short* bf16, float* back, int n) {
             int i = blockIdx.x * blockDim.x + threadIdx.x;
             if (i < n) { f16[i] = futsim_f32_to_f16(a[i]); bf16[i] = futsim_f32_to_bf16(a[i]); }
-            if (i < 65536) { back[i] = futsim_f16_to_f32(i); back[65536 + i] = futsim_bf16_to_f32(i); }
+            if (i < 65536) {
+                back[i] = futsim_f16_to_f32(i); back[65536 + i] = futsim_bf16_to_f32(i);
+            }
         }"#,
     );
     // Every half and bfloat16, the midpoints between neighbours, and the floats beside the
@@ -157,7 +169,9 @@ fn saturation(_: &Simulator) {
     let k = kernel(
         &context,
         r#"extern "C" __global__ void k(const float* a, int* i32, unsigned* u32, int n) {
-            for (int i = 0; i < n; i++) { i32[i] = __float2int_rz(a[i]); u32[i] = __float2uint_rn(a[i]); }
+            for (int i = 0; i < n; i++) {
+                i32[i] = __float2int_rz(a[i]); u32[i] = __float2uint_rn(a[i]);
+            }
         }"#,
     );
     let a = [f32::NAN, 3e9, -3e9, 2.5, -2.5, f32::INFINITY, 4294967040.0];
@@ -195,7 +209,9 @@ fn structs(simulator: &Simulator) {
     let k = kernel(
         &context,
         r#"
-        struct Arguments { double* __restrict__ out; int n; const double* inputs[3]; double scale; };
+        struct Arguments {
+            double* __restrict__ out; int n; const double* inputs[3]; double scale;
+        };
         extern "C" __global__ void k(const Arguments a) {
             int i = blockIdx.x * blockDim.x + threadIdx.x;
             if (i < a.n) a.out[i] = (a.inputs[0][i] + a.inputs[1][i] + a.inputs[2][i]) * a.scale;

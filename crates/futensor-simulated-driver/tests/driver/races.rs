@@ -375,13 +375,15 @@ fn shared_missing(simulator: &Simulator) {
         "__shared__ float a[64]; a[t] = t; out[t] = a[63 - t];",
         "extern __shared__ float a[]; a[t] = t; out[t] = a[63 - t];",
         // The next round writes what the one before may still read.
-        "__shared__ float a[64]; for (int i = 0; i < 2; i++) { a[t] = i; __syncthreads(); out[t] = a[63 - t]; }",
+        "__shared__ float a[64]; for (int i = 0; i < 2; i++) { a[t] = i; __syncthreads(); out[t] = \
+            a[63 - t]; }",
         // All write the same number.
         "__shared__ int n; n = 7; __syncthreads(); out[t] = n;",
         // A warp's collective orders no other warp.
         "__shared__ float a[64]; a[t] = t; __syncwarp(); out[t] = a[(t + 32) % 64];",
         // Nor lanes that take no part.
-        "__shared__ float a[64]; a[t] = t; if (t % 32 < 16) __syncwarp(0xffff); else __syncwarp(0xffff0000);
+        "__shared__ float a[64]; a[t] = t; if (t % 32 < 16) __syncwarp(0xffff); else \
+            __syncwarp(0xffff0000);
          out[t] = a[t ^ 16];",
         // A plain write beside other threads' reads, of halves of a word.
         "__shared__ unsigned a[64]; a[t] = t; __syncthreads();
@@ -402,8 +404,10 @@ fn shared_ordered(simulator: &Simulator) {
         "__shared__ float a[64]; for (int i = 0; i < 2; i++) {
              a[t] = i; __syncthreads(); out[t] = a[63 - t]; __syncthreads(); }",
         "__shared__ float a[64]; a[t] = t; __syncwarp(); out[t] = a[t ^ 16];",
-        "__shared__ float a[64]; a[t] = t; float x = __shfl_xor_sync(0xffffffff, 1.0f, 1); out[t] = x + a[t ^ 1];",
-        "__shared__ int n; if (t == 0) n = 0; __syncthreads(); atomicAdd(&n, 1); __syncthreads(); out[t] = n;",
+        "__shared__ float a[64]; a[t] = t; float x = __shfl_xor_sync(0xffffffff, 1.0f, 1); out[t] \
+            = x + a[t ^ 1];",
+        "__shared__ int n; if (t == 0) n = 0; __syncthreads(); atomicAdd(&n, 1); __syncthreads(); \
+            out[t] = n;",
         // Neighbours in one word.
         "__shared__ unsigned char a[64]; a[t] = t; out[t] = a[t];",
     ] {

@@ -1,9 +1,11 @@
 //! Captures: work that a stream was given becomes nodes of a graph, until the capture ends.
 
-use super::{Graphs, ancestors};
-use crate::driver::streams::{Stream, thread_number};
+use super::ancestors;
+use crate::driver::streams::thread_number;
 use crate::ffi::{Handle, Kind, Out, handle};
-use crate::machine::sim::{Sim, call};
+use crate::machine::entry::call;
+use crate::machine::objects::{Capture, Graphs, Stream};
+use crate::machine::sim::Sim;
 use crate::machine::work::{GraphItem, Work};
 use crate::memory::Touch;
 use crate::status::{
@@ -15,19 +17,6 @@ use crate::status::{
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// A capture in progress.
-pub(super) struct Capture {
-    origin: u64,
-    /// 0 no thread may call what is unsafe in a capture, 1 its own may not, 2 all may.
-    mode: u32,
-    thread: u64,
-    /// Something was done that is not allowed meanwhile: nothing comes of it.
-    broken: bool,
-    nodes: Vec<GraphItem>,
-    /// For each stream that takes part, the nodes its next node comes after.
-    fronts: BTreeMap<u64, Vec<usize>>,
-}
 
 impl Graphs {
     /// The nodes that the next node of a capturing stream comes after.

@@ -9,22 +9,14 @@ mod capture;
 mod nodes;
 
 use crate::ffi::{Handle, Kind, Out, handle, id};
-use crate::machine::sim::{LAUNCHES, Sim, call};
+use crate::machine::entry::call;
+use crate::machine::sim::Sim;
+use crate::machine::thread::LAUNCHES;
 use crate::machine::work::{GraphItem, Work};
 use crate::memory::Touch;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome, Status};
-use capture::Capture;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Captures, graphs and executable graphs.
-#[derive(Default)]
-pub struct Graphs {
-    captures: BTreeMap<u64, Capture>,
-    graphs: BTreeMap<u64, Vec<GraphItem>>,
-    /// Executable graphs, and the graph each was made from.
-    executables: BTreeMap<u64, (u64, Arc<Vec<GraphItem>>)>,
-}
 
 /// For each node, the nodes that come before it.
 fn ancestors(nodes: &[GraphItem]) -> Vec<BTreeSet<usize>> {

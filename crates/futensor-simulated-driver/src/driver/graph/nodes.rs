@@ -4,7 +4,9 @@
 use super::merged;
 use crate::driver::launch::Grid;
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
-use crate::machine::sim::{Sim, call, current_handle};
+use crate::machine::entry::call;
+use crate::machine::sim::Sim;
+use crate::machine::thread::current_handle;
 use crate::machine::work::{GraphItem, Work};
 use crate::memory::Touch;
 use crate::status::{GRAPH_EXEC_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, Outcome, Status};

@@ -12,7 +12,9 @@
 //! call), `mute` (calls that do not meet stand still).
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
-use crate::machine::sim::{Sim, call, lock};
+use crate::machine::arrival::Arrival;
+use crate::machine::entry::call;
+use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
 use crate::memory::Touch;
 use crate::status::Outcome;
@@ -50,37 +52,6 @@ pub struct Config {
     magic: u32,
     version: u32,
     blocking: i32,
-}
-
-/// Where what a call gets arrives.
-#[derive(Default)]
-pub struct Arrival(Mutex<Option<Vec<u8>>>);
-
-impl Arrival {
-    /// True until it is there.
-    pub fn is_missing(&self) -> bool {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_none()
-    }
-
-    /// Copies it to an address; of an aborted call, nothing.
-    pub fn copy(&self, to: usize) {
-        let bytes = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take()
-            .unwrap_or_default();
-        if bytes.is_empty() {
-            return;
-        }
-        // SAFETY: the call named so many bytes of a live allocation, and the hub answers with no
-        // more.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
-    }
-
-    fn put(&self, bytes: Vec<u8>) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get_or_insert(bytes);
-    }
 }
 
 /// What a call puts on its stream.
@@ -339,12 +310,17 @@ fn touch(
 /// A call: what it says, and where what goes out and what comes in lies, by the bytes of an element
 /// and the number of members.
 macro_rules! calls {
-    ($($name:ident($($arg:ident: $ty:ty),*) of $dtype:ident = |$n:ident, $size:ident| $what:expr;)*) => {$(
+    ($($name:ident($($arg:ident: $ty:ty),*) of $dtype:ident =
+        |$n:ident, $size:ident| $what:expr;)*) => {$(
         #[doc = concat!("`", stringify!($name), "`.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($arg: $ty,)* comm: Handle, stream: Handle) -> Result {
-            let (Ok(comm), Some($n)) = (id(Kind::Nccl, comm), hub::width($dtype)) else { return INVALID_ARGUMENT };
-            let Some($size) = comms().get(&comm).map(|comm| comm.size) else { return INVALID_ARGUMENT };
+            let (Ok(comm), Some($n)) = (id(Kind::Nccl, comm), hub::width($dtype)) else {
+                return INVALID_ARGUMENT;
+            };
+            let Some($size) = comms().get(&comm).map(|comm| comm.size) else {
+                return INVALID_ARGUMENT;
+            };
             let (kind, op, root, count, from, to) = $what;
             let asks = Ask { kind, dtype: $dtype, op, root, count: count as u64 };
             ask(Asked { name: stringify!($name), comm, stream, ask: asks, from, to })
@@ -356,7 +332,10 @@ calls! {
     ncclAllReduce(from: usize, to: usize, count: usize, dtype: i32, op: i32) of dtype =
         |n, _size| (hub::ALL_REDUCE, op, 0, count, (from, count * n), (to, count * n));
     ncclReduce(from: usize, to: usize, count: usize, dtype: i32, op: i32, root: i32) of dtype =
-        |n, _size| (hub::REDUCE, op, root, count, (from, count * n), (to, if to == 0 { 0 } else { count * n }));
+        |n, _size| {
+            let room = if to == 0 { 0 } else { count * n };
+            (hub::REDUCE, op, root, count, (from, count * n), (to, room))
+        };
     ncclBroadcast(from: usize, to: usize, count: usize, dtype: i32, root: i32) of dtype =
         |n, _size| (hub::BROADCAST, 0, root, count, (from, count * n), (to, count * n));
     ncclAllGather(from: usize, to: usize, count: usize, dtype: i32) of dtype =

@@ -1,0 +1,87 @@
+//! Assignment, casts, gradients, ops from outside, clipping.
+
+use super::{Call, none};
+use futensor::custom::*;
+use futensor::*;
+
+pub fn all() -> Vec<Call> {
+    calls![
+        ("slice_assign", |x| vec![
+            x.clone().slice_assign(0, x),
+            x.clone().slice_assign(99, x),
+            x.clone().slice_assign((0, 0, 0, 0, 0), x),
+            x.clone().slice_assign(.., x),
+            x.clone().slice_assign(Index::ALL.step(0), x),
+            x.clone().slice_assign(0, x.device().ones([9]))
+        ]),
+        ("where", |x| vec![
+            x.where_cond(1, 2),
+            x.gt(0).where_cond(x, f64::NAN),
+            x.where_cond(x, x)
+        ]),
+        ("cast", |x| [
+            DType::F32,
+            DType::F64,
+            DType::F16,
+            DType::BF16,
+            DType::I32,
+            DType::I64,
+            DType::U8,
+            DType::Bool
+        ]
+        .iter()
+        .map(|&t| x.to_dtype(t))
+        .collect()),
+        ("grad", |x| {
+            let x = x.requires_grad();
+            grad((&x * &x).sum_all(), &[&x])
+        }),
+        ("grad empty", |x| grad(x.sum_all(), &none())),
+        ("grad nonscalar", |x| grad(x, &[x])),
+        ("grad up", |x| {
+            let x = x.requires_grad();
+            grad_with(&x * 2.0, &[&x], GradOptions::default().upstream(&x.device().ones([77])))
+        }),
+        ("checkpoint", |x| vec![checkpoint(|x| x[0].exp(), &[x])]),
+        ("custom0", |x| {
+            let _ = x;
+            vec![custom_fn("none", &[], |_| Ok(Meta::new([2], DType::F32)), |_| Ok(()))]
+        }),
+        ("a kernel that fails", |x| vec![
+            custom_fn("pan", &[x], |_| Ok(Meta::new([2], DType::F32)), |_| panic!("in run")),
+            custom_fn(
+                "ref",
+                &[x],
+                |_| Ok(Meta::new([2], DType::F32)),
+                |_| Err(Refusal::argument("no"))
+            )
+        ]),
+        ("a rule that panics", |x| vec![custom_fn(
+            "pan",
+            &[x],
+            |_| panic!("in infer"),
+            |_| Ok(())
+        )]),
+        ("custom huge", |x| vec![custom_fn(
+            "pan",
+            &[x],
+            |_| Ok(Meta::new([usize::MAX, usize::MAX], DType::F32)),
+            |_| Ok(())
+        )]),
+        ("todev", |x| vec![
+            x.to_device(&Device::cpu()),
+            x + Device::cpu().ones([1]),
+            x.matmul(Device::cpu().ones([3, 3]))
+        ]),
+        ("clip", |x| optim::clip_grad_norm(std::slice::from_ref(x), 1.0).0),
+        ("clip empty", |x| {
+            let _ = x;
+            let (v, n) = optim::clip_grad_norm(&[], 1.0);
+            let mut v = v;
+            v.push(n);
+            v
+        }),
+        ("clip nan", |x| optim::clip_grad_value(std::slice::from_ref(x), f64::NAN)),
+        ("clip neg", |x| optim::clip_grad_value(std::slice::from_ref(x), -1.0)),
+    ]
+}

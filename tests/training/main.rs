@@ -1,0 +1,8 @@
+//! Training: PyTorch's values, and what becomes of a step that fails or is asked for nonsense.
+
+mod attention;
+mod failures;
+mod lazy;
+mod refusals;
+mod support;
+mod values;
