@@ -7,7 +7,7 @@
 //! of a step.
 
 use crate::dtype::{DType, Scalar};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, bytes_of};
 use crate::graph::claim::Claim;
 use crate::graph::node::{Node, Reduction, Sink};
 use crate::graph::program::{Program, Reg};
@@ -175,8 +175,11 @@ fn ended<R>(kernel: impl FnOnce() -> R) -> Result<R, Refusal> {
 /// The error of a node for which there is no memory.
 pub(crate) fn out_of_memory(node: &Node, bytes: usize, live: usize) -> Error {
     let text = format!(
-        "out of memory: {bytes} bytes for {} {} ({live} bytes live)",
-        node.dtype, node.shape
+        "out of memory: {} for {} {} ({} live)",
+        bytes_of(bytes),
+        node.dtype,
+        node.shape,
+        bytes_of(live)
     );
     node.fail(ErrorKind::OutOfMemory, text)
 }

@@ -9,6 +9,16 @@ use std::{panic::Location, sync::Arc};
 /// `Result` with futensor's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A number of things, in words that fit it.
+pub(crate) fn number_of(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// So many bytes, likewise.
+pub(crate) fn bytes_of(n: usize) -> String {
+    number_of(n, "byte", "bytes")
+}
+
 /// The kind of mistake or fault. Private: callers ask the predicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ErrorKind {

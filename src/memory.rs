@@ -12,6 +12,7 @@
 mod freed;
 
 use crate::dtype::Element;
+use crate::error::bytes_of;
 use crate::graph::value::{Buffer, Keep, Kept};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
@@ -352,7 +353,7 @@ impl Buffer for Block {
 
 impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Block({} bytes)", self.size)
+        write!(f, "Block({})", bytes_of(self.size))
     }
 }
 
@@ -404,7 +405,7 @@ impl<T: Element> Buffer for Adopted<T> {
 
 impl<T: Element> fmt::Debug for Adopted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Adopted({} bytes)", self.bytes)
+        write!(f, "Adopted({})", bytes_of(self.bytes))
     }
 }
 

@@ -5,6 +5,7 @@
 //! would end the process. A panic of a part goes to the kernel's caller, so parts may allocate here
 //! as well.
 
+use crate::error::bytes_of;
 use std::fmt;
 use std::panic::resume_unwind;
 
@@ -13,7 +14,7 @@ pub(crate) struct NoRoom(usize);
 
 impl fmt::Display for NoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "out of memory: {} bytes to work in", self.0)
+        write!(f, "out of memory: {} to work in", bytes_of(self.0))
     }
 }
 

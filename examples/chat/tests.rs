@@ -220,7 +220,7 @@ fn what_is_wrong_is_said() {
             "",
             json!({ "prompt": long }).to_string(),
             400,
-            "601 tokens and 1 new ones are more than the 512",
+            "601 tokens and 1 new one are more than the 512",
         ),
         ("", json!({ "messages": [] }).to_string(), 400, "a prompt is needed"),
     ] {

@@ -1,8 +1,7 @@
 //! `Examples`: examples of one shape in host memory.
 
 use crate::dtype::Element;
-use crate::error::{Error, ErrorKind, Result};
-use crate::graph::operation::number_of;
+use crate::error::{Error, ErrorKind, Result, number_of};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;

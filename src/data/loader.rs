@@ -1,7 +1,7 @@
 //! `Loader` and `Epoch`: batches made ahead, in order, by threads that end with the stream.
 
 use super::order::shuffled;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, number_of};
 use crate::guard::caught;
 use crate::guard::wake_all;
 use crate::tensor::device::Device;
@@ -192,8 +192,7 @@ impl<B: Send + 'static> Loader<B> {
             None => (0..self.len).collect(),
             Some(seed) => {
                 let order = shuffled(self.len, seed, epoch, || true);
-                order
-                    .unwrap_or_else(|| panic!("no memory for the numbers of {} examples", self.len))
+                order.unwrap_or_else(|| panic!("{}", no_memory_for(self.len)))
             }
         }
     }
@@ -226,10 +225,8 @@ impl<B: Send + 'static> Loader<B> {
         });
         let parts = self.part.1;
         if shared.total > 0 && self.batch_size < parts {
-            let text = format!(
-                "a batch of {} examples has nothing for each of {parts} parts",
-                self.batch_size
-            );
+            let examples = number_of(self.batch_size, "example", "examples");
+            let text = format!("a batch of {examples} has nothing for each of {parts} parts");
             shared.fail(0, Error::new(ErrorKind::Argument, "Loader::epoch", text, at));
         } else if let Err(error) = shared.start(self.workers.min(self.prefetch).min(shared.total)) {
             let text = format!("no thread to make batches: {error}");
@@ -329,7 +326,7 @@ impl<B> Shared<B> {
             |part: usize| start + ((end - start) as u128 * part as u128 / of as u128) as usize;
         let own = cut(part)..cut(part + 1);
         let no_memory = |examples: usize| {
-            let text = format!("no memory for the numbers of {examples} examples");
+            let text = no_memory_for(examples);
             self.fail(batch, Error::new(ErrorKind::OutOfMemory, "Loader::epoch", text, self.at));
         };
         let Some((seed, epoch)) = self.seed else {
@@ -506,4 +503,9 @@ impl<B> Future for NextBatch<'_, B> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.0.poll_one(cx)
     }
+}
+
+/// The message of an order for which there is no room.
+fn no_memory_for(examples: usize) -> String {
+    format!("no memory for the numbers of {}", number_of(examples, "example", "examples"))
 }

@@ -9,6 +9,7 @@
 use crate::dtype::DType;
 use crate::graph::value::{Buffer, Value};
 use crate::memory::Memory;
+use std::fmt;
 use std::sync::Arc;
 
 /// How the elements of several ranks become one.
@@ -63,6 +64,23 @@ pub(crate) enum What {
     AllToAll,
     Send(usize),
     Recv(usize),
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            What::Open(..) => f.write_str("a new group"),
+            What::Barrier => f.write_str("barrier"),
+            What::AllReduce(combine) => write!(f, "all_reduce ({combine:?})"),
+            What::Reduce(combine, root) => write!(f, "reduce ({combine:?}) to rank {root}"),
+            What::Broadcast(root) => write!(f, "broadcast from rank {root}"),
+            What::AllGather => f.write_str("all_gather"),
+            What::ReduceScatter(combine) => write!(f, "reduce_scatter ({combine:?})"),
+            What::AllToAll => f.write_str("all_to_all"),
+            What::Send(to) => write!(f, "send to rank {to}"),
+            What::Recv(from) => write!(f, "recv from rank {from}"),
+        }
+    }
 }
 
 /// A call, with all that it reads and writes.

@@ -4,7 +4,7 @@ use super::elements::Wire;
 use super::handoff::{Handoff, handoff};
 use super::{AHEAD_BYTES, CHUNK};
 use crate::dtype::{DType, with_dtype};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::guard::caught;
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -373,9 +373,11 @@ impl<T: Loaded> Reading<T> {
     ) -> Result<Option<Vec<E>>> {
         let mut data: Vec<E> = Vec::new();
         if data.try_reserve_exact(part.shape.numel()).is_err() {
-            return Err(
-                self.error(format!("no memory for tensor {} of {} bytes", part.name, part.bytes))
-            );
+            return Err(self.error(format!(
+                "no memory for tensor {} of {}",
+                part.name,
+                bytes_of(part.bytes)
+            )));
         }
         let wanted =
             self.chunks(file, &part.name, part.start, part.bytes, CHUNK, &mut |chunk| {

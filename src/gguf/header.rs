@@ -4,7 +4,7 @@
 use super::source::Source;
 use super::value::{Bytes, Metadata, Value};
 use super::{ALIGNMENT, ALIGNMENT_MAX, DIMS_MAX, Kind, MAGIC, VERSION};
-use crate::graph::operation::number_of;
+use crate::error::{bytes_of, number_of};
 use std::collections::BTreeSet;
 use std::io::Read;
 
@@ -30,6 +30,18 @@ pub(super) struct Header {
     pub tensors: Vec<TensorInfo>,
 }
 
+/// To which multiples the data of a file with this metadata begin.
+pub(super) fn alignment(metadata: &Metadata) -> Result<u64, String> {
+    let Some(value) = metadata.get(ALIGNMENT.0) else { return Ok(ALIGNMENT.1) };
+    match value.as_u64() {
+        Some(alignment) if alignment.is_power_of_two() && alignment <= ALIGNMENT_MAX => {
+            Ok(alignment)
+        }
+        Some(other) => Err(format!("an alignment of {other}")),
+        None => Err("an alignment that is no whole number".into()),
+    }
+}
+
 impl Header {
     /// Reads and checks a header of a file that is `length` bytes long.
     ///
@@ -38,7 +50,7 @@ impl Header {
     pub fn read(from: impl Read, length: u64) -> Result<Header, String> {
         let mut from = Source::new(from, length);
         if length < 24 {
-            return Err(format!("truncated: {length} bytes hold no header"));
+            return Err(format!("truncated: no header is in {}", bytes_of(length as usize)));
         }
         if from.bytes()? != MAGIC {
             return Err("this is no GGUF file".into());
@@ -65,15 +77,7 @@ impl Header {
                 return Err(format!("{key} is there twice"));
             }
         }
-        let alignment = match metadata.get(ALIGNMENT.0) {
-            None => ALIGNMENT.1,
-            Some(value) => {
-                match value.as_u64().filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) {
-                    Some(alignment) => alignment,
-                    None => return Err(format!("an alignment of {value:?}")),
-                }
-            }
-        };
+        let alignment = alignment(&metadata)?;
         // A name, the number of dimensions, a type and an offset.
         let mut tensors = from.several(tensors, 24, |from| tensor(from, alignment))?;
         let data = from.at().next_multiple_of(alignment);
@@ -83,7 +87,8 @@ impl Header {
             if end.is_none_or(|end| end > length) {
                 let name = &tensor.name;
                 return Err(format!(
-                    "truncated: tensor {name} ends beyond the file's {length} bytes"
+                    "truncated: tensor {name} ends beyond the file's {}",
+                    bytes_of(length as usize)
                 ));
             }
             tensor.start += data;

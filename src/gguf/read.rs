@@ -2,7 +2,7 @@
 
 use super::header::Header;
 use super::{Kind, Load, LoadOptions, Metadata, TensorInfo};
-use crate::error::Result;
+use crate::error::{Result, bytes_of, number_of};
 use crate::files::{self, Loaded, Part, Reading};
 use crate::format::Packing;
 use crate::quant::{Quantized, Weight};
@@ -43,7 +43,8 @@ pub struct Gguf {
 
 impl fmt::Debug for Gguf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Gguf({}, {} tensors)", self.shown, self.tensors().len())
+        let tensors = number_of(self.tensors().len(), "tensor", "tensors");
+        write!(f, "Gguf({}, {tensors})", self.shown)
     }
 }
 
@@ -153,7 +154,8 @@ impl Gguf {
         files::load(self.shown.clone(), device, options, at, move |reading, wanted| {
             let (mut file, length) = (own.open)().map_err(|e| reading.error(e))?;
             if length != own.length {
-                let text = format!("{length} bytes, and {} when it was opened", own.length);
+                let text =
+                    format!("{}, and {} when it was opened", bytes_of(length as usize), own.length);
                 return Err(reading.error(text));
             }
             let wanted: Vec<&TensorInfo> =
@@ -185,7 +187,7 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
         .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
     let mut panels = Vec::new();
     if panels.try_reserve_exact(packing.bytes()).is_err() {
-        return Err(reading.error(format!("no memory for tensor {name} of {bytes} bytes")));
+        return Err(reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes))));
     }
     let mut pack = |rows: &[u8]| {
         packing.pack(rows, &mut panels);

@@ -1,5 +1,6 @@
 //! Bytes of a header, of which there are no more than the file has.
 
+use crate::error::{bytes_of, number_of};
 use std::io::{BufReader, ErrorKind, Read};
 
 /// What is read, how far that is, and how far it goes.
@@ -23,7 +24,8 @@ impl<R: Read> Source<R> {
     pub fn bytes<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let mut bytes = [0; N];
         if self.length - self.at < N as u64 {
-            return Err(format!("truncated: the header goes on beyond its {} bytes", self.length));
+            let length = bytes_of(self.length as usize);
+            return Err(format!("truncated: the header goes on beyond the file's {length}"));
         }
         self.from.read_exact(&mut bytes).map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => "truncated within the header".to_owned(),
@@ -43,10 +45,13 @@ impl<R: Read> Source<R> {
     ) -> Result<Vec<T>, String> {
         let left = self.length - self.at;
         if count > left / least {
-            return Err(format!("truncated: {count} values in {left} bytes"));
+            let values = number_of(count as usize, "value", "values");
+            return Err(format!("truncated: {values} in {}", bytes_of(left as usize)));
         }
         let mut all = Vec::new();
-        all.try_reserve_exact(count as usize).map_err(|e| format!("{count} values: {e}"))?;
+        all.try_reserve_exact(count as usize).map_err(|e| {
+            format!("no memory for {}: {e}", number_of(count as usize, "value", "values"))
+        })?;
         for _ in 0..count {
             all.push(read(self)?);
         }

@@ -1,7 +1,8 @@
 //! `save`: a header, and tensors at their places after it.
 
+use super::header::alignment;
 use super::value::Bytes;
-use super::{ALIGNMENT, ALIGNMENT_MAX, DIMS_MAX, Kind, MAGIC, Metadata, Save, VERSION, Value};
+use super::{DIMS_MAX, Kind, MAGIC, Metadata, Save, VERSION, Value};
 use crate::files::{self, Piece};
 use crate::quant::Weight;
 use std::collections::BTreeSet;
@@ -40,10 +41,7 @@ fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Pie
     if let Some(failed) = files::known_failure(tensors.iter().map(|(_, weight)| weight.value())) {
         return Ok(failed);
     }
-    let alignment = metadata.get(ALIGNMENT.0).map_or(Some(ALIGNMENT.1), Value::as_u64);
-    let Some(alignment) = alignment.filter(|a| a.is_power_of_two() && *a <= ALIGNMENT_MAX) else {
-        return Err(format!("an alignment of {:?}", metadata[ALIGNMENT.0]));
-    };
+    let alignment = alignment(metadata)?;
     let mut head = MAGIC.to_vec();
     VERSION.write(&mut head);
     (tensors.len() as u64).write(&mut head);

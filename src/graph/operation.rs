@@ -5,7 +5,6 @@
 
 use super::device_run::CudaRun;
 pub use super::refusal::Refusal;
-pub(crate) use super::refusal::number_of;
 use super::value::Buffer;
 // The one name from above: a gradient rule is written in the ops that users call. Nothing here
 // calls it.

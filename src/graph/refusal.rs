@@ -49,11 +49,6 @@ impl Refusal {
     }
 }
 
-/// A number of things, in words that fit it.
-pub(crate) fn number_of(n: usize, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.message)

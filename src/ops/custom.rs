@@ -1,6 +1,7 @@
 //! Ops from outside: an op from closures, and what stands between any of a user's and the engine.
 
 use crate::Backward;
+use crate::error::number_of;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::guard::{Kernel, caught, discard_unlocked};
@@ -146,7 +147,8 @@ impl<O: Operation> Operation for Foreign<O> {
         };
         self.op().run_cpu(&mut own)?;
         if own.written < all {
-            let text = format!("it wrote {} of the {all} elements of its result", own.written);
+            let all = number_of(all, "element", "elements");
+            let text = format!("it wrote {} of its result, which has {all}", own.written);
             return Err(Refusal::kernel(text));
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::{
     AMOUNT, Optimizer, SHARE, Step, Update, checked, is_amount, is_share, trained, update,
 };
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, number_of};
 use crate::nn::Parameter;
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
@@ -160,8 +160,8 @@ impl Core {
                 );
             }
             Some((mean, square)) if [mean, square].iter().any(|power| power.dims() != [n]) => {
-                let text =
-                    format!("mean_powers is of {}, and there are {n} parameters", mean.shape());
+                let of = number_of(n, "parameter", "parameters");
+                let text = format!("mean_powers is of {}, and the optimizer of {of}", mean.shape());
                 return error(ErrorKind::Shape, text);
             }
             _ => {}

@@ -119,7 +119,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         let at = build::seen(Location::caller());
         let (n, m) = (self.parameters.len(), gradients.len());
         if n != m {
-            let text = format!("{m} gradients for {n} parameters");
+            let text = update::miscounted(m, n);
             let error = Error::new(ErrorKind::Argument, "Sharded", text, at);
             return update::refused(&self.parameters, error, at);
         }

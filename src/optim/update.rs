@@ -12,7 +12,7 @@
 //! cannot have fails that one value: to keep the old one would take a second of each.
 
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, number_of};
 use crate::graph::operation::Meta;
 use crate::nn::Parameter;
 use crate::tensor::build::{self, At};
@@ -324,6 +324,12 @@ pub(super) fn fits<'a>(
     Ok(())
 }
 
+/// Gradients that do not belong to the parameters one by one.
+pub(super) fn miscounted(gradients: usize, parameters: usize) -> String {
+    let gradients = number_of(gradients, "gradient", "gradients");
+    format!("{gradients} for {}", number_of(parameters, "parameter", "parameters"))
+}
+
 fn check(
     name: &str,
     parameters: &[Parameter],
@@ -333,7 +339,7 @@ fn check(
     let error = |kind, text: String| Err(Error::new(kind, name, text, at));
     let (n, m) = (parameters.len(), gradients.len());
     if n != m {
-        return error(ErrorKind::Argument, format!("{m} gradients for {n} parameters"));
+        return error(ErrorKind::Argument, miscounted(m, n));
     }
     if let Some(failed) = gradients.iter().flatten().find_map(TensorFuture::error) {
         return Err(failed);

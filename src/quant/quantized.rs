@@ -2,7 +2,7 @@
 
 use super::Format;
 use crate::dtype::DType;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::format::{Packing, ROWS};
 use crate::ops::products::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
 use crate::tensor::build::{self, At};
@@ -87,8 +87,8 @@ impl Quantized {
         let packing = Packing::new(format, dims[0], dims[1]).map_err(refuse)?;
         if blocks.len() != packing.file_bytes() {
             let text = format!(
-                "{} bytes for {dims:?} in {format}, which has {}",
-                blocks.len(),
+                "{} for {dims:?} in {format}, which has {}",
+                bytes_of(blocks.len()),
                 packing.file_bytes()
             );
             return Err(refuse(text));

@@ -269,7 +269,7 @@ fn collective(
     if group.size() == 1 {
         return x.clone();
     }
-    let text = format!("{what:?} of {} {}", x.dtype(), x.shape());
+    let text = format!("{what} of {} {}", x.dtype(), x.shape());
     let result = matches!(gives, Gives::Result).then(|| (shape.numel(), group.memory(&x.device())));
     let asked = Asked {
         op,

@@ -2,7 +2,7 @@
 
 use super::HEADER_MAX;
 use super::wire::dtype_of;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, bytes_of};
 use crate::files::{self, Load, LoadOptions, Part, Reading};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -110,17 +110,21 @@ impl Header<'_> {
         let io = |e: std::io::Error| self.error(e);
         let mut word = [0u8; 8];
         if length < 8 {
-            return Err(self.error(format!("truncated: {length} bytes hold no header")));
+            return Err(
+                self.error(format!("truncated: no header is in {}", bytes_of(length as usize)))
+            );
         }
         file.read_exact(&mut word).map_err(io)?;
         let size = u64::from_le_bytes(word);
         if size > HEADER_MAX {
-            return Err(
-                self.error(format!("a header of {size} bytes: this is no safetensors file"))
-            );
+            return Err(self.error(format!(
+                "a header of {}: this is no safetensors file",
+                bytes_of(size as usize)
+            )));
         }
         if size > length - 8 {
-            return Err(self.error(format!("truncated: {length} bytes, and a header of {size}")));
+            let length = bytes_of(length as usize);
+            return Err(self.error(format!("truncated: {length}, and a header of {size}")));
         }
         let mut header = vec![0u8; size as usize];
         file.read_exact(&mut header).map_err(io)?;
@@ -128,12 +132,13 @@ impl Header<'_> {
         let data = 8 + size;
         let end = data.saturating_add(metadata.data_len() as u64);
         if end > length {
-            return Err(self.error(format!("truncated: {length} bytes of {end}")));
+            return Err(self.error(format!("truncated: {} of {end}", bytes_of(length as usize))));
         }
         if end < length {
-            return Err(
-                self.error(format!("{} bytes more than the header speaks of", length - end))
-            );
+            return Err(self.error(format!(
+                "{} more than the header speaks of",
+                bytes_of((length - end) as usize)
+            )));
         }
         let mut parts = Vec::new();
         for name in metadata.offset_keys() {

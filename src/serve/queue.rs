@@ -20,7 +20,7 @@ use super::slot::{Granted, Slot};
 use super::timer::{Clock, ManualTimer, ThreadTimer};
 use super::waiting::Waiting;
 use crate::engine::pressure::{Pressure, QueueLimits};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, number_of};
 use crate::guard::{caught, contained};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
@@ -335,8 +335,9 @@ impl<R: Send + 'static> Queue<R> {
                 if let Some(error) = rows.iter().find_map(TensorFuture::error) {
                     return Err(error);
                 }
-                let (n, got) = (requests.len(), rows.len());
-                let text = format!("the batch of {n} requests came back with {got} values");
+                let n = number_of(requests.len(), "request", "requests");
+                let got = number_of(rows.len(), "value", "values");
+                let text = format!("the batch of {n} came back with {got}");
                 Err(Error::new(ErrorKind::Argument, "batcher", text, self.at))
             }
             Err(words) => {

@@ -1,6 +1,6 @@
 //! `rows`: a batch's result, a value a request.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, number_of};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -23,8 +23,8 @@ pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
     let mut rows = Vec::new();
     if rows.try_reserve_exact(n).is_err() {
         let at = build::seen(Location::caller());
-        let error =
-            Error::new(ErrorKind::OutOfMemory, "rows", format!("no memory for {n} values"), at);
+        let text = format!("no memory for {}", number_of(n, "value", "values"));
+        let error = Error::new(ErrorKind::OutOfMemory, "rows", text, at);
         return vec![build::failed(batch.port(), batch.node.meta.clone(), error, at)];
     }
     for i in 0..n {

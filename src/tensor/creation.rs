@@ -11,10 +11,10 @@ use crate::concurrent::completion::{AWAITED, Phase, TRACED};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::engine::sources::Held;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, bytes_of, number_of};
 use crate::graph::claim::refuse_traced;
 use crate::graph::node::{Op, Source};
-use crate::graph::operation::{Meta, number_of};
+use crate::graph::operation::Meta;
 use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::guard::{caught, discard, discard_unlocked};
@@ -400,8 +400,8 @@ fn adopt<T: Element>(
     match port.memory.adopt(data) {
         Some(buffer) => received(Storage::Shared(buffer)),
         None => {
-            let text =
-                format!("out of memory: {bytes} bytes ({} bytes live)", port.memory.bytes().live);
+            let [bytes, live] = [bytes, port.memory.bytes().live].map(bytes_of);
+            let text = format!("out of memory: {bytes} ({live} live)");
             Err(Error::new(ErrorKind::OutOfMemory, op, text, at))
         }
     }

@@ -8,7 +8,7 @@ use super::display;
 use super::future::{Tensor, TensorFuture};
 use crate::dtype::{DType, Element};
 use crate::engine::port::Port;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, bytes_of, number_of};
 use crate::graph::node::{Op, Room, Sink};
 use crate::graph::operation::{Meta, Refusal};
 use crate::graph::value::{Buffer, Storage, Value};
@@ -121,7 +121,7 @@ fn reserve<T: Element>(n: usize) -> Result<Vec<T>, Refusal> {
     let mut out: Vec<T> = Vec::new();
     out.try_reserve_exact(n).map_err(|_| Refusal {
         kind: ErrorKind::OutOfMemory,
-        message: format!("out of memory: {} bytes on the host", n * size_of::<T>()),
+        message: format!("out of memory: {} on the host", bytes_of(n * size_of::<T>())),
     })?;
     Ok(out)
 }
@@ -162,7 +162,7 @@ fn unfilled<T: Element>(n: usize) -> Result<Unfilled<Vec<T>>, Refusal> {
 fn memory_of(port: &'static Port, bytes: usize) -> Result<(*mut u8, Value), Refusal> {
     let block = port.memory.alloc(bytes).ok_or_else(|| Refusal {
         kind: ErrorKind::OutOfMemory,
-        message: format!("out of memory: {bytes} bytes on {}", port.profile.name),
+        message: format!("out of memory: {} on {}", bytes_of(bytes), port.profile.name),
     })?;
     let ptr = block.host().unwrap_or(std::ptr::null_mut());
     Ok((ptr, Value::contiguous(Storage::Shared(block))))
@@ -338,9 +338,9 @@ impl TensorFuture {
         let at = Location::caller();
         if self.numel() != 1 && self.error().is_none() {
             let text = format!(
-                "a tensor of shape {} has {} elements, not one",
+                "a tensor of shape {} has {}, not one",
                 self.shape(),
-                self.numel()
+                number_of(self.numel(), "element", "elements")
             );
             return Item(How::Wrong(Some(Error::new(ErrorKind::Shape, "item", text, at))));
         }

@@ -6,6 +6,7 @@ mod columns;
 mod imports;
 mod kernels;
 mod layers;
+mod messages;
 mod mutations;
 mod page;
 mod paths;

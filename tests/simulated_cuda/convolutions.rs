@@ -166,8 +166,8 @@ fn a_device_says_why_cudnn_is_not_asked(_: &Simulator, _: u64) {
     assert!(before.starts_with("GPU: ") && !before.contains("not by cuDNN"), "{before}");
     assert_eq!(convolved(ConvOptions::default().padding_sides(2, 0)), 12.0);
     let after = device.libraries();
-    let why = "not by cuDNN: Output of float32: 1 of 1 channels by [5], weight 1 by [3], padding \
-        [[2, 0]]: cuDNN does";
+    let why = "not by cuDNN: the output in float32: input [1, 1, 5], weight [1, 1, 3], 1 group, \
+        padding [2] before and [0] after: cuDNN does";
     assert!(after.starts_with(&before) && after[before.len()..].starts_with(why), "{after}");
     let said = |name, value| played("libraries", |c| c.env(name, value));
     assert!(

@@ -5,6 +5,12 @@ use std::sync::Arc;
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// A number of things, in words that fit it.
+pub(crate) fn number_of(n: usize, one: &str, many: &str) -> String {
+    let words = if n == 1 { one } else { many };
+    format!("{n} {words}")
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     Model,

@@ -50,9 +50,10 @@ mod testing;
 mod tests;
 pub(crate) mod timing;
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, bytes_of};
 use crate::graph::operation::Refusal;
 use cudarc::driver::sys;
+use std::fmt;
 
 /// The GPU that launches go to.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,18 @@ pub(crate) enum Trouble {
     Later(Until),
     /// The driver answered with an error that ends the device: the call, and its status.
     Fault { call: &'static str, status: sys::CUresult },
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trouble::OutOfMemory { bytes } => write!(f, "out of memory: {}", bytes_of(*bytes)),
+            Trouble::Refused(refusal) => refusal.fmt(f),
+            Trouble::Later(Until::Made) => f.write_str("a kernel is being compiled"),
+            Trouble::Later(Until::Moved) => f.write_str("an operand is on its way"),
+            Trouble::Fault { call, status } => write!(f, "{call} says {}", describe(*status)),
+        }
+    }
 }
 
 impl Trouble {

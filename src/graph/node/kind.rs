@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::Scalar;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, bytes_of};
 use crate::graph::operation::{Operation, Refusal};
 use crate::graph::value::Value;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
@@ -60,7 +60,7 @@ impl Room {
         let n = bytes.div_ceil(8);
         words.try_reserve_exact(n).map_err(|_| Refusal {
             kind: ErrorKind::OutOfMemory,
-            message: format!("out of memory: {bytes} bytes on the host"),
+            message: format!("out of memory: {} on the host", bytes_of(bytes)),
         })?;
         // SAFETY: so much is reserved, and need not be anything.
         unsafe { words.set_len(n) };

@@ -1,7 +1,7 @@
 //! Attention over keys and values that lie in pages, as a cache of many sequences does.
 
 use crate::dtype::DType;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, number_of};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::paged::{Paged, paged};
 use crate::ops::attention::scaled::weights;
@@ -94,7 +94,8 @@ impl Operation for PagedAttention {
         }
         let all = most.checked_mul(page).filter(|keys| keys.checked_mul(batch).is_some());
         let Some(keys) = all else {
-            let message = format!("out of memory: {batch} rows of {most} pages of {page}");
+            let (rows, pages) = (number_of(batch, "row", "rows"), number_of(most, "page", "pages"));
+            let message = format!("out of memory: {rows} of {pages} of {page}");
             return Err(Refusal { kind: ErrorKind::OutOfMemory, message });
         };
         let group = heads.checked_div(shared).unwrap_or(0);

@@ -1,7 +1,8 @@
 //! The norms of layers.
 
 use crate::Backward;
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rows;
 use crate::ops::check::{float, row_cost};
 

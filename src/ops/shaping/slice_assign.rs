@@ -2,7 +2,8 @@
 
 use crate::Backward;
 use crate::dtype::Scalar;
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::copy;
 use crate::ops::check::put_ns;
 use crate::shape::{Layout, Shape};

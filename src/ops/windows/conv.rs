@@ -4,7 +4,8 @@
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
 
-use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::windows::conv::{self, Geometry};
 use crate::shape::Shape;
 use crate::window::{Window, padding_shown, places, triple};

@@ -9,7 +9,7 @@
 
 use super::{Asks, Driver, Engine, Gives, Job, Order};
 use crate::engine::exchange::{Call, Key, Through, What, Words};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, bytes_of};
 use crate::graph::value::{Buffer, Storage, Value, owners};
 use crate::ranks::slot::Slot;
 use crate::sync::lock_plain as lock;
@@ -290,7 +290,7 @@ impl Work {
             to = in_place(&*self.engine, &job.what, &mut from)
                 .or_else(|| self.engine.room(&port.memory, bytes));
             if to.is_none() {
-                let text = format!("out of memory: {bytes} bytes on {}", port.profile.name);
+                let text = format!("out of memory: {} on {}", bytes_of(bytes), port.profile.name);
                 let error = Error::new(ErrorKind::OutOfMemory, job.op, text, job.at);
                 tells.push(Tell::Ready(job.world.clone(), group, key, job.fails(error)));
                 return None;

@@ -14,7 +14,7 @@ use super::future::TensorFuture;
 use super::gradient::taped::is_taping;
 use crate::dtype::DType;
 use crate::engine::port::Port;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, number_of};
 use crate::graph::call::{Call, Part};
 use crate::graph::node::{Inputs, Node, NodeLink, Op};
 use crate::graph::operation::Meta;
@@ -502,6 +502,6 @@ impl Made {
 impl<I, O> fmt::Debug for Region<'_, I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plans = lock(&self.plans).len();
-        write!(f, "Region({}, {plans} plans)", self.device)
+        write!(f, "Region({}, {})", self.device, number_of(plans, "plan", "plans"))
     }
 }

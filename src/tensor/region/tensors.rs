@@ -1,6 +1,7 @@
 //! What a region takes and gives: one tensor, or several in tuples, arrays and `Vec`s, nested as
 //! one likes.
 
+use crate::error::number_of;
 use crate::tensor::future::TensorFuture;
 use std::collections::VecDeque;
 
@@ -99,7 +100,7 @@ impl Flat {
 
 impl std::fmt::Debug for Flat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Flat({} tensors)", self.tensors.len())
+        write!(f, "Flat({})", number_of(self.tensors.len(), "tensor", "tensors"))
     }
 }
 

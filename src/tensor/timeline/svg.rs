@@ -5,6 +5,7 @@
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::Recording;
+use crate::error::number_of;
 use std::fmt::Write;
 
 const TOP: f64 = 46.0;
@@ -122,12 +123,12 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     let idle_us: f64 = idle.iter().map(|(a, b)| micros(*b - *a)).sum();
     let _ = writeln!(
         out,
-        "<text x=\"8\" y=\"15\">device {}: {} steps in {}, idle for {} of it; {} awaits that waited</text>",
+        "<text x=\"8\" y=\"15\">device {}: {} in {}, idle for {} of it; {} that waited</text>",
         escaped(&recording.device),
-        recording.steps.len(),
+        number_of(recording.steps.len(), "step", "steps"),
         span(to - from),
         span(idle_us),
-        recording.awaits.len()
+        number_of(recording.awaits.len(), "await", "awaits")
     );
 
     // The axis.
@@ -224,10 +225,10 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         let times = (micros(a.began), micros(a.ended));
         let label = await_title(a);
         let dry = if a.ran_dry { "\nthe device ran dry" } else { "" };
+        let ops = number_of(a.queued as usize, "op", "ops");
         let title = format!(
-            "{label}\nwaited {}\n{} ops were queued or running{dry}\n{}",
+            "{label}\nwaited {}\nqueued or running: {ops}{dry}\n{}",
             span(times.1 - times.0),
-            a.queued,
             a.site
         );
         let class = if a.ran_dry { "await dry" } else { "await" };

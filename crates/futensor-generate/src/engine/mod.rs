@@ -12,7 +12,7 @@ mod tests;
 
 use crate::batch_planner::{Job, Limits, Refusal};
 use crate::constraint::{Constraint, Grammar, Grammars};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use crate::helpers::Work;
 use crate::lock::lock;
 use crate::model::{Llama, Runner, Steps};
@@ -242,7 +242,9 @@ impl Engine {
         let job = self.job(&request)?;
         let most = self.0.options.waiting.saturating_add(self.0.limits.slots);
         if self.0.shared.open.load(Acquire) >= most {
-            return Err(Error::busy(format!("{most} requests are there already")));
+            return Err(Error::busy(format!(
+                "as many requests as may wait are there already: {most}"
+            )));
         }
         self.submit(request, job)
     }
@@ -285,9 +287,9 @@ impl Engine {
             (request.stop.len(), request.stop.iter().map(String::len).max().unwrap_or(0));
         if words > STOPS_MAX || bytes > STOP_BYTES_MAX {
             let most = format!("{STOPS_MAX} of {STOP_BYTES_MAX} bytes at most");
-            return no(format!(
-                "{words} stop words, the longest of {bytes} bytes, and there may be {most}"
-            ));
+            let words = number_of(words, "stop word", "stop words");
+            let bytes = number_of(bytes, "byte", "bytes");
+            return no(format!("{words}, the longest of {bytes}, and there may be {most}"));
         }
         let (prompt, context) = (request.prompt.len(), self.context());
         let tokens = request.tokens_max.unwrap_or_else(|| context.saturating_sub(prompt).max(1));
@@ -296,9 +298,9 @@ impl Engine {
             Err(Refusal::Empty) if prompt == 0 => return no("the prompt is empty".into()),
             Err(Refusal::Empty) => return no("no tokens are asked for".into()),
             Err(Refusal::TooLong | Refusal::TooLarge) => {
-                return no(format!(
-                    "{prompt} tokens and {tokens} new ones are more than the {context} of a request"
-                ));
+                let new = number_of(tokens, "new one", "new ones");
+                let tokens = number_of(prompt, "token", "tokens");
+                return no(format!("{tokens} and {new} are more than the {context} of a request"));
             }
         }
         let vocabulary = self.0.model.vocabulary() as u32;

@@ -1,6 +1,6 @@
 //! The sizes of a model, as its file states them.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use futensor::gguf;
 use serde_json::Value;
 
@@ -169,18 +169,28 @@ impl Config {
         ];
         let wrong = |text: String| Err(Error::model(text));
         if sizes.iter().any(|&n| n == 0 || n > 1 << 24) {
-            return wrong(format!("a model of such sizes cannot be: {self:?}"));
+            return wrong(format!(
+                "a model of such sizes cannot be: width, layers, heads, heads of keys, size of a head, \
+                 of the feed-forward layer, and of the context are {sizes:?}"
+            ));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
-            return wrong(format!("{} heads cannot share {}", self.heads, self.kv_heads));
+            return wrong(format!(
+                "{} cannot share {}",
+                number_of(self.heads, "head", "heads"),
+                self.kv_heads
+            ));
         }
         if !self.head.is_multiple_of(2) {
-            return wrong(format!("a head of {} elements has no pairs", self.head));
+            return wrong(format!(
+                "a head of {} has no pairs",
+                number_of(self.head, "element", "elements")
+            ));
         }
         match &self.rope.scaling {
             Scaling::Each(factors) if factors.len() != self.head / 2 => wrong(format!(
-                "{} factors of frequencies for heads of {}",
-                factors.len(),
+                "{} for heads of {}",
+                number_of(factors.len(), "factor of frequencies", "factors of frequencies"),
                 self.head
             )),
             _ => Ok(()),

@@ -13,7 +13,7 @@ mod tests;
 mod weights;
 
 use crate::batch_planner::{Limits, Step};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use crate::sampling::Sampling;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;

@@ -312,7 +312,7 @@ fn what_cannot_be_is_refused_with_words() {
     assert_eq!(refused(Request::new(vec![264])), "token 264 is not one of the model's 264");
     assert!(
         refused(Request::new(vec![1; 300]))
-            .contains("300 tokens and 1 new ones are more than the 256")
+            .contains("300 tokens and 1 new one are more than the 256")
     );
     assert!(refused(Request::new(vec![1]).logprobs(21)).contains("20 tokens at most"));
     assert!(refused(Request::new(vec![1]).stop(vec!["a"; 65])).contains("65 stop words"));

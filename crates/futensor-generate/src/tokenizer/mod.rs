@@ -5,7 +5,7 @@ mod bytes;
 mod text;
 mod vocabulary;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use crate::helpers::{Work, outside};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -57,9 +57,9 @@ impl Tokenizer {
     /// Where the text is no such thing, or the names are no tokens of it.
     pub fn from_json(json: &[u8], begin: Option<&str>, end: Option<&str>) -> Result<Tokenizer> {
         if json.len() > FILE_MAX {
+            let bytes = json.len();
             return Err(Error::model(format!(
-                "a tokenizer of {} bytes, of {FILE_MAX} at most",
-                json.len()
+                "a tokenizer of {bytes} bytes, of {FILE_MAX} at most"
             )));
         }
         let read = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(json)));
@@ -98,10 +98,8 @@ impl Tokenizer {
     /// Where the text cannot be said in these tokens, or has more than 16 MiB.
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>> {
         if text.len() > TEXT_MAX {
-            return Err(Error::request(format!(
-                "a text of {} bytes, of {TEXT_MAX} at most",
-                text.len()
-            )));
+            let bytes = text.len();
+            return Err(Error::request(format!("a text of {bytes} bytes, of {TEXT_MAX} at most")));
         }
         let encode =
             || self.inner.encode_fast(text, false).map_err(|e| Error::request(e.to_string()));
@@ -177,7 +175,7 @@ impl Tokenizer {
 
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Tokenizer({} tokens)", self.len())
+        write!(f, "Tokenizer({})", number_of(self.len(), "token", "tokens"))
     }
 }
 

@@ -2,7 +2,7 @@
 //! wants it.
 
 use super::Tokenizer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use futensor::gguf;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -113,7 +113,11 @@ impl Vocabulary {
             ));
         }
         if !self.types.is_empty() && self.types.len() != self.tokens.len() {
-            return wrong(format!("{} tokens with {} types", self.tokens.len(), self.types.len()));
+            let tokens = number_of(self.tokens.len(), "token", "tokens");
+            return wrong(format!(
+                "{tokens} with {}",
+                number_of(self.types.len(), "type", "types")
+            ));
         }
         let count = self.tokens.len() as u32;
         if let Some(token) = self.begin.iter().chain(&self.ends).find(|&&token| token >= count) {
@@ -122,7 +126,7 @@ impl Vocabulary {
         let vocab: Vocab = self.tokens.iter().cloned().zip(0..).collect();
         if vocab.len() != self.tokens.len() {
             return wrong(format!(
-                "{} of {count} tokens have the name of another",
+                "so many tokens have the name of another: {}",
                 count as usize - vocab.len()
             ));
         }

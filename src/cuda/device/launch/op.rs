@@ -65,11 +65,7 @@ impl Queue<'_> {
         result.map_err(|trouble| {
             let refusal = match &trouble {
                 Trouble::Refused(refusal) => refusal.clone(),
-                Trouble::OutOfMemory { bytes } => {
-                    Refusal::kernel(format!("out of memory: {bytes} bytes"))
-                }
-                Trouble::Fault { call, status } => Refusal::kernel(format!("{call}: {status:?}")),
-                Trouble::Later(_) => Refusal::kernel("a kernel is being compiled"),
+                other => Refusal::kernel(other.to_string()),
             };
             self.trouble.get_or_insert(trouble);
             refusal

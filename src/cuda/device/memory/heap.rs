@@ -16,6 +16,7 @@ use crate::cuda::device::graph::executable::GraphExec;
 use crate::cuda::device::lanes::{Lanes, Mark};
 use crate::cuda::device::libraries::nvidia::{Allocation, ContextHandle, Span};
 use crate::cuda::device::peers::{Open, Peers};
+use crate::error::bytes_of;
 use crate::graph::value::Buffer;
 use crate::memory::Memory;
 use crate::sync::{Mutex, lock};
@@ -283,7 +284,7 @@ impl DeviceBuffer {
 
 impl fmt::Debug for DeviceBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceBuffer({} bytes at {:#x})", self.bytes, self.ptr())
+        write!(f, "DeviceBuffer({} at {:#x})", bytes_of(self.bytes), self.ptr())
     }
 }
 

@@ -279,7 +279,9 @@ impl<T: Stored> Panel<'_, T> {
                     _ if const { CUTS == 1 } => {
                         self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next)
                     }
-                    _ => unreachable!("{some} rows of a group of {ROWS_MAX} that is cut in {CUTS}"),
+                    _ => {
+                        unreachable!("of a group of {ROWS_MAX} rows that is cut in {CUTS}: {some}")
+                    }
                 }
                 row += some;
             }

@@ -1,7 +1,8 @@
 //! Scaled dot-product attention.
 
 use crate::dtype::DType;
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::ops::attention::paged::PagedAttention;
 use crate::ops::attention::rope::Rope;
 use crate::ops::attention::scaled::{Attention, takes_mask, weights, within_lengths};

@@ -1,7 +1,8 @@
 //! Picking and putting by index.
 
 use crate::dtype::DType;
-use crate::graph::operation::{Operation, Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::{Operation, Refusal};
 use crate::op::ScatterMode;
 use crate::ops::index::embedding::Embedding;
 use crate::ops::index::gather::Gather;

@@ -1,7 +1,7 @@
 //! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
 
-use crate::error::Error;
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::{Error, number_of};
+use crate::graph::operation::Refusal;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Index;

@@ -1,7 +1,8 @@
 //! Losses, composed of ops that fuse. Halves are computed in float32 and rounded once.
 
 use crate::dtype::DType;
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::ops::index::classes::Classes;
 use crate::ops::rows::nll::Nll;
 use crate::shape::Shape;

@@ -1,6 +1,7 @@
 //! Normalisation: over rows, and over a batch.
 
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
 use crate::ops::rows::norm::Norm;
 use crate::tensor::build::{self, At, custom};

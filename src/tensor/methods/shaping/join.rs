@@ -1,8 +1,8 @@
 //! Values taken apart along a dimension, repeated, and put together.
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, number_of};
 use crate::graph::node::{Node, Op};
-use crate::graph::operation::{Meta, Refusal, number_of};
+use crate::graph::operation::{Meta, Refusal};
 use crate::memory::DeviceMemory;
 use crate::ops::shaping::cat::Cat;
 use crate::shape::Shape;
@@ -176,7 +176,8 @@ fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
         (Some(bytes), DeviceMemory { free: Some(free), .. }) if bytes <= free => Ok(()),
         (Some(bytes), DeviceMemory { free: None, .. }) if bytes <= isize::MAX as usize => Ok(()),
         _ => {
-            let message = format!("out of memory: {parts} parts of {}", x.shape());
+            let parts = number_of(parts, "part", "parts");
+            let message = format!("out of memory: {parts} of {}", x.shape());
             Err(Refusal { kind: ErrorKind::OutOfMemory, message })
         }
     }

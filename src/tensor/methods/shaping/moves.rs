@@ -1,6 +1,7 @@
 //! Elements moved or left out: triangles, `roll`, `flip`.
 
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::ops::shaping::roll::Roll;
 use crate::ops::shaping::triangle::Triangle;
 use crate::tensor::build::{self, custom};

@@ -1,8 +1,9 @@
 //! `pad`: values with something put around them.
 
 use crate::dtype::{DType, Scalar};
+use crate::error::number_of;
 use crate::graph::node::Op;
-use crate::graph::operation::{Refusal, number_of};
+use crate::graph::operation::Refusal;
 use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};

@@ -1,7 +1,8 @@
 //! Other looks at the same elements: nothing is copied, except by a reshape that mixes dimensions.
 
+use crate::error::number_of;
 use crate::graph::node::{Op, ViewOp};
-use crate::graph::operation::{Meta, Refusal, number_of};
+use crate::graph::operation::{Meta, Refusal};
 use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};

@@ -1,6 +1,7 @@
 //! Convolutions: their options and methods.
 
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::ops::windows::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};

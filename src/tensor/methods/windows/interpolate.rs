@@ -7,7 +7,8 @@
 
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
-use crate::graph::operation::{Refusal, number_of};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
 use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
