@@ -3,7 +3,7 @@
 
 use super::{block_on, read};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
-use futensor::{DType, Device, GradOptions, TensorFuture, grad, grad_with};
+use futensor::{DType, Device, Generator, GradOptions, PadMode, TensorFuture, grad, grad_with};
 use std::sync::{Arc, Mutex};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -55,6 +55,84 @@ fn a_value_that_is_used_3000_times_has_the_sum_of_all() {
         let x = halves(dtype, &[0.0]).requires_grad();
         let all: Vec<TensorFuture> = (0..3000).map(|_| x.neg()).collect();
         assert_near(&grad(futensor::cat(&all, 0).sum_all(), &[&x])[0], &[-3000.0]);
+    }
+}
+
+/// One element, read by so many places: 3,000 is no number that a half comes to one by one.
+#[test]
+fn an_element_that_is_read_by_3000_places_has_the_sum_of_all() {
+    type Reads = fn(&TensorFuture) -> TensorFuture;
+    let device = Device::cpu();
+    let zeros = device.zeros_dtype([3000], DType::I64);
+    let reads: [(&str, Reads); 9] = [
+        ("index", |x| x.index(&[Some(&Device::cpu().zeros_dtype([3000], DType::I64))])),
+        ("index by two", |x| {
+            let zeros = Device::cpu().zeros_dtype([50, 60], DType::I64);
+            x.reshape([1, 1]).index(&[Some(&zeros), Some(&zeros)])
+        }),
+        ("pad", |x| x.pad_mode([1000, 1999], PadMode::Replicate)),
+        ("pad of a plane", |x| x.reshape([1, 1]).pad_mode([20, 29, 30, 29], PadMode::Replicate)),
+        ("interpolate a line", |x| x.reshape([1, 1, 1]).interpolate(3000)),
+        ("interpolate a plane", |x| x.reshape([1, 1, 1, 1]).interpolate([50, 60])),
+        ("interpolate a room", |x| x.reshape([1, 1, 1, 1, 1]).interpolate([10, 15, 20])),
+        ("repeat", |x| x.repeat([3000])),
+        ("expand", |x| x.expand([3000])),
+    ];
+    for dtype in HALVES {
+        for (name, read) in reads {
+            let x = halves(dtype, &[2.0]).requires_grad();
+            let y = read(&x);
+            println!("{name} in {dtype}");
+            assert_eq!((y.numel(), y.dtype()), (3000, dtype));
+            assert_near(&grad(y.sum_all(), &[&x])[0], &[3000.0]);
+            // As many halves of a unit beside a one: each is lost where they are added in halves.
+            let u = unit(dtype) / 4.0;
+            let up = zeros.narrow(0, 1, 2999).add(1).to_dtype(DType::F32).mul(u);
+            let up = futensor::cat(&[&device.ones([1]), &up], 0).to_dtype(dtype);
+            let sum = (y.reshape([3000]) * up).sum_all();
+            assert_near(&grad(sum, &[&x])[0], &[1.0 + 2999.0 * u]);
+        }
+    }
+}
+
+/// Where a cube of it is no half: the slope is that of a straight line.
+#[test]
+fn a_gelu_far_from_zero_is_a_line() {
+    for dtype in HALVES {
+        let x = halves(dtype, &[1000.0, -1000.0, 300.0, -300.0, 60_000.0, -60_000.0]);
+        let x = x.requires_grad();
+        let there = read(&x);
+        for (name, y) in [("gelu_tanh", x.gelu_tanh()), ("gelu", x.gelu()), ("silu", x.silu())] {
+            println!("{name} in {dtype}");
+            let line: Vec<f64> = there.iter().map(|x| x.max(0.0)).collect();
+            assert_near(&y, &line);
+            assert_near(&grad(y.sum_all(), &[&x])[0], &[1.0, 0.0, 1.0, 0.0, 1.0, 0.0]);
+        }
+    }
+}
+
+/// What is kept is divided by the share that is kept, and that is no half.
+#[test]
+fn what_dropout_keeps_is_divided_in_float32() {
+    let device = Device::cpu();
+    for dtype in HALVES {
+        for p in [0.1, 0.3, 0.5, 0.7] {
+            let x = (device.randn([4096]) * 300.0).to_dtype(dtype).requires_grad();
+            let up = device.randn([4096]).to_dtype(dtype);
+            let y = x.dropout_with(p, &Generator::new(7));
+            assert_eq!(y.dtype(), dtype);
+            let slope = grad((&y * &up).sum_all(), &[&x]).remove(0);
+            let drawn = read(&Generator::new(7).rand(&device, [4096]));
+            let kept: Vec<bool> = drawn.iter().map(|&draw| draw >= p).collect();
+            let share = kept.iter().filter(|k| **k).count() as f64 / 4096.0;
+            assert!((share - (1.0 - p)).abs() < 0.05, "{share} are kept of p = {p}");
+            let wanted = |of: &TensorFuture| -> Vec<f64> {
+                let each = read(of).into_iter().zip(&kept);
+                each.map(|(x, kept)| if *kept { x / (1.0 - p) } else { 0.0 }).collect()
+            };
+            assert_near(&y, &wanted(&x));
+            assert_near(&slope, &wanted(&up));
+        }
     }
 }
 

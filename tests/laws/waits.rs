@@ -213,6 +213,9 @@ fn a_device_that_was_idle_for_longer_than_its_watchdog_allows_lives(kind: Kind) 
         std::thread::sleep(Duration::from_millis(20));
         idle.elapsed() > 3 * limit
     });
+    // Long enough for the watchdog to look at the first step: it began after the rest.
+    let long = block_on(device.rand([1 << 22]).tanh().sum_all().item::<f32>());
+    assert!(long.is_ok_and(|sum| sum > 1e6));
     let after = block_on((&y + 1.0).sum_all().item::<f32>());
     assert!(after.is_ok_and(|sum| sum > 6000.0));
 }

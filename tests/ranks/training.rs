@@ -3,7 +3,7 @@
 use super::stage::{Scene, Stage, block_on};
 use futensor::data::Loader;
 use futensor::nn::{ColumnLinear, Linear, Module, Parameter, Relu, RowLinear, Sequential};
-use futensor::optim::{AdamW, Optimizer, Sgd, Sharded, Step, Update};
+use futensor::optim::{Adam, AdamW, Optimizer, Sgd, Sharded, Step, Update};
 use futensor::ranks::Combine::Sum;
 use futensor::ranks::Group;
 use futensor::train::Trainer;
@@ -24,6 +24,11 @@ pub fn scenes() -> Vec<Scene> {
             accumulated,
         ),
         Scene::of("training::moments_shared_out_train_as_whole_ones_do", 3, sharded),
+        Scene::of(
+            "training::a_parameter_that_is_used_later_is_counted_for_itself_on_each_rank",
+            2,
+            used_later,
+        ),
         Scene::of("training::layers_in_parts_give_what_the_whole_gives", 2, layers),
         Scene::of("training::a_layer_that_does_not_divide_says_so", 3, uneven),
     ]
@@ -299,6 +304,52 @@ fn sharded(stage: Stage) {
     let sum = device.full([1], elements as f64).all_reduce(&group, Sum);
     let all: usize = parts.parameters().iter().map(|p| p.value().numel().next_multiple_of(3)).sum();
     assert_eq!(block_on(sum.item::<f32>()).expect("a sum"), all as f32);
+}
+
+/// Adam moves by the rate where a gradient stays the same, from its first step on. One parameter is
+/// there at once, one at the fourth step, and one with an element is there on one rank alone.
+fn used_later(stage: Stage) {
+    let (group, device) = (stage.join(), Device::cpu());
+    let fresh = || [(3, 1.0), (1, 2.0), (5, 0.5)].map(|(n, x)| Parameter::new(device.full([n], x)));
+    let first = [0, 1, 3];
+    let step = |parameters: &[Parameter], optimizer: &mut dyn Optimizer, share: f64, at: usize| {
+        let gradients: Vec<Option<TensorFuture>> = parameters
+            .iter()
+            .zip(first)
+            .map(|(p, first)| (at >= first).then(|| device.full(p.value().dims(), 0.5 * share)))
+            .collect();
+        block_on(optimizer.step_some(&gradients)).expect("a step");
+    };
+    let check = |parameters: &[Parameter], steps: usize| {
+        for ((p, first), from) in parameters.iter().zip(first).zip([1.0, 2.0, 0.5]) {
+            let want = from - 0.1 * steps.saturating_sub(first) as f32;
+            let got = block_on(p.value().to_vec::<f32>()).expect("values");
+            assert!(got.iter().all(|x| (x - want).abs() < 1e-5), "{got:?} for {want} at {steps}");
+        }
+    };
+    let share = 1.0 / group.size() as f64;
+    let parameters = fresh();
+    let mut own = Sharded::new(parameters.to_vec(), &group, |own| Adam::new(own, 0.1));
+    for at in 0..5 {
+        step(&parameters, &mut own, share, at);
+        check(&parameters, at + 1);
+    }
+    // Kept in a file, they go on as they were: shared out again, or on one rank alone.
+    let saved = own.state();
+    let (again, alone) = (fresh(), fresh());
+    for copy in [&again, &alone] {
+        copy.iter().zip(&parameters).for_each(|(to, from)| to.set(from.value()));
+    }
+    let mut resumed = Sharded::new(again.to_vec(), &group, |own| Adam::new(own, 0.1));
+    let mut single = Adam::new(alone.to_vec(), 0.1);
+    resumed.load_state(saved.clone()).expect("the same optimizer");
+    single.load_state(saved).expect("an optimizer of one rank");
+    for at in 5..8 {
+        step(&again, &mut resumed, share, at);
+        step(&alone, &mut single, 1.0, at);
+        check(&again, at + 1);
+        check(&alone, at + 1);
+    }
 }
 
 fn values(layers: &[Linear]) -> Vec<Vec<f32>> {
