@@ -9,7 +9,6 @@
 
 use super::step::{At, Step};
 use crate::dtype::DType;
-use crate::error::number_of;
 use crate::graph::claim::Claim;
 use crate::graph::node::{Node, NodeLink, Op};
 use crate::shape::Shape;

@@ -376,7 +376,7 @@ impl<T: Loaded> Reading<T> {
             return Err(self.error(format!(
                 "no memory for tensor {} of {}",
                 part.name,
-                bytes_of(part.bytes)
+                bytes_of(part.bytes as usize)
             )));
         }
         let wanted =

@@ -187,7 +187,9 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
         .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
     let mut panels = Vec::new();
     if panels.try_reserve_exact(packing.bytes()).is_err() {
-        return Err(reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes))));
+        return Err(
+            reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes as usize)))
+        );
     }
     let mut pack = |rows: &[u8]| {
         packing.pack(rows, &mut panels);
