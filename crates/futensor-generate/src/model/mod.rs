@@ -80,8 +80,8 @@ impl Llama {
     ) -> Result<Llama> {
         let vocabulary = weights.vocabulary();
         if tokenizer.len() > vocabulary {
-            let text =
-                format!("a tokenizer of {} tokens for a model of {vocabulary}", tokenizer.len());
+            let tokens = number_of(tokenizer.len(), "token", "tokens");
+            let text = format!("a tokenizer of {tokens} for a model of {vocabulary}");
             return Err(Error::model(text));
         }
         let tokenizer = Arc::new(tokenizer);
@@ -133,10 +133,8 @@ impl Llama {
         // More than all slots could fill is of no use.
         let pages = (options.pages_bytes / bytes).min(slots * context.div_ceil(page));
         if pages == 0 {
-            let text = format!(
-                "{} bytes for keys and values, and a page has {bytes}",
-                options.pages_bytes
-            );
+            let all = number_of(options.pages_bytes, "byte", "bytes");
+            let text = format!("{all} for keys and values, and a page has {bytes}");
             return Err(Error::request(text));
         }
         // Nor are more rows than all slots have tokens.
