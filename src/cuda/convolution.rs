@@ -3,6 +3,7 @@
 use crate::dtype::DType;
 use crate::host::kernels::windows::conv::Geometry;
 use crate::window::places;
+use std::fmt;
 
 /// Which of the three values is computed from the other two.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -13,6 +14,16 @@ pub(crate) enum Side {
     Input,
     /// From the input and the output's gradient.
     Weight,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Output => "the output",
+            Side::Input => "the gradient of the input",
+            Side::Weight => "the gradient of the weight",
+        })
+    }
 }
 
 /// A convolution of an op; operands have the order in [`Side`].

@@ -12,6 +12,7 @@
 
 #![allow(unsafe_code)]
 
+use super::device::Trouble;
 use super::device::context::{device, here};
 use super::device::driver_context;
 use super::device::libraries::nccl::{self, Comm, Elements, Id, Nccl};
@@ -22,6 +23,7 @@ use super::device::peers::Open;
 use crate::dtype::DType;
 use crate::engine::exchange::{Call, Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
+use crate::error::bytes_of;
 use crate::graph::value::{Buffer, Value};
 use crate::memory::Memory;
 use std::collections::{HashMap, VecDeque};
@@ -161,7 +163,7 @@ impl Exchange {
                     };
                 };
                 let scratch = self.buffer(DType::I32.size()).ok_or("out of memory")?;
-                let stream = Raw::new().map_err(|trouble| format!("{trouble:?}"))?;
+                let stream = Raw::new().map_err(|trouble| trouble.to_string())?;
                 let comm = self.nccl.open(id, lane.size, lane.rank)?;
                 lane.settles = true;
                 lane.begun.insert((comm, stream, scratch)).clone()
@@ -170,9 +172,9 @@ impl Exchange {
         lane.settles = !self.nccl.state(comm)?;
         while !lane.settles {
             if let Some(last) = lane.flying.back_mut().filter(|last| last.event.is_none()) {
-                let event = self.events.take().map_err(|trouble| format!("{trouble:?}"))?;
+                let event = self.events.take().map_err(|trouble| trouble.to_string())?;
                 last.event = Some(event);
-                stream.record(event).map_err(|trouble| format!("{trouble:?}"))?;
+                stream.record(event).map_err(|trouble| trouble.to_string())?;
             }
             let Some(call) = lane.waiting.pop_front() else { break };
             if let What::Open(..) = call.what {
@@ -242,7 +244,8 @@ impl Exchange {
             return Ok((None, elements));
         }
         let bytes = reads * dtype.size();
-        let copy = self.buffer(bytes).ok_or_else(|| format!("out of memory: {bytes} bytes"))?;
+        let copy =
+            self.buffer(bytes).ok_or_else(|| format!("out of memory: {}", bytes_of(bytes)))?;
         self.bring(value, dtype, &copy, stream)?;
         elements.from = copy.ptr();
         Ok((Some(copy), elements))
@@ -256,7 +259,7 @@ impl Exchange {
         to: &DeviceBuffer,
         stream: Raw,
     ) -> Result<(), String> {
-        let said = |trouble| format!("{trouble:?}");
+        let said = |trouble: Trouble| trouble.to_string();
         if let Some(lazy) =
             value.buffer().and_then(|buffer| buffer.as_any().downcast_ref::<LazyUpload>())
             && let Residency::Elsewhere(from) = &*lazy.residency()
@@ -425,8 +428,7 @@ impl Lane {
 /// Copies from host memory, which the call keeps until the stream has come past it.
 fn stage(value: &Value, dtype: DType, to: &DeviceBuffer, stream: Raw) -> Result<(), String> {
     // SAFETY: a value in host memory, row-major, of as many bytes as there is room for.
-    unsafe { stream.upload(to.span(), value.first(dtype)) }
-        .map_err(|trouble| format!("{trouble:?}"))
+    unsafe { stream.upload(to.span(), value.first(dtype)) }.map_err(|trouble| trouble.to_string())
 }
 
 #[cfg(all(test, not(futensor_loom)))]

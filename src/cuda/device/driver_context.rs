@@ -50,10 +50,7 @@ impl DriverContext {
             ),
             multiprocessors: attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
         };
-        let named = |trouble: Trouble| match trouble {
-            Trouble::Fault { call, status } => format!("{call} says {}", describe(status)),
-            other => format!("{other:?}"),
-        };
+        let named = |trouble: Trouble| trouble.to_string();
         let pool = Pool::new(device).map_err(named)?;
         let made = |i: usize| if i + 2 == streams { Raw::urgent() } else { Raw::new() };
         let streams: Result<Vec<Raw>, Trouble> = (0..streams).map(made).collect();

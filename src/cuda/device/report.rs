@@ -6,8 +6,10 @@ use super::libraries::driver;
 use super::libraries::search;
 use super::modules::compile;
 use crate::cuda::convolution::Convolution;
+use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::sync::{Mutex, lock};
+use crate::window::padding_shown;
 use cudarc::driver::sys::CUdevice_attribute::*;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,15 +27,13 @@ impl DeclinedConvolutions {
         let ([depth, outs], groups, window) =
             (geometry.channels, geometry.groups, &geometry.window);
         let own = 3 - window.spatial;
+        let shape = |first: [usize; 2], last: [usize; 3]| [&first, &last[own..]].concat();
         let line = format!(
-            "{side:?} of {dtype}: {} of {} channels by {:?}, weight {} by {:?}, \
-             padding {:?}: {why}",
-            geometry.batch,
-            groups * depth,
-            &window.input[own..],
-            groups * outs,
-            &window.kernel[own..],
-            &window.padding[own..],
+            "{side} in {dtype}: input {:?}, weight {:?}, {}, padding {}: {why}",
+            shape([geometry.batch, groups * depth], window.input),
+            shape([groups * outs, depth], window.kernel),
+            number_of(groups, "group", "groups"),
+            padding_shown(&window.padding[own..]),
         );
         let mut list = lock(&self.0);
         if list.len() < MOST && !list.contains(&line) {

@@ -11,12 +11,13 @@ mod submit;
 
 use super::submissions::put;
 use super::{Shared, reaper};
+use crate::cuda::device::Trouble;
 use crate::cuda::device::context::DeviceContext;
 use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::Timing;
-use crate::cuda::device::{Trouble, describe};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::Step;
+use crate::error::bytes_of;
 use crate::graph::node::NodeLink;
 use crate::guard::{self, DeferredDrops, DeferredWakes, Leftovers, Wakers, caught};
 use crate::sync::lock;
@@ -201,15 +202,11 @@ impl Worker {
 
     fn lose(&self, trouble: Trouble) {
         match trouble {
-            Trouble::Fault { call, status } => {
-                self.shared.lose(format_args!("{call} says {}", describe(status)));
-            }
-            Trouble::OutOfMemory { bytes } => {
-                self.shared
-                    .lose(format_args!("{bytes} bytes that its own work needs cannot be had"));
-            }
-            Trouble::Refused(refusal) => self.shared.lose(refusal),
+            Trouble::OutOfMemory { bytes } => self
+                .shared
+                .lose(format_args!("{} that its own work needs cannot be had", bytes_of(bytes))),
             Trouble::Later(_) => unreachable!("only steps are tried again"),
+            other => self.shared.lose(other),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::cuda::device::index_check::IndexCheck;
 use crate::cuda::device::launch::args::Words;
 use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::Function;
+use crate::error::bytes_of;
 use crate::graph::value::{Buffer, INLINE_BYTES};
 use crate::sync::{Mutex, lock};
 use std::any::Any;
@@ -255,7 +256,7 @@ impl Placeholder {
 
 impl fmt::Debug for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Placeholder({} bytes, base {})", self.bytes, self.base)
+        write!(f, "Placeholder({}, base {})", bytes_of(self.bytes), self.base)
     }
 }
 
