@@ -196,7 +196,7 @@ impl ViewMut<'_> {
 ///     run.output().fill_from([1.0f32, 2.0]);
 ///     Ok(())
 /// });
-/// assert_eq!(short.await.unwrap_err().message(), "it wrote 2 of the 4 elements of its result");
+/// assert_eq!(short.await.unwrap_err().message(), "it wrote 2 of 4 elements of its result");
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 pub struct Output<'r> {

@@ -148,7 +148,7 @@ impl<O: Operation> Operation for Foreign<O> {
         self.op().run_cpu(&mut own)?;
         if own.written < all {
             let all = number_of(all, "element", "elements");
-            let text = format!("it wrote {} of its result, which has {all}", own.written);
+            let text = format!("it wrote {} of {all} of its result", own.written);
             return Err(Refusal::kernel(text));
         }
         Ok(())

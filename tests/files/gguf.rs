@@ -198,7 +198,7 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     let deep: Vec<u8> = (0..9).flat_map(|_| array(9, 1)).chain([0; 64]).collect();
     let twice = |of: &str| [text(of), 0u32.to_le_bytes().to_vec(), vec![1]].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (vec![], "truncated: 0 bytes hold no header"),
+        (vec![], "truncated: no header is in 0 bytes"),
         (b"GGUF".to_vec(), "truncated: 4 bytes"),
         (vec![b'x'; 64], "this is no GGUF file"),
         (file(1, 0, 0, &[]), "version 1,"),

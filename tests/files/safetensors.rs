@@ -161,7 +161,7 @@ async fn what_is_saved_the_reference_library_reads() {
 #[test]
 fn each_kind_of_broken_file_says_what_is_wrong() {
     let whole = small();
-    assert!(refused(&whole[..5]).contains("truncated: 5 bytes hold no header"));
+    assert!(refused(&whole[..5]).contains("truncated: no header is in 5 bytes"));
     assert!(refused(&whole[..40]).contains("truncated: 40 bytes, and a header of"));
     let message = refused(&whole[..whole.len() - 1]);
     assert!(

@@ -67,7 +67,7 @@ fn an_op_that_leaves_elements_unwritten_fails(kind: Kind) {
         let says = |y: TensorFuture, written: usize| {
             let error = failure(y);
             assert!(error.is_kernel(), "{error}");
-            let text = format!("it wrote {written} of the {n} elements of its result");
+            let text = format!("it wrote {written} of {n} elements of its result");
             assert_eq!((error.op(), error.message()), ("making", &*text));
         };
         says(making(&x, meta.clone(), |_| ()), 0);
