@@ -102,8 +102,10 @@ impl Conv {
             )));
         }
         let groups = walk.groups;
-        let channels =
-            || b[1].checked_mul(groups).ok_or_else(|| Refusal::shape(format!("{groups} groups")));
+        let channels = || {
+            b[1].checked_mul(groups)
+                .ok_or_else(|| Refusal::shape(format!("too many groups: {groups}")))
+        };
         let (x, w) = match &self.role {
             Role::Output => (Shape::from(a), Shape::from(b)),
             Role::Input(size) => (walk.shape([a[0], channels()?], size), Shape::from(b)),
