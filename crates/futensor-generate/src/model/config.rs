@@ -170,8 +170,8 @@ impl Config {
         let wrong = |text: String| Err(Error::model(text));
         if sizes.iter().any(|&n| n == 0 || n > 1 << 24) {
             return wrong(format!(
-                "a model of such sizes cannot be: width, layers, heads, heads of keys, size of a head, \
-                 of the feed-forward layer, and of the context are {sizes:?}"
+                "a model of such sizes cannot be: width, layers, heads, heads of keys, size of a \
+                 head, of the feed-forward layer, and of the context are {sizes:?}"
             ));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
