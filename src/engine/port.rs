@@ -133,8 +133,8 @@ pub(crate) struct Profile {
 
 /// The part of a device that any thread may touch.
 ///
-/// The law: a port is never freed, and each of its parts says who may write it. A part that is
-/// written at every op lies in lines of its own ([`CachePadded`]).
+/// The law: a port is never freed, and each of its parts says who may write it. A part that a
+/// caller or a worker writes at every op lies in lines of its own ([`CachePadded`]).
 pub(crate) struct Port {
     pub profile: Profile,
     pub mailbox: Mailbox,
@@ -148,7 +148,7 @@ pub(crate) struct Port {
     pub memory: Arc<Memory>,
     pub runner: Box<dyn Runner>,
     /// Seed and position of the device's own random numbers. A call reserves its positions.
-    pub generator: Mutex<(u64, u64)>,
+    pub generator: CachePadded<Mutex<(u64, u64)>>,
 }
 
 /// A node that was marked as queued, and is not in the intake yet.
@@ -195,7 +195,7 @@ impl Port {
             sources: Sources::default(),
             memory,
             runner,
-            generator: Mutex::new((seed, 0)),
+            generator: CachePadded(Mutex::new((seed, 0))),
         }));
         lock_plain(&PORTS).push(port);
         #[cfg(futensor_shuttle)]

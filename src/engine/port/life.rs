@@ -3,7 +3,7 @@
 use super::fork::Switches;
 use crate::error::{Error, ErrorKind};
 use crate::sync::plain::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
-use crate::sync::{Mutex, lock};
+use crate::sync::{CachePadded, Mutex, lock};
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Weak;
@@ -11,10 +11,9 @@ use std::sync::Weak;
 /// Whether a device is there.
 ///
 /// The law: a device ends once and for good. The reason is there before the end is seen, and the
-/// first reason stays. The fields are written a few times in a life, and one of them is read at
-/// each op.
+/// first reason stays. Each op reads the switches, so they have lines of their own.
 pub(crate) struct Life {
-    pub(super) switches: Switches,
+    pub(super) switches: CachePadded<Switches>,
     reason: Mutex<Option<(ErrorKind, String)>>,
     /// The common token of the `Device` handles, while there is a handle.
     pub token: Mutex<Weak<dyn Any + Send + Sync>>,
@@ -23,7 +22,7 @@ pub(crate) struct Life {
 impl Life {
     pub(super) fn new() -> Life {
         let none: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
-        Life { switches: Switches::default(), reason: Mutex::new(None), token: Mutex::new(none) }
+        Life { switches: CachePadded::default(), reason: Mutex::new(None), token: Mutex::new(none) }
     }
 
     /// From now on everything fails with this kind and message.
