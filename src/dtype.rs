@@ -71,6 +71,7 @@ impl DType {
     ];
 
     /// Bytes of one element.
+    #[inline]
     pub const fn size(self) -> usize {
         match self {
             DType::F32 | DType::I32 => 4,
@@ -95,6 +96,7 @@ impl DType {
     }
 
     /// True for the four floating point types.
+    #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
@@ -173,6 +175,7 @@ impl DType {
     /// assert_eq!(DType::I32.promote_scalar(Scalar::Float(2.0)), DType::F32);
     /// assert_eq!(DType::Bool.promote_scalar(Scalar::Int(2)), DType::I64);
     /// ```
+    #[inline]
     pub const fn promote_scalar(self, scalar: Scalar) -> DType {
         match scalar {
             Scalar::Float(_) if !self.is_float() => DType::F32,

@@ -178,6 +178,7 @@ impl Attendance {
     }
 
     /// True where a worker attends or was appointed.
+    #[inline]
     pub fn is_attended(&self) -> bool {
         in_total_order();
         self.attendant.load(Ordering::SeqCst) != 0

@@ -236,6 +236,7 @@ impl Port {
     }
 
     /// Takes a new node in and queues it: its first handle.
+    #[inline]
     pub fn enqueue(&'static self, node: Node) -> NodeHandle {
         let (handle, queued) = self.enter(node);
         if let Some(queued) = queued {

@@ -87,10 +87,12 @@ impl Pressure {
     }
 
     /// The weight of a result of this many bytes.
+    #[inline]
     pub fn weight(bytes: usize) -> usize {
         if bytes < WEIGHED_FROM { 0 } else { bytes }
     }
 
+    #[inline]
     pub fn enqueued(&self, bytes: usize) {
         self.ops.add(CAME, 1);
         let weight = Pressure::weight(bytes);

@@ -56,6 +56,14 @@ pub(crate) fn binary(op: BinaryOp, a: (DType, usize), b: (DType, usize)) -> Resu
 
 #[inline]
 pub(crate) fn with_scalar(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
+    // Most ops: beside floats every number is one of their type.
+    if dtype.is_float() && matches!(op.class(), Class::number | Class::float | Class::any) {
+        return Ok(Types { on: dtype, out: dtype });
+    }
+    beside_any(op, dtype, scalar)
+}
+
+fn beside_any(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refusal> {
     let types = joined(op, dtype.promote_scalar(scalar))?;
     // A number that the integer type cannot hold is compared as it is, and not truncated.
     let whole = matches!(scalar, Scalar::Int(_));

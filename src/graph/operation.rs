@@ -36,6 +36,7 @@ impl Meta {
     }
 
     /// Bytes of the elements; saturates.
+    #[inline]
     pub fn bytes(&self) -> usize {
         self.shape.numel().saturating_mul(self.dtype.size())
     }

@@ -128,6 +128,7 @@ const RANK_MAX: usize = 64;
 /// it would need none (a constant, a view): whatever is made from it would. So a size is less than
 /// `isize::MAX`, which [`Dims`](super::dims::Dims) has for what is beyond, where there are no
 /// elements as well.
+#[inline]
 pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
     if shape.rank() > RANK_MAX {
         return Err(Refusal::shape(format!(

@@ -330,6 +330,7 @@ impl TensorFuture {
     }
 
     /// Pending, unless this thread runs a kernel: it would wait for what it may itself be to run.
+    #[cold]
     fn wait_for_it(&self, what: &'static str, site: At) -> Poll<Result<()>> {
         let is_forked = self.port().life.is_forked();
         if !Kernel::is_on() && !is_forked {
