@@ -279,6 +279,5 @@ fn suite(real: bool) -> ExitCode {
     wakers::add(&mut laws);
     weights::add(&mut laws);
     laws.cases.push(laws.list.trial());
-    // A real GPU is one for all processes; of the simulated ones each has its own.
-    trials::run(laws.cases, real)
+    trials::run(laws.cases, true)
 }

@@ -146,6 +146,5 @@ fn main() -> ExitCode {
         });
         case.ignored(skipped.is_some())
     });
-    // Each process has a machine of its own.
-    trials::run(cases.collect(), false)
+    trials::run(cases.collect(), true)
 }
