@@ -199,7 +199,7 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     let twice = |of: &str| [text(of), 0u32.to_le_bytes().to_vec(), vec![1]].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (vec![], "truncated: no header is in 0 bytes"),
-        (b"GGUF".to_vec(), "truncated: 4 bytes"),
+        (b"GGUF".to_vec(), "truncated: no header is in 4 bytes"),
         (vec![b'x'; 64], "this is no GGUF file"),
         (file(1, 0, 0, &[]), "version 1,"),
         (file(4, 0, 0, &[]), "version 4, which is newer"),
