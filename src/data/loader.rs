@@ -140,7 +140,7 @@ impl<B: Send + 'static> Loader<B> {
     /// let loader = Loader::new(100, move |_, _| Ok(counter.fetch_add(1, SeqCst))).prefetch(3);
     /// let mut batches = loader.epoch(0, &Device::cpu());
     /// batches.next().await.unwrap()?;
-    /// assert!(made.load(SeqCst) <= 4);                                    // one is received, three wait
+    /// assert!(made.load(SeqCst) <= 4);  // one is received, three wait
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     pub fn prefetch(mut self, batches: usize) -> Loader<B> {

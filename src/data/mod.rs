@@ -10,7 +10,8 @@
 //! let device = Device::cpu();
 //! let images = Examples::new(vec![0.5f32; 10 * 4], [2, 2])?;
 //! let labels = Examples::new(vec![1i64; 10], ())?;
-//! let loader = Loader::new(10, move |at, device| Ok((images.pick(at, device), labels.pick(at, device))))
+//! let loader = Loader::new(10, move |at, device|
+//!     Ok((images.pick(at, device), labels.pick(at, device))))
 //!     .batch_size(4)
 //!     .shuffle(7);
 //! for epoch in 0..2 {

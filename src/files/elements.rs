@@ -16,7 +16,8 @@ macro_rules! wire {
     ($($t:ty),*) => {$(
         impl Wire for $t {
             fn read(bytes: &[u8], to: &mut Vec<$t>) -> Result<(), usize> {
-                let each = |b: &[u8]| <$t>::from_le_bytes(b.try_into().expect("chunks of one element"));
+                let each = |b: &[u8]| <$t>::from_le_bytes(b.try_into().expect("chunks of one \
+                    element"));
                 to.extend(bytes.chunks_exact(size_of::<$t>()).map(each));
                 Ok(())
             }

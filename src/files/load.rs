@@ -361,7 +361,8 @@ impl<T: Loaded> Reading<T> {
         with_dtype!(part.dtype, E => {
             let Some(data) = self.elements::<E>(file, &part)? else { return Ok(false) };
             let Part { name, shape, bytes, .. } = part;
-            Ok(self.give(name, bytes, move |device| made(device.handed("from_vec", data, shape, at))))
+            Ok(self.give(name, bytes, move |device|
+                made(device.handed("from_vec", data, shape, at))))
         })
     }
 

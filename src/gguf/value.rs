@@ -79,7 +79,8 @@ macro_rules! values {
                 match code {
                     $($code => Ok(Array::$Variant(from.several(count, <$t>::LEAST, <$t>::read)?)),)*
                     ARRAY if depth < DEPTH_MAX => {
-                        Ok(Array::Array(from.several(count, 12, |from| Array::read(from, depth + 1))?))
+                        Ok(Array::Array(from
+                            .several(count, 12, |from| Array::read(from, depth + 1))?))
                     }
                     ARRAY => Err("arrays are nested too deep".into()),
                     other => Err(unknown(other)),

@@ -5,7 +5,8 @@ use crate::tensor::future::TensorFuture;
 
 macro_rules! activations {
     ($($Name:ident $method:ident;)*) => {$(
-        #[doc = concat!("[`", stringify!($method), "`](TensorFuture::", stringify!($method), ") as a layer.")]
+        #[doc = concat!("[`", stringify!($method), "`](TensorFuture::", stringify!($method), ") ")]
+        #[doc = "as a layer."]
         #[derive(Clone, Copy, Debug, Default)]
         pub struct $Name;
 

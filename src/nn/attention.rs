@@ -24,7 +24,8 @@ use std::panic::Location;
 /// use futensor::{AttentionOptions, Device, nn, nn::Module};
 /// let device = Device::cpu();
 /// let attention = nn::MultiheadAttention::new(8, 2, &device);
-/// let names: Vec<String> = attention.named_parameters().into_iter().map(|(name, _)| name).collect();
+/// let names: Vec<String> = attention.named_parameters().into_iter().map(|(name, _)| name)
+///     .collect();
 /// assert_eq!(names, ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"]);
 ///
 /// let x = device.randn([2, 5, 8]);
@@ -62,7 +63,8 @@ impl MultiheadAttention {
     /// let device = Device::cpu();
     /// let wrong = nn::MultiheadAttention::new(8, 3, &device);
     /// let error = wrong.forward(&device.ones([1, 4, 8])).error().unwrap();
-    /// assert_eq!((error.op(), error.message()), ("MultiheadAttention", "a width of 8 does not divide into 3 heads"));
+    /// assert_eq!((error.op(), error.message()),
+    ///     ("MultiheadAttention", "a width of 8 does not divide into 3 heads"));
     /// ```
     #[track_caller]
     pub fn new(width: usize, heads: usize, device: &Device) -> MultiheadAttention {
@@ -159,7 +161,7 @@ impl MultiheadAttention {
     /// let attention = nn::MultiheadAttention::new(8, 2, &device);
     /// let x = device.randn([1, 5, 8]);
     /// let y = attention.forward_with(&x, AttentionOptions::default().causal(true));
-    /// let first = attention.forward_with(&x.narrow(1, 0, 1), ());         // which sees itself alone
+    /// let first = attention.forward_with(&x.narrow(1, 0, 1), ());  // which sees itself alone
     /// assert!((y.narrow(1, 0, 1) - first).abs().max_all().item::<f32>().await? < 1e-6);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```

@@ -81,7 +81,8 @@ macro_rules! convolutions {
                     Err(refusal) => {
                         let at = Location::caller();
                         let name = stringify!($Name);
-                        let failed = device.refused(name, refusal.kind, refusal.message, DType::F32, at);
+                        let failed = device
+                            .refused(name, refusal.kind, refusal.message, DType::F32, at);
                         let bias = bias.then(|| Parameter::new(&failed));
                         return $Name { weight: Parameter::new(&failed), bias, options };
                     }
@@ -139,10 +140,12 @@ convolutions! {
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
     /// let device = Device::cpu();
     /// let layer = nn::Conv2d::new(4, 6, [3, 1], ConvOptions::default().groups(2), &device);
-    /// assert_eq!((layer.weight().dims(), layer.bias().unwrap().dims()), (&[6, 2, 3, 1][..], &[6][..]));
+    /// assert_eq!((layer.weight().dims(), layer.bias().unwrap().dims()),
+    ///     (&[6, 2, 3, 1][..], &[6][..]));
     /// let wrong = nn::Conv2d::new(4, 6, 3, ConvOptions::default().groups(3), &device);
     /// let error = wrong.forward(&device.ones([1, 4, 8, 8])).error().unwrap();
-    /// assert_eq!((error.op(), error.message()), ("Conv2d", "4 channels to 6 do not divide into 3 groups"));
+    /// assert_eq!((error.op(), error.message()),
+    ///     ("Conv2d", "4 channels to 6 do not divide into 3 groups"));
     /// ```
     ;
     /// Convolution over volumes `[batch, inputs, depth, height, width]`: `weight` is `[outputs,

@@ -58,7 +58,7 @@ impl Linear {
     /// let device = Device::cpu();
     /// let table = nn::Embedding::new(10, 4, &device);
     /// let shared = table.parameter("weight").unwrap();
-    /// let out = nn::Linear::from_parameters(shared.clone(), None);        // logits over the same ten
+    /// let out = nn::Linear::from_parameters(shared.clone(), None);  // logits over the same ten
     /// shared.set(device.full([10, 4], 0.5));
     /// let logits = out.forward(&device.ones([1, 4]));
     /// assert_eq!(logits.to_vec::<f32>().await?, [2.0; 10]);
@@ -131,7 +131,8 @@ impl LazyLinear {
     /// use futensor::{Device, nn, nn::Module};
     /// let (device, layer) = (Device::cpu(), nn::LazyLinear::new(2));
     /// let failed = device.ones([5, 3]) * device.ones([4]);
-    /// assert!(layer.forward(&failed).error().unwrap().is_shape());         // and nothing is decided by it
+    /// // and nothing is decided by it
+    /// assert!(layer.forward(&failed).error().unwrap().is_shape());
     /// assert_eq!(layer.forward(&device.ones([5, 7])).dims(), [5, 2]);
     /// assert_eq!(layer.weight().dims(), [2, 7]);
     /// ```

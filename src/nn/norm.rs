@@ -111,7 +111,8 @@ impl RmsNorm {
     /// ```
     /// use futensor::{Device, nn, nn::Module};
     /// let device = Device::cpu();
-    /// assert_eq!(nn::RmsNorm::new([4], 1e-6, &device).forward(&device.ones([2, 4])).dims(), [2, 4]);
+    /// assert_eq!(nn::RmsNorm::new([4], 1e-6, &device).forward(&device.ones([2, 4])).dims(),
+    ///     [2, 4]);
     /// ```
     #[track_caller]
     pub fn new(shape: impl Into<Shape>, eps: f64, device: &Device) -> RmsNorm {

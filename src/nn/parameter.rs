@@ -294,7 +294,8 @@ impl Parameter {
     /// ```
     /// use futensor::{DType, Device, nn::Parameter};
     /// let device = Device::cpu();
-    /// let (weight, count) = (Parameter::new(device.ones([2])), Parameter::buffer(device.full((), 3)));
+    /// let (weight, count) =
+    ///     (Parameter::new(device.ones([2])), Parameter::buffer(device.full((), 3)));
     /// weight.to_dtype(DType::BF16);
     /// count.to_dtype(DType::BF16);
     /// assert_eq!((weight.value().dtype(), count.value().dtype()), (DType::BF16, DType::I64));

@@ -19,7 +19,8 @@ use crate::tensor::methods::attention::scaled::AttentionOptions;
 /// use futensor::{Device, nn, nn::Module};
 /// let device = Device::cpu();
 /// // As in BERT: 4 heads, 64 in the middle.
-/// let layer = nn::TransformerEncoderLayer::new(16, 4, 64, &device).activation(nn::Gelu).eps(1e-12);
+/// let layer = nn::TransformerEncoderLayer::new(16, 4, 64, &device).activation(nn::Gelu)
+///     .eps(1e-12);
 /// assert_eq!(layer.forward(&device.ones([2, 5, 16])).dims(), [2, 5, 16]);
 /// assert_eq!(layer.parameter("self_attn.in_proj_weight").unwrap().value().dims(), [48, 16]);
 /// assert_eq!(layer.parameter("linear1.weight").unwrap().value().dims(), [64, 16]);
@@ -119,7 +120,8 @@ impl TransformerEncoderLayer {
     /// use futensor::{AttentionOptions, Device, nn};
     /// let device = Device::cpu();
     /// let layer = nn::TransformerEncoderLayer::new(8, 2, 16, &device);
-    /// let y = layer.forward_with(&device.ones([3, 5, 8]), AttentionOptions::default().causal(true));
+    /// let y = layer
+    ///     .forward_with(&device.ones([3, 5, 8]), AttentionOptions::default().causal(true));
     /// assert_eq!(y.dims(), [3, 5, 8]);
     /// ```
     #[track_caller]

@@ -233,7 +233,10 @@ impl Core {
 }
 
 macro_rules! adams {
-    ($($(#[$doc:meta])* $Name:ident $decay:literal $decoupled:literal $text:literal $after:literal $why:literal;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $Name:ident $decay:literal $decoupled:literal $text:literal $after:literal $why:literal;
+    )*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $Name(Core);
@@ -254,10 +257,12 @@ macro_rules! adams {
             ///
             /// ```
             /// # tokio_test::block_on(async {
-            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            #[doc = concat!("use futensor::optim::{Optimizer, ", stringify!($Name), "};")]
+            #[doc = "use futensor::{Device, nn::Parameter};"]
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
-            #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()], 0.5).betas(0.0, 0.0).weight_decay(0.0);")]
+            #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()],")]
+            #[doc = "    0.5).betas(0.0, 0.0).weight_decay(0.0);"]
             /// forgetful.step(&[device.full([1], 7.0)]).detach();                       // each
             /// step is lr, by sign forgetful.step(&[device.full([1], 0.1)]).detach();
             /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
@@ -272,10 +277,12 @@ macro_rules! adams {
             ///
             /// ```
             /// # tokio_test::block_on(async {
-            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            #[doc = concat!("use futensor::optim::{Optimizer, ", stringify!($Name), "};")]
+            #[doc = "use futensor::{Device, nn::Parameter};"]
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.zeros([1]));
-            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0).eps(3.0);")]
+            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0)")]
+            #[doc = "    .eps(3.0);"]
             /// adam.step(&[device.ones([1])]).detach();                                 // 1 / (1 +
             /// 3) assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -289,12 +296,15 @@ macro_rules! adams {
             ///
             /// ```
             /// # tokio_test::block_on(async {
-            #[doc = concat!("use futensor::{Device, nn::Parameter, optim::{Optimizer, ", stringify!($Name), "}};")]
+            #[doc = concat!("use futensor::optim::{Optimizer, ", stringify!($Name), "};")]
+            #[doc = "use futensor::{Device, nn::Parameter};"]
             /// let device = Device::cpu();
             /// let w = Parameter::new(device.ones([1]));
-            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 0.25).weight_decay(1.0);")]
+            #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 0.25)")]
+            #[doc = "    .weight_decay(1.0);"]
             /// adam.step(&[device.zeros([1])]).detach();
-            #[doc = concat!("assert!((w.value().item::<f32>().await? - ", $after, ").abs() < 1e-5);      // ", $why)]
+            #[doc = concat!("let after = ", $after, ";  // ", $why)]
+            #[doc = "assert!((w.value().item::<f32>().await? - after).abs() < 1e-5);"]
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
             pub fn weight_decay(mut self, decay: f64) -> $Name {
@@ -347,6 +357,7 @@ adams! {
         "0.75" "a step of lr";
     /// Adam with weight decay of its own (Loshchilov and Hutter 2019, arXiv:1711.05101), as PyTorch
     /// has it.
-    AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by default."
+    AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by \
+        default."
         "0.75" "1 - lr * decay";
 }

@@ -48,7 +48,7 @@ use std::panic::Location;
 /// for _ in 0..3 {
 ///     let loss = w.value().square().sum_all();
 ///     let gradients = grad(&loss, &[&w.value()]);
-///     sgd.step(&gradients).detach();                  // or all of it: sgd.minimize(&loss).detach()
+///     sgd.step(&gradients).detach();  // or all of it: sgd.minimize(&loss).detach()
 /// }
 /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();

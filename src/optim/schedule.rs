@@ -89,7 +89,8 @@ impl Cosine {
     /// ```
     /// use futensor::optim::{Cosine, Schedule};
     /// let schedule = Cosine::new(1.0, 10).down_to(0.5);
-    /// assert_eq!((schedule.lr(0), schedule.lr(5), schedule.lr(10), schedule.lr(99)), (1.0, 0.75, 0.5, 0.5));
+    /// assert_eq!((schedule.lr(0), schedule.lr(5), schedule.lr(10), schedule.lr(99)),
+    ///     (1.0, 0.75, 0.5, 0.5));
     /// ```
     pub fn down_to(self, last: f64) -> Cosine {
         Cosine { last, ..self }

@@ -90,8 +90,8 @@ impl Sgd {
     /// let device = Device::cpu();
     /// let w = Parameter::new(device.ones([1]));
     /// let mut sgd = Sgd::new(vec![w.clone()], 0.25).momentum(0.5).dampening(0.5);
-    /// sgd.step(&[device.ones([1])]).detach();                                 // the first is not dampened
-    /// sgd.step(&[device.ones([1])]).detach();                                 // 0.25 * (0.5 + 0.5)
+    /// sgd.step(&[device.ones([1])]).detach();  // the first is not dampened
+    /// sgd.step(&[device.ones([1])]).detach();  // 0.25 * (0.5 + 0.5)
     /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```

@@ -24,14 +24,16 @@ use std::panic::Location;
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, nn::{self, Module}, optim::{AdamW, Sharded}, ranks::Group, train::Trainer};
+/// use futensor::{Device, nn::{self, Module}, optim::{AdamW, Sharded}, ranks::Group,
+///     train::Trainer};
 /// let (group, device) = (Group::alone(), Device::cpu());
 /// let net = nn::Linear::new(3, 1, &device);
 /// let trainer = Trainer::new([&device]).with_group(&group);
-/// trainer.prepare_model(&net);                                          // the same on all ranks, before
+/// trainer.prepare_model(&net);  // the same on all ranks, before
 /// let mut adam = Sharded::new(net.parameters(), &group, |own| AdamW::new(own, 1e-2));
 /// let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);
-/// let loss = trainer.step(&net, &mut adam, &batch, |part| net.forward(&part[0]).square().mean_all());
+/// let loss = trainer
+///     .step(&net, &mut adam, &batch, |part| net.forward(&part[0]).square().mean_all());
 /// assert!(loss.item::<f32>().await? >= 0.0);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```

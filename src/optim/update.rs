@@ -41,7 +41,8 @@ use std::panic::Location;
 /// # Cancel safety
 /// Dropping it, or the future that awaits it, gives up the error and nothing else: the step is
 /// taken.
-#[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its `error`, or `detach` it \
+#[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its \
+    `error`, or `detach` it \
               and `waitall` returns it"]
 #[derive(Clone, Debug)]
 pub struct Step(TensorFuture);

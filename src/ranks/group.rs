@@ -38,7 +38,7 @@ use std::task::{Context, Poll};
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, ranks::{Combine::Sum, Group, Options}};
-/// let group = Group::join(Options::default()).await?;          // alone, where no launcher says more
+/// let group = Group::join(Options::default()).await?;  // alone, where no launcher says more
 /// let mine = Device::cpu().full([2], group.rank() as f32);
 /// let all = mine.all_reduce(&group, Sum);                      // nothing has waited
 /// assert_eq!(all.to_vec::<f32>().await?.len(), 2);

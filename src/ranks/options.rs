@@ -16,7 +16,8 @@ use std::time::Duration;
 /// ```
 /// use futensor::ranks::Options;
 /// use std::time::Duration;
-/// let options = Options::default().address("10.0.0.1:29500").secret("not this one").silence(Duration::from_secs(5));
+/// let options = Options::default().address("10.0.0.1:29500").secret("not this one")
+///     .silence(Duration::from_secs(5));
 /// assert!(!format!("{options:?}").contains("not this one"));
 /// ```
 #[derive(Clone, Debug)]
@@ -155,12 +156,14 @@ impl Options {
                 Some(secret) => Meeting::Address(address, secret),
                 None if is_loopback(&address) => {
                     return Err(format!(
-                        "anybody on this machine can call {address}: set FUTENSOR_SECRET to the same words for every rank"
+                        "anybody on this machine can call {address}: set FUTENSOR_SECRET to the \
+                         same words for every rank"
                     ));
                 }
                 None => {
                     return Err(format!(
-                        "whoever reaches {address} could join: set FUTENSOR_SECRET to the same words for every rank"
+                        "whoever reaches {address} could join: set FUTENSOR_SECRET to the same \
+                         words for every rank"
                     ));
                 }
             },

@@ -9,8 +9,10 @@
 //! # tokio_test::block_on(async {
 //! use futensor::{Device, safetensors};
 //! let device = Device::cpu();
-//! let path = std::env::temp_dir().join(format!("futensor-doc-{}.safetensors", std::process::id()));
-//! safetensors::save(&path, [("layer.weight", device.ones([2, 3])), ("layer.bias", device.zeros([2]))]).await?;
+//! let path = std::env::temp_dir()
+//!     .join(format!("futensor-doc-{}.safetensors", std::process::id()));
+//! safetensors::save(&path,
+//!     [("layer.weight", device.ones([2, 3])), ("layer.bias", device.zeros([2]))]).await?;
 //!
 //! let mut tensors = safetensors::load(&path, &device);
 //! while let Some(loaded) = tensors.next().await {

@@ -117,8 +117,10 @@ impl Future for Answer {
                         return self.end(Err(denied));
                     }
                     let result = row.outcome();
-                    if !matches!(&result, Err(error) if may_be_a_requests(error) && !taken.seat.stands())
-                    {
+                    if !matches!(
+                        &result,
+                        Err(error) if may_be_a_requests(error) && !taken.seat.stands()
+                    ) {
                         return self.end(result);
                     }
                     // It failed, perhaps for another's sake: the batcher has the last word.

@@ -71,7 +71,7 @@ impl<R: Send + 'static> Batcher<R> {
     ///     rows(&table.index_select(0, &device.from_slice(ids, [ids.len()])))
     /// });
     /// let [a, b, bad, c] = [3, 1, 99, 4].map(|id| batcher.submit(id));     // one batch
-    /// assert!(bad.await.unwrap_err().is_index());                          // and its error is its own
+    /// assert!(bad.await.unwrap_err().is_index());  // and its error is its own
     /// for (answer, want) in [(a, 3.0), (b, 1.0), (c, 4.0)] {
     ///     assert_eq!(answer.await?.to_vec::<f32>().await?, [want]);
     /// }
@@ -99,14 +99,16 @@ impl<R: Send + 'static> Batcher<R> {
     /// let device = Device::cpu();
     /// // Sentences of one length, so that none is padded.
     /// let options = BatchOptions::default().batch_max(2);
-    /// let batcher = Batcher::grouped(options, |words: &Vec<i64>| words.len() as u64, move |batch| {
-    ///     let all: Vec<_> = batch.iter().map(|words| device.from_slice(words, [words.len()])).collect();
+    /// let batcher =
+    ///     Batcher::grouped(options, |words: &Vec<i64>| words.len() as u64, move |batch| {
+    ///     let all: Vec<_> = batch.iter().map(|words| device.from_slice(words, [words.len()]))
+    ///         .collect();
     ///     rows(&stack(&all, 0).sum(1))
     /// });
     /// let [a, b, c] = [vec![1, 2], vec![7], vec![3, 4]].map(|words| batcher.submit(words));
     /// assert_eq!((a.await?.item::<i64>().await?, c.await?.item::<i64>().await?), (3, 7));
     /// assert_eq!(b.await?.item::<i64>().await?, 7);                        // after its delay
-    /// assert_eq!(batcher.stats().sizes, [1, 1]);                           // a batch of one, and one of two
+    /// assert_eq!(batcher.stats().sizes, [1, 1]);  // a batch of one, and one of two
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
@@ -150,7 +152,9 @@ impl<R: Send + 'static> Batcher<R> {
     /// # tokio_test::block_on(async {
     /// use futensor::serve::{BatchOptions, Batcher};
     /// use futensor::Device;
-    /// let batcher = Batcher::new(BatchOptions::default(), |x: &[f32]| vec![Device::cpu().from_slice(x, [1])]);
+    /// let batcher =
+    ///     Batcher::new(BatchOptions::default(), |x: &[f32]|
+    ///         vec![Device::cpu().from_slice(x, [1])]);
     /// let answer = batcher.submit(1.0);
     /// batcher.close();
     /// assert_eq!(answer.await?.item::<f32>().await?, 1.0);

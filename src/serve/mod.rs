@@ -13,11 +13,11 @@
 //! use futensor::serve::{BatchOptions, Batcher, rows};
 //! use futensor::{Device, nn, nn::Module, no_grad};
 //! let device = Device::cpu();
-//! let net = nn::from_fn(|x| x * 2.0);                             // or a model, with its weights loaded
+//! let net = nn::from_fn(|x| x * 2.0);  // or a model, with its weights loaded
 //! let options = BatchOptions::default().batch_max(3);
 //! let batcher = Batcher::new(options, move |requests: &[[f32; 2]]| {
 //!     let x = device.from_slice(requests.as_flattened(), [requests.len(), 2]);
-//!     rows(&no_grad(|| net.forward(&x)))                          // queues the batch, and waits for nothing
+//!     rows(&no_grad(|| net.forward(&x)))  // queues the batch, and waits for nothing
 //! });
 //! let gone = batcher.submit([9.0, 9.0]);
 //! drop(gone);                                                     // its client hung up

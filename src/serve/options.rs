@@ -16,8 +16,10 @@ use std::time::Duration;
 /// use futensor::Device;
 /// use std::time::Duration;
 /// let timer = ManualTimer::new();
-/// let options = BatchOptions::default().batch_max(8).delay(Duration::from_millis(2)).in_flight(8).timer(timer.clone());
-/// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+/// let options = BatchOptions::default().batch_max(8).delay(Duration::from_millis(2)).in_flight(8)
+///     .timer(timer.clone());
+/// let batcher =
+///     Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
 /// let answers: Vec<_> = (0..20).map(|i| batcher.submit(i as f32)).collect();
 /// assert_eq!(batcher.stats().batches, 2);
 /// timer.advance(Duration::from_millis(2));
@@ -60,7 +62,8 @@ impl BatchOptions {
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
     /// let options = BatchOptions::default().batch_max(2).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+    /// let batcher =
+    ///     Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
     /// assert_eq!((batcher.stats().batches, batcher.stats().waiting), (1, 1));
     /// # drop(answers);
@@ -78,7 +81,8 @@ impl BatchOptions {
     /// use std::time::Duration;
     /// let timer = ManualTimer::new();
     /// let options = BatchOptions::default().delay(Duration::from_millis(5)).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+    /// let batcher =
+    ///     Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answer = batcher.submit(1.0);
     /// timer.advance(Duration::from_millis(4));
     /// assert_eq!(batcher.stats().batches, 0);
@@ -100,7 +104,8 @@ impl BatchOptions {
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
     /// let options = BatchOptions::default().eager(true).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+    /// let batcher =
+    ///     Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answer = batcher.submit(1.0);
     /// assert_eq!(batcher.stats().batches, 1);
     /// # drop(answer);
@@ -114,7 +119,7 @@ impl BatchOptions {
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher};
     /// use futensor::{Device, sim::SimOptions};
-    /// let (device, simulation) = Device::simulated(SimOptions::new(1));    // does nothing by itself
+    /// let (device, simulation) = Device::simulated(SimOptions::new(1));  // does nothing by itself
     /// let options = BatchOptions::default().batch_max(1).in_flight(2);
     /// let batcher = Batcher::new(options, move |x: &[f32]| vec![device.zeros([4]) + x[0]]);
     /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
@@ -133,7 +138,8 @@ impl BatchOptions {
     /// use futensor::Device;
     /// let timer = ManualTimer::new();
     /// let options = BatchOptions::default().queue(2).timer(timer.clone());
-    /// let batcher = Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
+    /// let batcher =
+    ///     Batcher::new(options, |x: &[f32]| rows(&Device::cpu().from_slice(x, [x.len(), 1])));
     /// let answers = [batcher.submit(1.0), batcher.submit(2.0)];
     /// assert_eq!(batcher.try_submit(3.0).unwrap_err(), 3.0);
     /// assert!(futures::executor::block_on(batcher.submit(4.0)).unwrap_err().is_refused());

@@ -35,7 +35,8 @@ impl Inside {
     fn enter() -> Inside {
         assert!(
             !Kernel::is_on(),
-            "futensor::block_on inside a kernel would block the device that it may wait for: take what it needs as an input"
+            "futensor::block_on inside a kernel would block the device that it may wait for: take \
+             what it needs as an input"
         );
         #[cfg(feature = "tokio")]
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {

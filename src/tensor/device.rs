@@ -246,8 +246,8 @@ impl Device {
     /// let device = futensor::Device::cpu_with(Default::default());
     /// let x = device.ones([2]) + 1.0;
     /// device.shutdown().await?;
-    /// assert!(x.is_ready());                                             // what came before is done
-    /// assert!((&x + 1.0).await.unwrap_err().is_shutdown());               // what comes after is refused
+    /// assert!(x.is_ready());  // what came before is done
+    /// assert!((&x + 1.0).await.unwrap_err().is_shutdown());  // what comes after is refused
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///

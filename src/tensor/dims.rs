@@ -126,10 +126,14 @@ macro_rules! index_from {
             }
         }
         impl From<RangeTo<$t>> for Index {
-            fn from(r: RangeTo<$t>) -> Index { Index::Span { start: None, end: Some(nearest(r.end)), step: 1 } }
+            fn from(r: RangeTo<$t>) -> Index {
+                Index::Span { start: None, end: Some(nearest(r.end)), step: 1 }
+            }
         }
         impl From<RangeInclusive<$t>> for Index {
-            fn from(r: RangeInclusive<$t>) -> Index { inclusive(Some(nearest(*r.start())), nearest(*r.end())) }
+            fn from(r: RangeInclusive<$t>) -> Index {
+                inclusive(Some(nearest(*r.start())), nearest(*r.end()))
+            }
         }
         impl From<RangeToInclusive<$t>> for Index {
             fn from(r: RangeToInclusive<$t>) -> Index { inclusive(None, nearest(r.end)) }

@@ -418,7 +418,8 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
             crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
         }
         d => {
-            crate::dtype::with_dtype!(d, T => display::Values::Float(each(view, &offsets, T::to_f64)))
+            crate::dtype::with_dtype!(d,
+                T => display::Values::Float(each(view, &offsets, T::to_f64)))
         }
     };
     display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)

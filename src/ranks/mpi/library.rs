@@ -66,7 +66,8 @@ impl Opens for Library {
         let most = ranks.iter().max().map_or(0, |r| r + 1);
         if (size as usize) < most || rank as usize != me {
             return Err(format!(
-                "MPI takes this process for rank {rank} of {size}, and not for rank {me} of {most} or more: start \
+                "MPI takes this process for rank {rank} of {size}, and not for rank {me} of \
+                 {most} or more: start \
                  all with its own launcher, `mpirun`"
             ));
         }

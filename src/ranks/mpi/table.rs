@@ -22,7 +22,8 @@ pub(super) type Buf = *mut c_void;
 pub(super) const IN_PLACE: Buf = 1 as Buf;
 
 macro_rules! functions {
-    ($($name:ident: fn($($arg:ty),*) = $symbol:literal;)* ; $($may:ident: fn($($given:ty),*) = $maybe:literal;)*) => {
+    ($($name:ident: fn($($arg:ty),*) = $symbol:literal;)* ;
+        $($may:ident: fn($($given:ty),*) = $maybe:literal;)*) => {
         pub(super) struct Functions {
             $(pub $name: unsafe extern "C" fn($($arg),*) -> c_int,)*
             $(pub $may: Option<unsafe extern "C" fn($($given),*) -> c_int>,)*
@@ -57,8 +58,10 @@ functions! {
     ibcast: fn(Buf, c_int, Handle, c_int, Handle, *mut Handle) = b"MPI_Ibcast\0";
     iallreduce: fn(Buf, Buf, c_int, Handle, Handle, Handle, *mut Handle) = b"MPI_Iallreduce\0";
     ireduce: fn(Buf, Buf, c_int, Handle, Handle, c_int, Handle, *mut Handle) = b"MPI_Ireduce\0";
-    ireduce_scatter_block: fn(Buf, Buf, c_int, Handle, Handle, Handle, *mut Handle) = b"MPI_Ireduce_scatter_block\0";
-    iallgather: fn(Buf, c_int, Handle, Buf, c_int, Handle, Handle, *mut Handle) = b"MPI_Iallgather\0";
+    ireduce_scatter_block: fn(Buf, Buf, c_int, Handle, Handle, Handle, *mut Handle) =
+        b"MPI_Ireduce_scatter_block\0";
+    iallgather: fn(Buf, c_int, Handle, Buf, c_int, Handle, Handle, *mut Handle) =
+        b"MPI_Iallgather\0";
     ialltoall: fn(Buf, c_int, Handle, Buf, c_int, Handle, Handle, *mut Handle) = b"MPI_Ialltoall\0";
     isend: fn(Buf, c_int, Handle, c_int, c_int, Handle, *mut Handle) = b"MPI_Isend\0";
     irecv: fn(Buf, c_int, Handle, c_int, c_int, Handle, *mut Handle) = b"MPI_Irecv\0";
@@ -67,7 +70,8 @@ functions! {
     error_string: fn(c_int, *mut c_char, *mut c_int) = b"MPI_Error_string\0";
     ;
     // MPI-4's way needs no word from whoever is not in the new group, and no parent that is whole.
-    comm_create_from_group: fn(Handle, *const c_char, Handle, Handle, *mut Handle) = b"MPI_Comm_create_from_group\0";
+    comm_create_from_group: fn(Handle, *const c_char, Handle, Handle, *mut Handle) =
+        b"MPI_Comm_create_from_group\0";
 }
 
 /// What a library calls what.

@@ -178,7 +178,10 @@ fn what_no_member_says_counts_for_nothing() {
     // Whoever says what makes sense is heard still.
     let tickets = [own, all[1].shrink(WORLD, Duration::ZERO), all[2].shrink(WORLD, Duration::ZERO)];
     for (ticket, actions) in tickets.into_iter().zip(settled(&mut all)) {
-        let ends = |action: &Action| matches!(action, Action::End(of, Ok(Ended::Group(..))) if *of == ticket);
+        let ends = |action: &Action| match action {
+            Action::End(of, Ok(Ended::Group(..))) => *of == ticket,
+            _ => false,
+        };
         assert!(actions.iter().any(ends), "{actions:?}");
     }
 }
@@ -192,7 +195,10 @@ fn who_parts_ends_all_that_it_waits_for_and_the_others_give_it_up() {
     all[1].part("its thread is gone".into());
     let actions = settled(&mut all);
     for ticket in [call, split, shrink] {
-        let ends = |action: &Action| matches!(action, Action::End(of, Err(Fault { rank: Some(1), .. })) if *of == ticket);
+        let ends = |action: &Action| match action {
+            Action::End(of, Err(Fault { rank: Some(1), .. })) => *of == ticket,
+            _ => false,
+        };
         assert!(actions[1].iter().any(ends), "{ticket}");
     }
     assert!(all[1].call(WORLD, Lane::All, "sum".into()).is_err());

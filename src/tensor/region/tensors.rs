@@ -62,9 +62,11 @@ use std::collections::VecDeque;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not made of tensors",
-    label = "a region takes and gives `TensorFuture`s: one, or several in tuples, arrays and `Vec`s, nested as you like",
-    note = "a reference becomes one by `.clone()` and a `Tensor` by `.into()`; numbers that stay the same are captured by \
-            the closure, a `usize` or `bool` is traced for each of its values, others go in as tensors"
+    label = "a region takes and gives `TensorFuture`s: one, or several in tuples, arrays and \
+        `Vec`s, nested as you like",
+    note = "a reference becomes one by `.clone()` and a `Tensor` by `.into()`; numbers that stay \
+            the same are captured by the closure, a `usize` or `bool` is traced for each of its \
+            values, others go in as tensors"
 )]
 pub trait Tensors: Sized {
     /// Adds the tensors, in order, to the end of `flat`.

@@ -41,7 +41,11 @@ pub(super) fn json(recording: &Recording) -> String {
             r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_name","args":{{"name":{title}}}}}"#
         ));
         events.push(format!(
-            r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_sort_index","args":{{"sort_index":{k}}}}}"#
+            concat!(
+                r#"{{"ph":"M","pid":1,"tid":{k},"name":"thread_sort_index","#,
+                r#""args":{{"sort_index":{k}}}}}"#
+            ),
+            k = k
         ));
     }
     for step in &recording.steps {
@@ -50,7 +54,10 @@ pub(super) fn json(recording: &Recording) -> String {
             step.ops.last().map_or_else(String::new, |op| format!("{} {}", op.dtype, op.shape));
         let state = if step.ran == Ran::Skipped { "skipped" } else { "ran" };
         events.push(format!(
-            r#"{{"ph":"X","pid":1,"tid":{},"cat":"{state}","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"value":{},"ops":{}}}}}"#,
+            concat!(
+                r#"{{"ph":"X","pid":1,"tid":{},"cat":"{state}","name":{},"ts":{:.3},"dur":{:.3},"#,
+                r#""args":{{"line":{},"value":{},"ops":{}}}}}"#
+            ),
             tid(Lane::of(step)),
             quoted(&step_title(step)),
             micros(step.began),
@@ -58,11 +65,15 @@ pub(super) fn json(recording: &Recording) -> String {
             quoted(&at),
             quoted(&shape),
             step.ops.len(),
+            state = state,
         ));
     }
     for a in &recording.awaits {
         events.push(format!(
-            r#"{{"ph":"X","pid":1,"tid":{},"cat":"await","name":{},"ts":{:.3},"dur":{:.3},"args":{{"line":{},"queued":{},"ran_dry":{}}}}}"#,
+            concat!(
+                r#"{{"ph":"X","pid":1,"tid":{},"cat":"await","name":{},"ts":{:.3},"dur":{:.3},"#,
+                r#""args":{{"line":{},"queued":{},"ran_dry":{}}}}}"#
+            ),
             tid(Some(Lane::Task(a.task))),
             quoted(&await_title(a)),
             micros(a.began),
@@ -82,7 +93,15 @@ pub(super) fn json(recording: &Recording) -> String {
             [(r#""ph":"s""#, from, leaves), (r#""ph":"f","bp":"e""#, to, arrives)]
         {
             events.push(format!(
-                r#"{{{head},"pid":1,"tid":{tid},"id":{id},"cat":"{cat}","name":"{cat}","ts":{ts:.3}}}"#
+                concat!(
+                    r#"{{{head},"pid":1,"tid":{tid},"id":{id},"cat":"{cat}","name":"{cat}","#,
+                    r#""ts":{ts:.3}}}"#
+                ),
+                head = head,
+                tid = tid,
+                id = id,
+                cat = cat,
+                ts = ts,
             ));
         }
     };

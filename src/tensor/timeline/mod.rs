@@ -152,7 +152,10 @@ fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
             .flatten()
             .filter_map(|op| made_by.get(op))
             .copied();
-        let elsewhere = |from: &usize| matches!(recording.steps[*from].ran, Ran::Stream { stream, .. } if stream != own);
+        let elsewhere = |from: &usize| match recording.steps[*from].ran {
+            Ran::Stream { stream, .. } => stream != own,
+            _ => false,
+        };
         let from: BTreeSet<usize> = waits.chain(read.filter(elsewhere)).collect();
         arrows.extend(from.into_iter().map(|from| (from, i)));
     }

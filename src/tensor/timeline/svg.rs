@@ -111,10 +111,14 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     let height = TOP + lanes.len() as f64 * ROW + 30.0;
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         data-left=\"{left}\" data-from=\"{from:.3}\" data-to=\"{to:.3}\">\n<style>{STYLE}</style>\n\
-         <defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-         <rect width=\"6\" height=\"6\" fill=\"#fafafa\"/><rect width=\"1.2\" height=\"6\" fill=\"#ddd\"/></pattern>\
-         <marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\">\
+         data-left=\"{left}\" data-from=\"{from:.3}\" \
+             data-to=\"{to:.3}\">\n<style>{STYLE}</style>\n\
+         <defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" \
+             patternTransform=\"rotate(45)\">\
+         <rect width=\"6\" height=\"6\" fill=\"#fafafa\"/><rect width=\"1.2\" height=\"6\" \
+             fill=\"#ddd\"/></pattern>\
+         <marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" \
+             markerHeight=\"6\" orient=\"auto\">\
          <path class=\"head\" d=\"M0 0 6 3 0 6z\"/></marker></defs>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
     );
@@ -157,7 +161,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     let flat = |out: &mut String, class: &str, a: f64, b: f64, y: f64, height: f64, title: &str| {
         let _ = writeln!(
             out,
-            "<rect class=\"{class}\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" x=\"{:.2}\" y=\"{y}\" width=\"{:.2}\" \
+            "<rect class=\"{class}\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" x=\"{:.2}\" y=\"{y}\" \
+             width=\"{:.2}\" \
              height=\"{height}\"><title>{}</title></rect>",
             scale.x(a),
             (b - a) * scale.pixels_per_us,
@@ -246,7 +251,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         let (y1, y2) = (y1 + BAR / 2.0, y2 + BAR / 2.0);
         let _ = writeln!(
             out,
-            "<path class=\"arrow\" marker-end=\"url(#head)\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" data-y=\"{y1} {y2}\" \
+            "<path class=\"arrow\" marker-end=\"url(#head)\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" \
+             data-y=\"{y1} {y2}\" \
              d=\"M{x1:.2} {y1}C{:.2} {y1} {:.2} {y2} {x2:.2} {y2}\"/>",
             x1 + 14.0,
             x2 - 14.0,
@@ -273,7 +279,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     }
     let _ = writeln!(
         out,
-        "<text class=\"axis legend\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole device idles; \
+        "<text class=\"axis legend\" x=\"8\" y=\"{}\">hatched: the stream idles; red: the whole \
+         device idles; \
          yellow: a task awaits, and dashed what ended its wait (red: and the device ran dry); \
          arrows: a step needed what another stream made</text>",
         bottom + 18.0
