@@ -141,7 +141,7 @@ pub use tensor::device::{Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{Tensor, TensorFuture};
 pub use tensor::generator::Generator;
-pub(crate) use tensor::gradient::Backward;
+pub(crate) use tensor::gradient::backward::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::taped::no_grad;
 pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
@@ -176,7 +176,7 @@ pub mod barrier {
 pub mod custom {
     pub use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
     pub use crate::tensor::custom::{custom, custom_fn, custom_owned};
-    pub use crate::tensor::gradient::Backward;
+    pub use crate::tensor::gradient::backward::Backward;
     pub use crate::view::{Output, Parallel, View};
 }
 
@@ -216,6 +216,15 @@ pub mod recording {
     pub use crate::engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Recording};
     pub use crate::tensor::recorder::Recorder;
     pub use crate::tensor::scope::named;
+}
+
+/// The rows of the op tables, for tests and benches: no part of the API.
+#[doc(hidden)]
+pub mod rows {
+    pub use crate::op::Domain;
+    pub use crate::ops::operations;
+    pub use crate::tensor::operand::OperandRef;
+    pub use crate::tensor::operand::rows::{Row, all, find, scans};
 }
 
 /// Blocks of ops that are planned once and then only run: [`Device::region`] makes one.

@@ -34,19 +34,9 @@ fn word(text: &str) -> &str {
     text.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap_or("")
 }
 
-/// Rows of the op table: `"doc", name, Variant, class, ...`.
+/// The methods of the rows of the op tables.
 fn rows_of_the_table() -> Names {
-    let rows = text("src/op.rs");
-    let mut found = Names::new();
-    for line in rows.lines().map(str::trim_start).filter(|l| l.starts_with('"')) {
-        // After the doc text: name, Variant.
-        let Some((_, rest)) = line[1..].split_once("\", ") else { continue };
-        let (name, variant) = (word(rest), rest.split_once(", ").map_or("", |(_, v)| word(v)));
-        if variant.starts_with(|c: char| c.is_uppercase()) && !name.is_empty() {
-            found.insert(name.to_string());
-        }
-    }
-    found
+    futensor::rows::all().into_iter().map(|row| row.name.to_string()).collect()
 }
 
 /// The files of a folder and of the folders in it.

@@ -18,6 +18,7 @@
 mod reference;
 
 use futensor::cuda::CudaOptions;
+use futensor::rows;
 use futensor::sim::{SimOptions, Simulation};
 use futensor::{DType, Device};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -319,54 +320,38 @@ fn every_op_is_tried() -> Result<(), Failed> {
     }
 }
 
-/// Each op that has a gradient has it in halves as well: rows of the op table with a gradient, and
-/// ops of `ops/` with a rule that are public, by the README's table.
+/// Each op that has a gradient has it in halves as well: rows of the op tables with a gradient,
+/// scans, and ops with files of their own by the names on their list.
 fn no_gradient_is_missing_in_halves() -> Result<(), Failed> {
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let readme = std::fs::read_to_string(root.join("README.md"))?;
-    let public: BTreeSet<&str> = readme.split('`').skip(1).step_by(2).collect();
-    let mut ops = BTreeSet::new();
-    for line in std::fs::read_to_string(root.join("src/op.rs"))?.lines() {
-        // After the doc text: the name. A reduction has no column for gradients; its class says.
-        let slopes = line.ends_with("];") && !line.ends_with("[];");
-        if slopes || [", sum;", ", float;", ", same;"].iter().any(|class| line.ends_with(class)) {
-            let name = line.trim().split_once("\", ").and_then(|(_, rest)| rest.split(',').next());
-            ops.extend(name.map(str::to_owned));
-        }
-    }
-    let mut files = Vec::new();
-    for family in std::fs::read_dir(root.join("src/ops"))? {
-        let family = family?.path();
-        if family.is_dir() {
-            for file in std::fs::read_dir(family)? {
-                files.push(file?.path());
-            }
-        }
-    }
-    for path in files {
-        if path.extension().is_none_or(|e| e != "rs") {
-            continue;
-        }
-        let source = std::fs::read_to_string(path)?;
-        for op in
-            source.split("impl Operation for ").skip(1).filter(|op| op.contains("fn gradient("))
-        {
-            let name = op.split("fn infer").next().unwrap_or_default();
-            let names = name.split('"').skip(1).step_by(2).filter(|name| public.contains(name));
-            ops.extend(names.map(str::to_owned));
-        }
-    }
-    // Places flow nothing back, PyTorch has no `top_p`, and queries of pages are in float32.
-    let flat = ["argsort", "one_hot", "top_p", "paged_attention"];
-    let there: BTreeSet<String> =
-        case::read("grad_halves").into_iter().map(|case| case.op).collect();
-    let is_there =
-        |op: &String| there.contains(op) || there.contains(&format!("{op}_with_positions"));
-    let missing: Vec<String> =
-        ops.into_iter().filter(|op| !is_there(op) && !flat.contains(&&op[..])).collect();
+    let rows = rows::all().into_iter().filter(|row| row.has_gradient).map(|row| row.name);
+    let listed = rows::operations().into_iter().flat_map(|[_, gradients]| gradients);
+    missing("grad_halves", rows.chain(listed.copied()).chain(rows::scans()))
+}
+
+/// Each op has reference values: rows of the op tables, scans, and ops with files of their own.
+fn no_op_is_without_values() -> Result<(), Failed> {
+    let rows = rows::all().into_iter().map(|row| row.name);
+    let listed = rows::operations().into_iter().flat_map(|[values, _]| values);
+    let names: Vec<&str> = rows.chain(listed.copied()).chain(rows::scans()).collect();
+    assert!(names.len() > 100, "the lists of ops: {names:?}");
+    let files = FILES.iter().filter(|file| **file != TYPES && !file.starts_with("grad_"));
+    let there: BTreeSet<String> = files.flat_map(|f| case::read(f)).map(|case| case.op).collect();
+    without(there, names.into_iter())
+}
+
+fn missing<'a>(file: &str, names: impl Iterator<Item = &'a str>) -> Result<(), Failed> {
+    without(case::read(file).into_iter().map(|case| case.op).collect(), names)
+}
+
+fn without<'a>(
+    there: BTreeSet<String>,
+    names: impl Iterator<Item = &'a str>,
+) -> Result<(), Failed> {
+    let is_there = |op: &str| there.contains(op) || there.contains(&format!("{op}_with_positions"));
+    let missing: BTreeSet<&str> = names.filter(|op| !is_there(op)).collect();
     match missing.is_empty() {
         true => Ok(()),
-        false => Err(format!("no gradient in halves of {missing:?}").into()),
+        false => Err(format!("no reference case of {missing:?}").into()),
     }
 }
 
@@ -539,6 +524,7 @@ pub fn run(devices: &[&str], alone: bool) {
     let mut trials = vec![Trial::test("reference::a_comparison_sees_one_ulp_too_many", comparison)];
     trials.push(Trial::test("reference::no_case_is_missing", counts));
     trials.push(Trial::test("reference::every_op_is_tried_on_every_type", every_op_is_tried));
+    trials.push(Trial::test("reference::no_op_is_without_values", no_op_is_without_values));
     let halves = no_gradient_is_missing_in_halves;
     trials.push(Trial::test("reference::no_gradient_is_missing_in_halves", halves));
     for (level, is_here) in levels().into_iter().filter(|_| devices.contains(&"cpu")) {

@@ -9,21 +9,47 @@
 
 use super::program::{Code, Program};
 use crate::dtype::DType;
-use crate::op::{BinaryOp, UnaryOp};
+use crate::op::Cost;
 
 /// Picoseconds to move a byte in the caches, where it is nearly hidden behind computing, and from
 /// memory.
 pub(crate) const BYTE_PS: u64 = 10;
 const FAR_BYTE_PS: u64 = 100;
 
+/// Picoseconds an element of an op of this class that is computed on elements of `on`; no operand
+/// or result has larger ones than `bytes`.
+#[inline(always)]
+fn element_ps(cost: Cost, on: DType, bytes: u64) -> u64 {
+    let function = |ps: u64| if on == DType::F64 { 8_000 } else { ps };
+    match cost {
+        Cost::simple => 10 * bytes.max(2),
+        Cost::root => 100 * bytes,
+        Cost::quotient => 50 * bytes,
+        Cost::truncation if on.is_float() => 50 * bytes,
+        Cost::truncation => 2_000,
+        Cost::remainder => 8_000,
+        Cost::function => function(500),
+        Cost::long => function(1_300),
+        Cost::double => function(3_000),
+        Cost::power if on == DType::F64 => 20_000,
+        Cost::power => 3_000,
+        Cost::fold | Cost::search => FOLD_PS,
+    }
+}
+
+/// Picoseconds an element of a reduction.
+const FOLD_PS: u64 = 500;
+
+/// Nanoseconds of one thread for a reduction of so many elements, at least.
+pub(crate) fn fold_ns(cost: Cost, read: u64) -> u64 {
+    read.saturating_mul(element_ps(cost, DType::F32, 4)) / 1_000
+}
+
 /// Picoseconds an element of one instruction on a tile in the first cache.
 #[inline(always)]
 pub(crate) fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
-    use BinaryOp as B;
-    use UnaryOp as U;
     let bytes = on.size().max(dtype.size()) as u64;
-    let simple = 10 * bytes.max(2);
-    let function = |ps: u64| if on == DType::F64 { 8_000 } else { ps };
+    let simple = element_ps(Cost::simple, on, bytes);
     let half = matches!(dtype, DType::F16 | DType::BF16) as u64 * 150;
     half + match code {
         Code::Input(_) => 0,
@@ -34,36 +60,8 @@ pub(crate) fn instr_ps(code: Code, on: DType, dtype: DType) -> u64 {
         Code::Normal { .. } => 1_000,
         Code::Where(..) => simple,
         Code::Cast(_) => 2 * simple,
-        Code::Unary(op, _) => match op {
-            U::Neg
-            | U::Abs
-            | U::Sign
-            | U::Square
-            | U::Relu
-            | U::Floor
-            | U::Ceil
-            | U::Round
-            | U::Trunc => simple,
-            U::IsNan | U::IsInf | U::IsFinite | U::LogicalNot => simple,
-            U::Sqrt | U::Rsqrt | U::Recip => 100 * bytes,
-            // In double precision inside.
-            U::Asin | U::Acos | U::Asinh | U::Acosh => function(3_000),
-            U::Atan | U::Sinh | U::Cosh | U::Atanh => function(1_300),
-            U::Log2 | U::Log10 | U::Log1p | U::Tan | U::Softplus | U::GeluTanh => function(1_300),
-            U::Exp | U::Exp2 | U::Expm1 | U::Log | U::Sin | U::Cos | U::Tanh => function(500),
-            U::Sigmoid | U::Silu | U::Gelu | U::Erf => function(500),
-        },
-        Code::Binary(op, ..) => match op {
-            B::Pow | B::Atan2 if on != DType::F64 => 3_000,
-            B::Pow | B::Atan2 => 20_000,
-            B::Fmod | B::Remainder | B::FloorDivide => 8_000,
-            B::TruncDivide if !on.is_float() => 2_000,
-            B::TruncDivide | B::Div => 50 * bytes,
-            B::Add | B::Sub | B::Mul | B::Maximum | B::Minimum => simple,
-            B::Eq | B::Ne | B::Lt | B::Le | B::Gt | B::Ge => simple,
-            B::LogicalAnd | B::LogicalOr | B::LogicalXor => simple,
-            B::BitwiseAnd | B::BitwiseOr | B::BitwiseXor => simple,
-        },
+        Code::Unary(op, _) => element_ps(op.cost(), on, bytes),
+        Code::Binary(op, ..) => element_ps(op.cost(), on, bytes),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Shape and type rules of the table's ops, as PyTorch has them. Pure.
 
+// A new class says what types it takes.
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use super::operation::{Meta, Refusal};
 use crate::dtype::{DType, Scalar};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -28,7 +31,10 @@ pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {
     Ok(match op.class() {
         Class::float => same(float_of(dtype)),
         Class::test => Types { on: dtype, out: DType::Bool },
-        _ => same(no_bool(dtype)?),
+        Class::number | Class::real => same(no_bool(dtype)?),
+        // Of other tables.
+        Class::any | Class::compare | Class::logic | Class::bits => same(no_bool(dtype)?),
+        Class::sum | Class::same | Class::index => same(no_bool(dtype)?),
     })
 }
 
@@ -45,7 +51,11 @@ fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
             return Err(Refusal::dtype(format!("not defined on {promoted}")));
         }
         Class::bits | Class::any => same(promoted),
-        _ => same(no_bool(promoted)?),
+        Class::number => same(no_bool(promoted)?),
+        // Of other tables.
+        Class::real | Class::test | Class::sum | Class::same | Class::index => {
+            same(no_bool(promoted)?)
+        }
     })
 }
 
@@ -97,12 +107,13 @@ pub(crate) fn reduce(
             return Err(Refusal::dtype("not defined on bool"));
         }
         Class::index => DType::I64,
-        _ => meta.dtype,
+        Class::sum | Class::float | Class::same => meta.dtype,
+        // Of other tables.
+        Class::number | Class::real | Class::any | Class::compare => meta.dtype,
+        Class::logic | Class::bits => meta.dtype,
     };
     let over_nothing = meta.shape.iter().zip(dims).any(|(&n, &gone)| gone && n == 0);
-    let needs_one =
-        matches!(op, ReduceOp::Max | ReduceOp::Min | ReduceOp::ArgMax | ReduceOp::ArgMin);
-    if over_nothing && needs_one && (shape.numel() > 0 || dims.iter().all(|&gone| gone)) {
+    if over_nothing && op.needs_one() && (shape.numel() > 0 || dims.iter().all(|&gone| gone)) {
         return Err(Refusal::shape(format!("nothing to choose from in shape {}", meta.shape)));
     }
     Ok(Meta { shape, dtype })

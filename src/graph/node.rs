@@ -7,7 +7,7 @@
 
 mod kind;
 
-use super::cost::{BYTE_PS, instr_ps};
+use super::cost::{BYTE_PS, fold_ns, instr_ps};
 use super::operation::Meta;
 use super::program::{Arg, Code};
 use super::value::{INLINE_BYTES, Storage, Value};
@@ -16,6 +16,7 @@ use crate::concurrent::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::concurrent::live_counts::{LiveCount, NODES};
 use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::error::{Error, ErrorKind};
+use crate::op::Cost;
 use crate::shape::{Layout, Shape};
 use crate::sync::threads::thread_local;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
@@ -71,7 +72,9 @@ fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], out: &Meta) -> u64 {
         Op::Call(call) => return call.cost_ns(),
         Op::Reduce(_) | Op::Sink(_) => {
             let read = inputs.first().map_or(0, |i| i.numel() as u64);
-            30 + (read / 2).max(out.shape.numel() as u64 / 4)
+            let cost =
+                if let Op::Reduce(reduction) = op { reduction.op.cost() } else { Cost::fold };
+            30 + fold_ns(cost, read).max(out.shape.numel() as u64 / 4)
         }
         Op::Custom(op) => {
             let metas: SmallVec<[&Meta; 4]> = inputs.iter().map(|i| &i.meta).collect();

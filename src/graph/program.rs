@@ -6,7 +6,7 @@
 //! is bitwise the same whether its op ran alone or fused.
 
 use crate::dtype::{DType, Scalar};
-use crate::op::{BinaryOp, UnaryOp};
+use crate::op::{Beside, BinaryOp, UnaryOp};
 use smallvec::SmallVec;
 
 /// Number of an instruction, and so of the register that it defines.
@@ -63,11 +63,9 @@ pub(crate) struct Instr {
 /// float32: `1000 / 1e5` is 0.01. An op that compares, limits or divides with a remainder rounds it
 /// to the type first, as PyTorch does, so that `x == 0.1` is true of a `0.1` of that type.
 pub(crate) fn number_beside(op: BinaryOp, on: DType) -> DType {
-    use BinaryOp::*;
-    match op {
-        Add | Sub | Mul | Div | Pow | FloorDivide | TruncDivide => on.wide(),
-        Maximum | Minimum | Atan2 | Fmod | Remainder | Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd
-        | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor => on,
+    match op.number() {
+        Beside::wide => on.wide(),
+        Beside::rounded => on,
     }
 }
 

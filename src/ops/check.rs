@@ -72,7 +72,7 @@ pub(super) fn with_zeros_beyond(part: TensorFuture, shape: &Shape) -> TensorFutu
             let mut sizes = full.shape().clone();
             sizes.dims_mut()[d] = missing;
             let nothing = full.device().zeros_dtype(sizes, full.dtype());
-            full = crate::cat(&[full, nothing], d as isize);
+            full = full.followed_by(&nothing, d as isize);
         }
     }
     full

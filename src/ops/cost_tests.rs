@@ -7,7 +7,7 @@ use crate::graph::node::{Home, Inputs, Node, Op, Reduction, ViewOp};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::rows::Form;
 use crate::host::kernels::windows::pool::Divisor;
-use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+use crate::op::{BinaryOp, ReduceOp, Scan, UnaryOp};
 use crate::ops::attention::rope::Rope;
 use crate::ops::attention::scaled::Attention;
 use crate::ops::index::embedding::Embedding;
@@ -16,7 +16,7 @@ use crate::ops::index::index_select::IndexSelect;
 use crate::ops::index::one_hot::OneHot;
 use crate::ops::index::scatter_add::ScatterAdd;
 use crate::ops::index::top_p::TopP;
-use crate::ops::order::cumsum::CumSum;
+use crate::ops::order::scan::Running;
 use crate::ops::order::sort::Sort;
 use crate::ops::order::topk::TopK;
 use crate::ops::products::matmul::MatMul;
@@ -170,7 +170,9 @@ fn every_other_op_costs_at_least_its_elements() {
             for k in [0, 1] {
                 assert_custom_covers(TopK { dim, k, largest: true }, alone);
             }
-            assert_custom_covers(CumSum { dim }, alone);
+            for &scan in Scan::ALL {
+                assert_custom_covers(Running { scan, dim }, alone);
+            }
             let name = "gather";
             assert_custom_covers(Gather { dim, name }, &[x.clone(), i64s(&[1, 1])]);
             assert_custom_covers(Gather { dim, name }, &[x.clone(), i64s(&[4, n])]);

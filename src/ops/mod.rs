@@ -1,14 +1,204 @@
-//! The ops beside the table: a folder for each family, a file for each op, behind one trait.
+//! The ops beside the tables: a folder for each family, a file for each op, behind one trait. The
+//! list of them is here; an op that is not on it cannot be asked for.
 
-pub(crate) mod attention;
+use crate::graph::operation::Operation;
+
 pub(crate) mod check;
 pub(crate) mod custom;
-pub(crate) mod index;
-pub(crate) mod order;
-pub(crate) mod products;
-pub(crate) mod rows;
-pub(crate) mod shaping;
-pub(crate) mod windows;
+
+/// Scaled dot products, over pages of a cache, and the rotation of positions.
+pub(crate) mod attention {
+    pub(crate) mod paged;
+    pub(crate) mod rope;
+    pub(crate) mod scaled;
+}
+
+/// Picking and placing elements by their indices.
+pub(crate) mod index {
+    pub(crate) mod classes;
+    pub(crate) mod embedding;
+    pub(crate) mod gather;
+    pub(crate) mod index_copy;
+    pub(crate) mod index_select;
+    pub(crate) mod nonzero;
+    pub(crate) mod one_hot;
+    pub(crate) mod scatter;
+    pub(crate) mod scatter_add;
+    pub(crate) mod top_p;
+}
+
+/// Order along a dimension: sorting, and scans.
+pub(crate) mod order {
+    pub(crate) mod others;
+    pub(crate) mod scan;
+    pub(crate) mod sort;
+    pub(crate) mod topk;
+}
+
+/// Products of matrices.
+pub(crate) mod products {
+    pub(crate) mod matmul;
+    pub(crate) mod quantized;
+    pub(crate) mod turned;
+}
+
+/// Functions of whole rows: softmax, its logarithm and its loss, and normalisation.
+pub(crate) mod rows {
+    pub(crate) mod logsumexp;
+    pub(crate) mod nll;
+    pub(crate) mod norm;
+    pub(crate) mod softmax;
+}
+
+/// Ops that move elements and compute nothing.
+pub(crate) mod shaping {
+    pub(crate) mod cat;
+    pub(crate) mod roll;
+    pub(crate) mod slice_assign;
+    pub(crate) mod triangle;
+}
+
+/// Sliding windows: convolution and pooling.
+pub(crate) mod windows {
+    pub(crate) mod conv;
+    pub(crate) mod pool;
+}
 
 #[cfg(all(test, not(futensor_loom)))]
 mod cost_tests;
+
+/// Every op: its type, the names by which reference values of it and of its gradients in halves
+/// are looked for, and whether it has a `plan` in `cuda/ops`.
+macro_rules! for_each_operation {
+    ($callback:ident) => {
+        $callback! {
+            attention::scaled::Attention {
+                values: [scaled_dot_product_attention],
+                gradients: [scaled_dot_product_attention],
+                gpu: plan,
+            }
+            attention::scaled::AttentionGradient {
+                values: [], gradients: [], gpu: plan,
+            }
+            attention::paged::PagedAttention {
+                values: [paged_attention], gradients: [], gpu: plan,
+            }
+            attention::rope::Rope {
+                values: [rope], gradients: [rope], gpu: plan,
+            }
+            index::classes::Classes {
+                values: [nll_loss], gradients: [nll_loss], gpu: plan,
+            }
+            index::embedding::Embedding {
+                values: [embedding], gradients: [embedding], gpu: plan,
+            }
+            index::gather::Gather {
+                values: [gather], gradients: [gather], gpu: plan,
+            }
+            index::index_copy::IndexCopy {
+                values: [index_copy], gradients: [index_copy], gpu: plan,
+            }
+            index::index_select::IndexSelect {
+                values: [index_select], gradients: [index_select], gpu: plan,
+            }
+            index::one_hot::OneHot {
+                values: [one_hot], gradients: [], gpu: plan,
+            }
+            index::scatter::Scatter {
+                values: [scatter scatter_reduce], gradients: [scatter scatter_reduce], gpu: plan,
+            }
+            index::scatter_add::ScatterAdd {
+                values: [scatter_add], gradients: [scatter_add], gpu: plan,
+            }
+            index::top_p::TopP {
+                values: [], gradients: [], gpu: plan,
+            }
+            order::scan::Running {
+                values: [], gradients: [], gpu: plan,
+            }
+            order::sort::Sort {
+                values: [sort], gradients: [sort], gpu: plan,
+            }
+            order::topk::TopK {
+                values: [topk], gradients: [topk], gpu: plan,
+            }
+            products::matmul::MatMul {
+                values: [matmul], gradients: [matmul], gpu: plan,
+            }
+            products::quantized::Dequantize {
+                values: [], gradients: [], gpu: plan,
+            }
+            products::quantized::Quantize {
+                values: [], gradients: [], gpu: plan,
+            }
+            products::quantized::QuantizedEmbedding {
+                values: [], gradients: [], gpu: plan,
+            }
+            products::quantized::QuantizedLinear {
+                values: [], gradients: [], gpu: plan,
+            }
+            products::turned::Turned {
+                values: [matmul], gradients: [matmul], gpu: none,
+            }
+            rows::logsumexp::LogSumExp {
+                values: [logsumexp], gradients: [logsumexp], gpu: plan,
+            }
+            rows::nll::Nll {
+                values: [nll_loss], gradients: [nll_loss], gpu: none,
+            }
+            rows::norm::Norm {
+                values: [layer_norm rms_norm], gradients: [layer_norm rms_norm], gpu: plan,
+            }
+            rows::softmax::Softmax {
+                values: [softmax log_softmax], gradients: [softmax log_softmax], gpu: plan,
+            }
+            shaping::cat::Cat {
+                values: [cat], gradients: [cat], gpu: plan,
+            }
+            shaping::roll::Roll {
+                values: [roll], gradients: [roll], gpu: plan,
+            }
+            shaping::slice_assign::SliceAssign {
+                values: [slice_assign], gradients: [slice_assign], gpu: plan,
+            }
+            shaping::triangle::Triangle {
+                values: [tril triu], gradients: [tril triu], gpu: plan,
+            }
+            windows::conv::Conv {
+                values: [conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d],
+                gradients: [
+                    conv1d conv2d conv3d
+                    conv_transpose1d conv_transpose2d conv_transpose3d
+                ],
+                gpu: plan,
+            }
+            windows::pool::Pool {
+                values: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
+                gradients: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
+                gpu: plan,
+            }
+        }
+    };
+}
+#[allow(unused_imports)] // Builds without GPUs read it here alone.
+pub(crate) use for_each_operation;
+
+/// An op that is on the list.
+pub(crate) trait Listed: Operation {}
+
+macro_rules! listed {
+    ($($family:ident::$op:ident::$Op:ident {
+        values: [$($value:ident)*], gradients: [$($gradient:ident)*], gpu: $gpu:ident,
+    })*) => {
+        $(impl Listed for $family::$op::$Op {})*
+
+        /// The names of the list: of each op those of its values and those of its gradients.
+        #[doc(hidden)]
+        pub fn operations() -> Vec<[&'static [&'static str]; 2]> {
+            const LIST: &[[&[&str]; 2]] =
+                &[$([&[$(stringify!($value)),*], &[$(stringify!($gradient)),*]]),*];
+            LIST.to_vec()
+        }
+    };
+}
+for_each_operation!(listed);

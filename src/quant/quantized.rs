@@ -153,7 +153,8 @@ impl Quantized {
     /// let y = weight.linear(device.full([1, 1, 32], 0.5));
     /// assert_eq!((y.dims(), y.to_vec::<f32>().await?), (&[1, 1, 5][..], vec![16.0; 5]));
     /// let wrong = weight.linear(device.ones([1, 31])).error().unwrap();
-    /// assert_eq!((wrong.op(), wrong.message()), ("linear", "[1, 31] by a weight of [5, 32] in Q4_1"));
+    /// assert_eq!((wrong.op(), wrong.message()),
+    ///     ("linear", "[1, 31] by a weight of [5, 32] in Q4_1"));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
@@ -168,7 +169,8 @@ impl Quantized {
     /// # tokio_test::block_on(async {
     /// use futensor::{Device, quant::{Format, Quantized}};
     /// let device = Device::cpu();
-    /// let table = device.arange(0, 3, 1).to_dtype(futensor::DType::F32).reshape([3, 1]).expand([3, 32]);
+    /// let table = device.arange(0, 3, 1).to_dtype(futensor::DType::F32).reshape([3, 1])
+    ///     .expand([3, 32]);
     /// let table = Quantized::from_tensor(&table, Format::Q4_1)?;
     /// let words = table.embedding(device.from_vec(vec![2i64, 0], [2]));
     /// assert_eq!(words.sum([-1]).to_vec::<f32>().await?, [64.0, 0.0]);

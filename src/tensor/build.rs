@@ -12,9 +12,10 @@ use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
 use crate::graph::node::{Inputs, Node, Op, Otherwise};
-use crate::graph::operation::{Meta, Operation, Refusal};
+use crate::graph::operation::{Meta, Refusal};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+use crate::ops::Listed;
 use crate::shape::Shape;
 use crate::sync::threads::thread_local;
 use intercept::{enqueue, enter, is_intercepted};
@@ -398,11 +399,11 @@ pub(crate) fn choose(
     asked.without((new, old))
 }
 
-pub(crate) fn custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> TensorFuture {
+pub(crate) fn custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -> TensorFuture {
     ask_custom(op, operands, at).go()
 }
 
-pub(crate) fn ask_custom(op: Arc<dyn Operation>, operands: &[&TensorFuture], at: At) -> Asked {
+pub(crate) fn ask_custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -> Asked {
     let metas: SmallVec<[&Meta; 4]> = operands.iter().map(|x| &x.node.meta).collect();
     let meta = op.infer(&metas);
     ask(|| Op::Custom(op), operands, || meta, at)
@@ -417,7 +418,7 @@ pub(crate) fn reduce(
     keepdim: bool,
     at: At,
 ) -> TensorFuture {
-    let dims = dims.filter(|dims| !dims.is_empty() || matches!(op, ReduceOp::Any | ReduceOp::All));
+    let dims = dims.filter(|dims| !dims.is_empty() || op.keeps_no_dims());
     let mut gone: SmallVec<[bool; 8]> = SmallVec::from_elem(dims.is_none(), x.rank());
     let mut wrong = None;
     match named_dims(x, dims.unwrap_or(&[])) {

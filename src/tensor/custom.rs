@@ -4,6 +4,7 @@ use super::build;
 use super::future::TensorFuture;
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::ops::Listed;
 use crate::ops::custom::{Closures, Foreign};
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -44,9 +45,11 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
 ///         Some(0)
 ///     }
 ///     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-///         let row = run.inputs()[1].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         let row = run.inputs()[1].to_vec::<f32>()
+///             .ok_or_else(|| Refusal::dtype("float32 only"))?;
 ///         // The matrix is here, and nowhere else.
-///         let matrix = run.output().into_slice::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         let matrix = run.output().into_slice::<f32>()
+///             .ok_or_else(|| Refusal::dtype("float32 only"))?;
 ///         matrix[self.0 * row.len()..][..row.len()].copy_from_slice(&row);
 ///         Ok(())
 ///     }
@@ -86,7 +89,8 @@ pub fn custom_owned(
 ///     &[&x],
 ///     |inputs| Ok(Meta::clone(inputs[0])),
 ///     |run| {
-///         let values = run.inputs()[0].to_vec::<f32>().ok_or_else(|| Refusal::dtype("float32 only"))?;
+///         let values = run.inputs()[0].to_vec::<f32>()
+///             .ok_or_else(|| Refusal::dtype("float32 only"))?;
 ///         run.output().fill_from(values.into_iter().rev());
 ///         Ok(())
 ///     },
@@ -110,7 +114,7 @@ pub fn custom_fn(
 
 /// Queues an op of the crate's own, as its gradient rules do.
 #[track_caller]
-pub(crate) fn own(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
+pub(crate) fn own(op: impl Listed, inputs: &[&TensorFuture]) -> TensorFuture {
     build::custom(Arc::new(op), inputs, Location::caller())
 }
 

@@ -1,6 +1,6 @@
 //! The imports of files from each other, and the circles among them.
 
-use crate::paths::named_paths;
+use crate::paths::{named_paths, paths_of_use};
 use crate::source::Source;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,12 @@ pub struct Import {
 }
 
 /// What the files import from each other. What a folder's `mod.rs` names of its own files is none:
-/// it gathers them, and they may import it. What lies in the crate's root is nobody's.
+/// it gathers them, and they may import it. What the crate's root lends is of the file it is from.
 pub fn imports(sources: &[Source]) -> Vec<Import> {
     let shipped: Vec<&Source> = sources.iter().filter(|s| !s.is_test).collect();
     let files: BTreeMap<Vec<String>, &str> =
         shipped.iter().map(|s| (s.module(), &s.path[..])).collect();
+    let lent = lent_by_the_root(sources);
     let mut found = Vec::new();
     for source in shipped {
         let own = source.module();
@@ -41,6 +42,9 @@ pub fn imports(sources: &[Source]) -> Vec<Import> {
                 }
             }
             here.extend_from_slice(rest);
+            if let Some(from) = here.first().and_then(|name| lent.get(name)) {
+                here = from.clone();
+            }
             // The longest beginning that is a file's module: what follows is a name in it.
             let to =
                 (1..=here.len()).rev().find_map(|k| Some((&here[..k], *files.get(&here[..k])?)));
@@ -57,6 +61,18 @@ pub fn imports(sources: &[Source]) -> Vec<Import> {
         }
     }
     found
+}
+
+/// The names that the crate's root takes from its modules, with their paths.
+fn lent_by_the_root(sources: &[Source]) -> BTreeMap<String, Vec<String>> {
+    let root = sources.iter().find(|source| source.path == "lib.rs");
+    let lines = root.map_or("", |root| &root.text).lines();
+    let uses = lines.filter_map(|line| {
+        let tree = line.strip_prefix("pub use ").or(line.strip_prefix("pub(crate) use "))?;
+        tree.strip_suffix(';')
+    });
+    let paths = uses.flat_map(paths_of_use);
+    paths.filter_map(|path| Some((path.last()?.clone(), path))).collect()
 }
 
 /// Files that import each other, round whatever corners: each circle with what it is made of.
@@ -114,13 +130,14 @@ mod inner {
 mod tests {
     use crate::b::only_for_tests;
 }
+use crate::Lent;
 fn f(x: &crate::b::Two) -> Vec<super::x::One> {
     $crate::b::of_a_macro();
     self::own(other::crate::b, x::<u8>)
 }
 ";
     let files = [
-        Source::new("lib.rs", "use a::x;"),
+        Source::new("lib.rs", "use a::x;\npub use b::{Lent, Other};"),
         Source::new("a/mod.rs", "mod x;\nuse x::One;\nuse crate::b::Two;"),
         Source::new("a/x.rs", ""),
         Source::new("a/y.rs", text),
@@ -140,8 +157,9 @@ fn f(x: &crate::b::Two) -> Vec<super::x::One> {
         ("a/y.rs a/z.rs", 2, "crate::a::z"),
         ("a/y.rs a/z.rs", 6, "super::z::*"),
         ("a/y.rs a/x.rs", 9, "super::super::x"),
-        ("a/y.rs b.rs", 17, "crate::b::Two"),
-        ("a/y.rs a/x.rs", 17, "super::x::One"),
+        ("a/y.rs b.rs", 17, "crate::Lent"),
+        ("a/y.rs b.rs", 18, "crate::b::Two"),
+        ("a/y.rs a/x.rs", 18, "super::x::One"),
         ("a/z.rs a/mod.rs", 1, "super::Gathered"),
         ("a/z.rs a/z/deep.rs", 1, "deep::f"),
         ("a/z/deep.rs a/x.rs", 1, "crate::a::x::One"),

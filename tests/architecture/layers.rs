@@ -8,7 +8,7 @@ use std::fs;
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-pub const LAYERS: [(&str, &[&str]); 15] = [
+pub const LAYERS: [(&str, &[&str]); 14] = [
     ("train", &["train"]),
     ("serve", &["serve"]),
     ("optim", &["optim"]),
@@ -17,8 +17,8 @@ pub const LAYERS: [(&str, &[&str]); 15] = [
     ("data", &["data", "files", "gguf", "safetensors"]),
     ("quant", &["quant"]),
     ("cuda", &["cuda"]),
-    ("tensor", &["tensor"]),
-    ("ops", &["ops"]),
+    // Ops and the tensors they are asked of: an op's gradient rule is written in tensors.
+    ("tensor", &["tensor", "ops"]),
     // A device is above the engine, which is given it through the seam.
     ("host", &["host"]),
     ("engine", &["engine"]),
@@ -60,6 +60,10 @@ fn imports_run_down_only() {
     let mut wrong = Vec::new();
     for Import { from, line, to, name } in &all {
         let (Some(own), Some(used)) = (layer_of_file(from), layer_of_file(to)) else { continue };
+        // The one name from above: see the test below.
+        if (&from[..], &name[..]) == ("graph/operation.rs", "crate::Backward") {
+            continue;
+        }
         if used < own || used != own && LAYERS[used].0 == "cuda" {
             wrong.push(format!(
                 "src/{from}:{line}: {} uses {}: {name}",

@@ -10,7 +10,9 @@ use std::collections::BTreeSet;
 /// why.
 const SAYS_CUDA: &[(&str, &str, &str)] = &[
     ("lib.rs", "", "names the room, and what users have of it"),
-    ("op.rs", "", "the table's column of CUDA C"),
+    ("op/unary.rs", "", "the table's column of CUDA C"),
+    ("op/binary.rs", "", "the same"),
+    ("op/scan.rs", "", "the same"),
     ("graph/device_run.rs", "", "what an op from outside is given, to bring a kernel of its own"),
     ("graph/operation.rs", "CudaRun", "that op's method is given it"),
     ("graph/operation.rs", "run_cuda", "that op's method"),

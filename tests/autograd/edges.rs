@@ -25,7 +25,7 @@ const WITHOUT: &[(&str, &str)] = &[
     ),
     ("argmax argmin argsort one_hot categorical", "integers"),
     (
-        "sort_with_positions max_with_positions min_with_positions",
+        "sort_with_positions max_with_positions min_with_positions cummax",
         "the values of `sort`, `max`, `min`, gathered",
     ),
     ("dropout dropout_with", "a product with random numbers"),

@@ -19,7 +19,7 @@
 mod cache;
 #[path = "../../src/dtype.rs"]
 mod dtype;
-#[path = "../../src/op.rs"]
+#[path = "../../src/op/mod.rs"]
 mod op;
 #[path = "../../src/cuda/kernels/source.rs"]
 mod source;

@@ -11,7 +11,7 @@ use crate::cuda::kernels::{
 };
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
-use crate::op::{BinaryOp, Class, ReduceOp, ScatterMode, UnaryOp};
+use crate::op::{BinaryOp, Class, ReduceOp, Scan, ScatterMode, UnaryOp};
 use crate::shape::contiguous_strides;
 
 use DType::*;
@@ -22,20 +22,16 @@ pub fn types(class: Class) -> &'static [DType] {
         Class::float => &[F32, F64, F16, BF16],
         Class::number | Class::real => &[F32, F64, F16, BF16, I32, I64, U8],
         Class::bits => &[I32, I64, U8, Bool],
-        Class::same => &DType::ALL,
-        _ => &DType::ALL,
+        Class::any | Class::compare | Class::logic | Class::test => &DType::ALL,
+        Class::sum | Class::same | Class::index => &DType::ALL,
     }
-}
-
-fn result(class: Class, on: DType) -> DType {
-    if matches!(class, Class::test | Class::compare | Class::logic) { Bool } else { on }
 }
 
 /// A program of one op over inputs alone.
 pub fn unary(op: UnaryOp, on: DType) -> Program {
     let mut p = Program::default();
     let x = p.push(Code::Input(0), on, on);
-    let y = p.push(Code::Unary(op, Arg::Reg(x)), on, result(op.class(), on));
+    let y = p.push(Code::Unary(op, Arg::Reg(x)), on, op.class().result(on));
     p.outputs.push(y);
     p
 }
@@ -45,7 +41,7 @@ pub fn binary(op: BinaryOp, on: DType) -> Program {
     let mut p = Program::default();
     let a = p.push(Code::Input(0), on, on);
     let b = p.push(Code::Input(1), on, on);
-    let y = p.push(Code::Binary(op, Arg::Reg(a), Arg::Reg(b)), on, result(op.class(), on));
+    let y = p.push(Code::Binary(op, Arg::Reg(a), Arg::Reg(b)), on, op.class().result(on));
     p.outputs.push(y);
     p
 }
@@ -287,10 +283,9 @@ fn scans() -> Vec<Kernel> {
     let each = |f, d| {
         [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)]
     };
-    let folds = [scan::Fold::Sum, scan::Fold::Product];
-    folds
-        .into_iter()
-        .flat_map(|f| DType::ALL.map(|d| each(f, d)))
+    Scan::ALL
+        .iter()
+        .flat_map(|&f| DType::ALL.map(|d| each(f, d)))
         .flatten()
         .map(Kernel::Scan)
         .collect()

@@ -7,9 +7,11 @@
 
 #[path = "../../src/dtype.rs"]
 mod dtype;
+#[path = "../../src/op/exact.rs"]
+mod exact;
 #[path = "../../src/format.rs"]
 mod format;
-#[path = "../../src/op.rs"]
+#[path = "../../src/op/mod.rs"]
 mod op;
 #[path = "../../src/shape.rs"]
 mod shape;

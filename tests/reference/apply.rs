@@ -4,6 +4,7 @@
 use super::calls;
 use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
 use futensor::read::NonZero;
+use futensor::rows::{self, OperandRef};
 use futensor::{DType, Device, Element, GradOptions, Index, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
 use serde_json::Value;
@@ -173,50 +174,22 @@ pub fn futures(x: TensorFuture) -> Option<Made> {
     Some(Made::Futures(vec![x]))
 }
 
-macro_rules! methods {
-    ($op:expr, $x:expr, $args:tt; $($name:ident)*) => {
-        match $op {
-            $(stringify!($name) => return futures($x.$name $args),)*
-            _ => {}
-        }
-    };
-}
-
-macro_rules! reductions {
-    ($op:expr, $x:expr, $dims:expr, $keepdim:expr; $($name:ident $keep:ident $all:ident)*) => {
-        match ($op, $dims, $keepdim) {
-            $(
-                (stringify!($name), None, _) => return futures($x.$all()),
-                (stringify!($name), Some(dims), true) => return futures($x.$keep(&dims[..])),
-                (stringify!($name), Some(dims), false) => return futures($x.$name(&dims[..])),
-            )*
-            _ => {}
-        }
-    };
-}
-
 /// Calls with one tensor.
 fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
-    methods! { op, x, ();
-        neg abs sign square relu sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p sin cos tan
-        tanh sigmoid silu softplus gelu gelu_tanh erf floor ceil round trunc isnan isinf
-        isfinite logical_not
+    let row = rows::find(op);
+    let row = row.as_ref();
+    if let Some(value) = row.and_then(|row| row.call(&[OperandRef::Tensor(x)])) {
+        return futures(value);
     }
     let given = |name: &str| attrs.get(name).filter(|v| !v.is_null());
     let list = |name: &str| given(name).map(ints);
     let int = |name: &str| given(name).and_then(Value::as_i64).map(|i| i as isize);
     let keepdim = attrs["keepdim"] == true;
-    reductions! { op, x, list("dims"), keepdim;
-        sum sum_keepdim sum_all prod prod_keepdim prod_all mean mean_keepdim mean_all max
-        max_keepdim max_all min min_keepdim min_all any any_keepdim any_all all all_keepdim all_all
+    let dims = list("dims").or_else(|| int("dim").map(|dim| vec![dim]));
+    if let Some(value) = row.and_then(|row| row.reduce(x, dims.as_deref(), keepdim)) {
+        return futures(value);
     }
     match (op, int("dim")) {
-        ("argmax", None) => futures(x.argmax_all()),
-        ("argmin", None) => futures(x.argmin_all()),
-        ("argmax", Some(d)) if keepdim => futures(x.argmax_keepdim(d)),
-        ("argmin", Some(d)) if keepdim => futures(x.argmin_keepdim(d)),
-        ("argmax", Some(d)) => futures(x.argmax(d)),
-        ("argmin", Some(d)) => futures(x.argmin(d)),
         ("cast", _) => futures(x.to_dtype(dtype_named(attrs["dtype"].as_str()?))),
         ("reshape", _) => futures(x.reshape(list("shape")?)),
         ("transpose", _) => futures(x.transpose(int("dim0")?, int("dim1")?)),
@@ -305,21 +278,14 @@ fn several(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     }
     match args {
         [Arg::Tensor(a), Arg::Tensor(b)] => {
-            methods! { op, a, (b);
-                add sub mul div pow maximum minimum atan2 fmod remainder eq ne lt le gt ge
-                logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
-            }
+            futures(rows::find(op)?.call(&[OperandRef::Tensor(a), OperandRef::Tensor(b)])?)
         }
         [Arg::Tensor(a), Arg::Scalar(b)] => {
-            methods! { op, a, (*b);
-                add sub mul div pow maximum minimum atan2 fmod remainder eq ne lt le gt ge
-                logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor
-            }
+            futures(rows::find(op)?.call(&[OperandRef::Tensor(a), OperandRef::Scalar(*b)])?)
         }
-        [Arg::Scalar(a), Arg::Tensor(b)] => return number_first(op, *a, b),
-        _ => {}
+        [Arg::Scalar(a), Arg::Tensor(b)] => number_first(op, *a, b),
+        _ => None,
     }
-    None
 }
 
 /// A number on the left: an operator, a method of the number, or the mirrored method.
@@ -348,13 +314,10 @@ fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
         "le" => futures(b.ge(a)),
         "gt" => futures(b.lt(a)),
         "ge" => futures(b.le(a)),
-        _ => {
-            methods! { op, b, (a);
-                maximum minimum logical_and logical_or logical_xor
-                bitwise_and bitwise_or bitwise_xor
-            }
-            None
-        }
+        "floor_divide" => futures(a.floor_divide(b)),
+        "trunc_divide" => futures(a.trunc_divide(b)),
+        // The others are the same either way round.
+        _ => futures(rows::find(op)?.call(&[OperandRef::Tensor(b), OperandRef::Scalar(a)])?),
     }
 }
 

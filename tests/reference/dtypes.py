@@ -7,7 +7,9 @@ import torch
 import dtypes_layers
 import edges
 from dtypes_rules import B, Calls, F, I, L, S, U, x
+from elementwise import BINARY, TENSORS_ONLY
 from index import scatter
+from order import SCANS
 
 
 def elementwise(k):
@@ -20,30 +22,17 @@ def elementwise(k):
     }
     for row, f in {**edges.UNARY, **tests}.items():
         k.of(row, row, f)
-    two = {
-        "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt,
-        "ge": torch.ge, "logical_and": torch.logical_and,
-        "logical_or": torch.logical_or, "logical_xor": torch.logical_xor,
-        "bitwise_and": torch.bitwise_and, "bitwise_or": torch.bitwise_or,
-        "bitwise_xor": torch.bitwise_xor,
-    }  # fmt: skip
+    # Those of `edges` first, as they come there.
+    more = {row: f for row, (f, _) in BINARY.items() if row not in edges.BINARY}
     # noqa: E731
     one = lambda dtype, shape: (
         x(dtype, shape, 1).clamp(min=1) if dtype != B else torch.ones(shape, dtype=B)
     )
-    for row, f in {**edges.BINARY, **two}.items():
+    for row, f in {**edges.BINARY, **more}.items():
         k.of(row, row, f, more=[one])
         k.of(row, row, f, shapes=((2, 3), ()), more=[lambda _, shape: torch.ones(shape, dtype=L)])
         # PyTorch takes no number there, under this name.
-        if row not in (
-            "maximum",
-            "minimum",
-            "atan2",
-            "remainder",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-        ):
+        if row not in TENSORS_ONLY | {"remainder"}:
             for s in (2, True, 2.5):
                 k.of(
                     row,
@@ -174,9 +163,11 @@ def reductions(k):
 
 def order(k):
     every = ((2, 3), (0, 3), (3, 0), ())
-    for row, f in (("cumsum", torch.cumsum), ("cumprod", torch.cumprod)):
+    for row, f in SCANS.items():
         for dim in (0, -1):
             k.of(row, row, f, {"dim": dim}, shapes=every)
+        if row not in ("cumsum", "cumprod"):
+            continue
         for exclusive, reverse in ((True, False), (False, True)):
             nothing = 0 if row == "cumsum" else 1
 

@@ -3,6 +3,7 @@ otherwise (`OTHERWISE`, with the reason); those calls are left out."""
 
 import torch
 
+from elementwise import FLOAT_ONLY
 from store import FLOATS, Group, as_tuple, refused
 
 F = torch.nn.functional
@@ -44,7 +45,7 @@ OF_NOTHING = [
 BOOL = [(has(B), "PyTorch has no such kernel, or one of nothing alone")]
 PARTS = "PyTorch takes its channels to be there, and here a dimension is as good as another"
 OTHERWISE = {
-    **{row: ALWAYS_FLOAT for row in ("elu", "leaky_relu", "gelu", "gelu_tanh", "silu", "softplus")},
+    **{row: ALWAYS_FLOAT for row in ("elu", "leaky_relu", *FLOAT_ONLY)},
     **{f"{row}{n}d": FLOATS_ALONE for row in ("conv", "conv_transpose", "avg_pool") for n in (1, 2,
     3)},
     **{row: OF_NOTHING for row in ("softmax", "log_softmax", "batch_norm",

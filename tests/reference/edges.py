@@ -6,6 +6,7 @@ import itertools
 import torch
 
 import edges_layers
+import elementwise
 from slopes import ALL, F, FEW, INF, NAN, NUMBERS, case, pairs, rows
 from store import Group
 
@@ -71,6 +72,12 @@ def table(g):
             else:
                 case(g, op, op, plain, [x, s])
                 case(g, op, op, with_scalar(f), [s, x])
+    # What is new has PyTorch's slopes where these do not overflow.
+    tame = [-30.0, -1.0, -0.0, 0.0, 0.5, 1.0, 30.0]
+    c, d = (x.contiguous() for x in torch.cartesian_prod(*[torch.tensor(tame)] * 2).T)
+    for op, (f, _) in elementwise.BINARY.items():
+        if op not in BINARY and op not in elementwise.FLAT:
+            case(g, op, op, f, [c, d])
     # Quotients that lie a rounding beside a whole number.
     tenths = torch.tensor([1.0, 2.0, 3.0, 0.3, 0.7, -1.0, -0.6])
     for op in ("fmod", "remainder", "floor_divide", "trunc_divide"):

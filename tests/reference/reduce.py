@@ -1,4 +1,4 @@
-"""Reductions over all, one or several dimensions: those of src/op.rs, `logsumexp`, spreads and
+"""Reductions over all, one or several dimensions: those of src/op, `logsumexp`, spreads and
 norms, and extrema with an initial value."""
 
 import torch

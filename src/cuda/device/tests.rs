@@ -20,15 +20,14 @@ use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Operation};
 use crate::host::kernels::rows::Form;
 use crate::host::kernels::windows::pool::Divisor;
-use crate::op::ScatterMode;
+use crate::op::{Scan, ScatterMode};
 use crate::ops::index::embedding::Embedding;
 use crate::ops::index::gather::Gather;
 use crate::ops::index::index_select::IndexSelect;
 use crate::ops::index::one_hot::OneHot;
 use crate::ops::index::scatter::Scatter;
 use crate::ops::index::scatter_add::ScatterAdd;
-use crate::ops::order::cumprod::CumProd;
-use crate::ops::order::cumsum::CumSum;
+use crate::ops::order::scan::Running;
 use crate::ops::order::sort::Sort;
 use crate::ops::order::topk::TopK;
 use crate::ops::products::matmul::MatMul;
@@ -69,8 +68,14 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             same("topk", both(&rig, launcher, topk, &[&x]).unwrap());
         }
         if !dtype.is_float() {
-            same("cumsum", both(&rig, launcher, CumSum { dim: 0 }, &[&x]).unwrap());
-            same("cumprod", both(&rig, launcher, CumProd { dim: 0 }, &[&x]).unwrap());
+            same(
+                "cumsum",
+                both(&rig, launcher, Running { scan: Scan::Sum, dim: 0 }, &[&x]).unwrap(),
+            );
+            same(
+                "cumprod",
+                both(&rig, launcher, Running { scan: Scan::Product, dim: 0 }, &[&x]).unwrap(),
+            );
         }
         let y = Value::drawn(r, dtype, &[2, 5]).flipped(1);
         same("cat", both(&rig, launcher, Cat { dim: 0 }, &[&x, &y, &x]).unwrap());
@@ -150,7 +155,11 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
                 4.0 * tolerance,
             );
         }
-        near("cumsum", both(&rig, launcher, CumSum { dim: 1 }, &[&x]).unwrap(), 4.0 * tolerance);
+        near(
+            "cumsum",
+            both(&rig, launcher, Running { scan: Scan::Sum, dim: 1 }, &[&x]).unwrap(),
+            4.0 * tolerance,
+        );
     }
     launcher.clear(&rig.idle());
 }

@@ -166,7 +166,7 @@ fn forms(form: &Form) -> Vec<Form> {
     match at {
         Some(at) if !more => {
             let Instr { code, on, dtype } = instrs[at];
-            let fits = |class: Class| takes(class, on) && result(class, on) == dtype;
+            let fits = |class: Class| class.takes(on) && class.result(on) == dtype;
             // Of halves and a number.
             let is_beside = dtype.is_half() && on == dtype.wide();
             let goes = |op: BinaryOp| {
@@ -188,24 +188,6 @@ fn forms(form: &Form) -> Vec<Form> {
             _ => Vec::new(),
         },
         _ => Vec::new(),
-    }
-}
-
-/// True where ops of a class are computed in this type.
-fn takes(class: Class, on: DType) -> bool {
-    match class {
-        Class::float => on.is_float(),
-        Class::number | Class::real => on != DType::Bool,
-        Class::bits => !on.is_float(),
-        Class::logic => on == DType::Bool,
-        _ => true,
-    }
-}
-
-fn result(class: Class, on: DType) -> DType {
-    match class {
-        Class::test | Class::compare | Class::logic => DType::Bool,
-        _ => on,
     }
 }
 

@@ -336,7 +336,8 @@ impl Key {
         let value = match self.op {
             ReduceOp::Max | ReduceOp::Min => "a.x".into(),
             ReduceOp::ArgMax | ReduceOp::ArgMin => "a.at".into(),
-            _ => a,
+            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Mean => a,
+            ReduceOp::Any | ReduceOp::All => a,
         };
         if let Stage::Part(_) = self.stage {
             params.push(format!("{policy}::A* out"));

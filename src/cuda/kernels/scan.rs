@@ -1,4 +1,4 @@
-//! Running sums and products along a dimension.
+//! Scans along a dimension: the rows of `op/scan`.
 //!
 //! A row is cut into chunks of 2048, and the totals of the chunks are scanned in between, so that
 //! one long row fills the device too. Integers and bool are computed in i64, halves in float.
@@ -9,38 +9,32 @@ use super::geometry::{Geometry, RANK_MAX};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
+use crate::op::Scan;
 use smallvec::smallvec;
 
 /// Elements of a chunk; `CHUNK` in `device/scan.cuh`.
 const CHUNK: usize = 2048;
 
-/// The operation along the dimension.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Fold {
-    Sum,
-    Product,
-}
-
 /// Names a compiled kernel; the type is that of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    ChunkSums(Fold, DType),
+    ChunkSums(Scan, DType),
     /// Scans the sums in place.
-    Sums(Fold, DType),
+    Sums(Scan, DType),
     /// With the sums before each chunk, or for rows of one chunk.
-    Chunks(Fold, DType, bool),
-    Columns(Fold, DType),
+    Chunks(Scan, DType, bool),
+    Columns(Scan, DType),
 }
 
 fn carried(dtype: DType) -> (&'static str, usize) {
     if dtype.is_float() { (computed(dtype), dtype.size().max(4)) } else { ("i64", 8) }
 }
 
-/// The launches of `cumsum` or `cumprod` along `dim`. The output is contiguous, i64 for integers
+/// The launches of a scan along `dim`. The output is contiguous, i64 for integers
 /// and bool. `None` where more than eight dimensions are left after merging, or a row has more than
 /// 2^27 elements.
 pub(crate) fn plan(
-    fold: Fold,
+    fold: Scan,
     dtype: DType,
     shape: &[usize],
     dim: usize,
@@ -126,22 +120,21 @@ impl Key {
         | Key::Sums(fold, _)
         | Key::Chunks(fold, ..)
         | Key::Columns(fold, _)) = *self;
-        // The neutral element, which also tells the kernels the operation.
-        let nothing = if fold == Fold::Sum { 0 } else { 1 };
+        // The row's number, which tells the kernels what to do.
+        let op = fold as usize;
         let (name, params, code) = match *self {
             Key::ChunkSums(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let code = format!(
-                    "{block}    ft::chunk_sum<{nothing}, {a}>(x + off[0], step, (i64)n, \
+                    "{block}    ft::chunk_sum<{op}, {a}>(x + off[0], step, (i64)n, \
                      sums + r * gridDim.y + blockIdx.y);\n"
                 );
                 ("chunk_sums", vec![format!("const {t}* x"), format!("{a}* sums"), walk], code)
             }
             Key::Sums(_, d) => {
                 let a = carried(d).0;
-                let code = format!(
-                    "    ft::scan_sums<{nothing}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n"
-                );
+                let code =
+                    format!("    ft::scan_sums<{op}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n");
                 ("scan_sums", vec![format!("{a}* sums"), "u64 n".into()], code)
             }
             Key::Chunks(_, d, several) => {
@@ -155,10 +148,10 @@ impl Key {
                 let run = if several {
                     "sums[r * gridDim.y + blockIdx.y]".to_string()
                 } else {
-                    nothing.to_string()
+                    format!("ft::nothing<{op}, {a}>()")
                 };
                 let code = format!(
-                    "{block}{to}    ft::chunk_scan<{nothing}, {a}>(x + off[0], step, (i64)n, \
+                    "{block}{to}    ft::chunk_scan<{op}, {a}>(x + off[0], step, (i64)n, \
                      ({a}){run}, out + to, (i64)inner);\n"
                 );
                 ("cumsum", params, code)
@@ -167,7 +160,7 @@ impl Key {
                 let (t, a) = (storage(d), carried(d).0);
                 let s = if d.is_float() { t } else { "i64" };
                 let code = format!(
-                    "{}{to}    ft::column_scan<{nothing}, {a}>(x + off[0], step, (i64)n, out + to, \
+                    "{}{to}    ft::column_scan<{op}, {a}>(x + off[0], step, (i64)n, out + to, \
                      (i64)inner);\n",
                     place("(u64)blockIdx.x * 256 + threadIdx.x")
                 );

@@ -4,7 +4,7 @@
 //! included only where an entry needs it, so that a simulated device can tell by the text alone
 //! whether a kernel has barriers.
 
-use crate::op::{Class, for_each_binary, for_each_unary};
+use crate::op::{Class, Scan, for_each_binary, for_each_unary};
 use std::sync::LazyLock;
 
 /// How the compiler is called, beside the architecture. Contraction is off because every
@@ -48,7 +48,7 @@ impl Part {
             Part::Softmax => include_str!("device/softmax.cuh"),
             Part::Copy => include_str!("device/copy.cuh"),
             Part::Index => include_str!("device/index.cuh"),
-            Part::Scan => include_str!("device/scan.cuh"),
+            Part::Scan => &SCANS,
             Part::Sort => include_str!("device/sort.cuh"),
             Part::Matmul => include_str!("device/matmul.cuh"),
             Part::Window => include_str!("device/window.cuh"),
@@ -64,27 +64,65 @@ impl Part {
 static OPS: LazyLock<String> =
     LazyLock::new(|| include_str!("device/ops.cuh").to_owned() + &table());
 
+static SCANS: LazyLock<String> = LazyLock::new(|| scans() + include_str!("device/scan.cuh"));
+
+/// The CUDA columns of the table of scans, by the numbers of its rows.
+fn scans() -> String {
+    let mut out = String::from(
+        "
+namespace ft {
+FN float lowest(float) { return -1.0f / 0.0f; }
+FN double lowest(double) { return -1.0 / 0.0; }
+FN i64 lowest(i64) { return (i64)(1ull << 63); }
+template <int OP> struct Scan;
+",
+    );
+    for scan in Scan::ALL {
+        let (row, (join, nothing)) = (*scan as usize, scan.cuda());
+        out += &format!(
+            "template <> struct Scan<{row}> {{
+    template <class A> FN_MEMBER A join(A a, A b) {{ return {join}; }}
+    template <class A> FN_MEMBER A nothing() {{ return {nothing}; }}
+}};
+"
+        );
+    }
+    out + "template <int OP, class A> FN A join(A a, A b) { return Scan<OP>().join(a, b); }
+template <int OP, class A> FN A nothing() { return Scan<OP>().template nothing<A>(); }
+}  // namespace ft
+"
+}
+
 /// The op table's CUDA column as functions: `ft::op_add<T>(a, b)`.
 fn table() -> String {
     let mut out = String::from("\nnamespace ft {\n");
     let result = |class: Class| match class {
         Class::test | Class::compare | Class::logic => "bool",
-        _ => "T",
+        Class::number | Class::float | Class::real | Class::any | Class::bits => "T",
+        Class::sum | Class::same | Class::index => "T",
     };
     macro_rules! unary {
-        ($(
-            $doc:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr,
-            $cuda:literal $(, $other:tt)*;
-        )*) => {$(
+        ($($name:ident: $Variant:ident {
+            doc: $text:literal,
+            page: $page:ident, class: $class:ident, cost: $cost:ident, rounds: $rounds:ident,
+            domain: $domain:ident,
+            gradient: $gradient:tt,
+            cpu: |$x:ident| $e:expr,
+            cuda: $cuda:literal,
+        })*) => {$(
             out += &format!("template <class T> FN {} op_{}(T x) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};
     }
     macro_rules! binary {
-        ($(
-            $doc:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr,
-            $cuda:literal $(, $other:tt)*;
-        )*) => {$(
+        ($($name:ident: $Variant:ident {
+            doc: $text:literal,
+            class: $class:ident, cost: $cost:ident, rounds: $rounds:ident, number: $number:ident,
+            domain: $domain:ident,
+            gradient: $gradient:tt,
+            cpu: |$a:ident, $b:ident| $e:expr,
+            cuda: $cuda:literal,
+        })*) => {$(
             out += &format!("template <class T> FN {} op_{}(T a, T b) {{ return {}; }}\n",
                 result(Class::$class), stringify!($name), $cuda);
         )*};

@@ -5,7 +5,6 @@
 
 mod attention;
 mod conv;
-mod cumsum;
 mod index;
 mod place;
 mod pool;
@@ -14,6 +13,7 @@ mod quantized;
 mod roll;
 mod rope;
 mod rows;
+mod scan;
 mod sort;
 mod top_p;
 mod triangle;
@@ -23,6 +23,7 @@ use crate::dtype::{DType, Scalar};
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::{Operation, Refusal};
 use crate::graph::program::{Arg, Code, Program};
+use crate::ops::for_each_operation;
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -38,52 +39,31 @@ trait OnCuda {
     }
 }
 
-/// The plan of an op, where it has one here.
-fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
-    use crate::ops::*;
-    let any: &dyn Any = op;
-    macro_rules! plans {
-        ($($op:ty),*) => {
-            $(if let Some(op) = any.downcast_ref::<$op>() {
-                return Some(op);
-            })*
-        };
-    }
-    plans!(
-        attention::scaled::Attention,
-        attention::scaled::AttentionGradient,
-        shaping::cat::Cat,
-        index::classes::Classes,
-        windows::conv::Conv,
-        order::cumprod::CumProd,
-        order::cumsum::CumSum,
-        index::embedding::Embedding,
-        index::gather::Gather,
-        index::index_copy::IndexCopy,
-        index::index_select::IndexSelect,
-        rows::logsumexp::LogSumExp,
-        products::matmul::MatMul,
-        rows::norm::Norm,
-        index::one_hot::OneHot,
-        attention::paged::PagedAttention,
-        windows::pool::Pool,
-        products::quantized::Dequantize,
-        products::quantized::Quantize,
-        products::quantized::QuantizedEmbedding,
-        products::quantized::QuantizedLinear,
-        shaping::roll::Roll,
-        attention::rope::Rope,
-        index::scatter::Scatter,
-        index::scatter_add::ScatterAdd,
-        shaping::slice_assign::SliceAssign,
-        rows::softmax::Softmax,
-        order::sort::Sort,
-        index::top_p::TopP,
-        order::topk::TopK,
-        shaping::triangle::Triangle
-    );
-    None
+/// An op as what a GPU is told of it, by its word on the list.
+macro_rules! plan {
+    (plan, $op:ident) => {
+        Some($op)
+    };
+    (none, $op:ident) => {
+        None
+    };
 }
+
+macro_rules! plans {
+    ($($family:ident::$op:ident::$Op:ident {
+        values: $values:tt, gradients: $gradients:tt, gpu: $gpu:ident,
+    })*) => {
+        /// The plan of an op, where it has one here.
+        fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {
+            let any: &dyn Any = op;
+            $(if let Some(_op) = any.downcast_ref::<crate::ops::$family::$op::$Op>() {
+                return plan!($gpu, _op);
+            })*
+            None
+        }
+    };
+}
+for_each_operation!(plans);
 
 /// Queues the launches of an op: by its plan here, or by the kernel that it brings itself.
 pub(crate) fn queue(op: &dyn Operation, run: &mut CudaRun<'_>) -> Result<(), Refusal> {

@@ -4,8 +4,8 @@
 //! Of running products and of places a rule uses it where the gradients are to have gradients;
 //! without that it divides, which is quicker.
 
+use crate::TensorFuture;
 use crate::ops::check::checked;
-use crate::{TensorFuture, cat};
 
 /// For each element the product of all others along `dim`.
 pub(crate) fn others(x: &TensorFuture, dim: isize) -> TensorFuture {
@@ -23,8 +23,8 @@ pub(crate) fn through_cumprod(g: &TensorFuture, x: &TensorFuture, dim: isize) ->
     loop {
         let with_later = n - terms;
         let later = &factor * sum.narrow(dim, terms, with_later);
-        sum =
-            cat(&[sum.narrow(dim, 0, with_later) + later, sum.narrow(dim, with_later, terms)], dim);
+        let sums = sum.narrow(dim, 0, with_later) + later;
+        sum = sums.followed_by(&sum.narrow(dim, with_later, terms), dim);
         if 2 * terms >= n {
             return x.cumprod_with(dim, true, false) * sum;
         }
@@ -61,11 +61,11 @@ fn before_in_place(x: &TensorFuture, places: &TensorFuture, dim: isize) -> Tenso
         same.where_cond(x.narrow(dim, 0, n - by), 1.0)
     };
     let nothing = x.device().full_dtype(x.narrow(dim, 0, 1).dims(), 1, x.dtype());
-    let mut product = cat(&[nothing, from(x, 1)], dim);
+    let mut product = nothing.followed_by(&from(x, 1), dim);
     let mut factors = 1;
     while factors < n {
         let longer = product.narrow(dim, factors, n - factors) * from(&product, factors);
-        product = cat(&[product.narrow(dim, 0, factors), longer], dim);
+        product = product.narrow(dim, 0, factors).followed_by(&longer, dim);
         factors *= 2;
     }
     product

@@ -78,7 +78,8 @@ impl Walk {
         for a in 0..3 {
             output[a] = self.places(a, input[a], kernel[a]).ok_or_else(|| {
                 Refusal::shape(format!(
-                    "a kernel of {:?}, dilated by {:?}, is larger than the input {:?} with its padding {}",
+                    "a kernel of {:?}, dilated by {:?}, is larger than the input {:?} with its \
+                     padding {}",
                     &w[2..],
                     self.own(&self.dilation),
                     &x[2..],

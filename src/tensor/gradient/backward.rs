@@ -129,16 +129,6 @@ impl Backward<'_> {
     pub(crate) fn is_turned(&self, i: usize) -> bool {
         self.turned[i]
     }
-
-    /// By the name that the op table has for it.
-    pub(super) fn named(&self, name: &str) -> TensorFuture {
-        match name {
-            "x" | "a" => self.input(0).clone(),
-            "b" => self.input(1).clone(),
-            "y" => self.output().clone(),
-            _ => self.upstream.clone(),
-        }
-    }
 }
 
 /// A gradient in the shape and type of what it belongs to, where it fits; the walk looks. One of

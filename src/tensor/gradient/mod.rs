@@ -3,14 +3,14 @@
 //! `record` puts values on the tape (`graph/tape`), `walk` goes back over it, `table` and the ops'
 //! `gradient` methods are the rules, `checkpoint` trades memory for a second run.
 
-mod backward;
+pub(crate) mod backward;
 pub(crate) mod checkpoint;
 pub(crate) mod repeat;
+mod rules;
+mod side;
 pub(crate) mod table;
 pub(crate) mod taped;
 mod walk;
-
-pub use backward::Backward;
 
 use super::build::{self, At};
 use super::future::TensorFuture;
@@ -26,7 +26,8 @@ use std::panic::Location;
 /// use futensor::{Device, GradOptions, grad, grad_with};
 /// let x = Device::cpu().from_vec(vec![2.0f32], [1]).requires_grad();
 /// let y = (&x * &x * &x).sum_all();
-/// let first = grad_with(&y, &[&x], GradOptions::default().graph(true));   // 3 x^2, on the tape itself
+/// // 3 x^2, on the tape itself
+/// let first = grad_with(&y, &[&x], GradOptions::default().graph(true));
 /// let second = grad(&first[0].sum_all(), &[&x]);                          // 6 x
 /// assert_eq!(second[0].to_vec::<f32>().await?, [12.0]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -78,7 +79,8 @@ impl GradOptions {
 /// ```
 #[diagnostic::on_unimplemented(
     message = "gradients cannot be asked for by `{Self}`",
-    note = "they are asked for by values and parameters: `grad(&loss, &[&w, &b])`, `grad(&loss, &net.parameters())`"
+    note = "they are asked for by values and parameters: `grad(&loss, &[&w, &b])`, `grad(&loss, \
+        &net.parameters())`"
 )]
 pub trait Leaf {
     /// The value itself.
@@ -166,7 +168,8 @@ fn gradients(
                 let text = match w.is_on_tape() {
                     true => "the loss does not depend on this value",
                     false => {
-                        "this value is not on the tape: compute the loss from what `requires_grad` returns, \
+                        "this value is not on the tape: compute the loss from what \
+                         `requires_grad` returns, \
                                   and ask with that handle"
                     }
                 };
@@ -192,7 +195,8 @@ pub(crate) fn some_gradients(
     };
     let gradients: Vec<Option<TensorFuture>> = found.into_iter().zip(wrt).map(gradient).collect();
     if gradients.iter().all(Option::is_none) {
-        let text = "the loss depends on none of the parameters: compute it from their values, outside `no_grad`, and \
+        let text = "the loss depends on none of the parameters: compute it from their values, \
+            outside `no_grad`, and \
                     once for each step";
         return Err(Error::new(ErrorKind::Argument, "grad", text, at));
     }

@@ -1,6 +1,6 @@
 //! Gradient rules of the op table and of the ops that every device knows: casts, views, reductions.
 //!
-//! The table's own come from its gradient column (`op.rs`); each rule is written in ops, so that it
+//! The table's own come from its gradient column (`op`); each rule is written in ops, so that it
 //! has a gradient itself.
 //!
 //! Where a slope is infinite and what flows is nothing, their product is NaN, which no mask
@@ -18,229 +18,218 @@
 //! is one product) says so by [`Needs::as_they_are`]; the casts would only cost it memory. Chains
 //! of a user's ops round at each op, and the rules of his ops see values in their own types.
 
-// A new row has no gradient that nobody thought of.
+// A new op has no gradient that nobody thought of.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use super::backward::Backward;
+use super::rules::*;
+use super::side::{Number, Side};
 use crate::dtype::{DType, Scalar};
 use crate::graph::node::{Op, Reduction, ViewOp};
 use crate::graph::operation::{Needs, Refusal};
 use crate::graph::program::number_beside;
 use crate::graph::tape::Made;
-use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp, for_each_binary, for_each_unary};
-use crate::ops::order::others::others;
-use crate::shape::Shape;
+use crate::op::{
+    BinaryOp, ReduceOp, Rounds, UnaryOp, for_each_binary, for_each_reduce, for_each_unary,
+};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
-/// What a rule of the table reads, by the names in its brackets.
-const fn needs_of(names: &[&str]) -> Needs {
-    let (mut needs, mut i) = (Needs::NOTHING, 0);
+/// What a gradient of the tables reads, by the names in its parentheses.
+#[derive(Clone, Copy)]
+struct Reads {
+    /// The operands.
+    operands: [bool; 2],
+    result: bool,
+}
+
+const NOTHING: Reads = Reads { operands: [false; 2], result: false };
+
+const fn reads(names: &[&str]) -> Reads {
+    let (mut reads, mut i) = (NOTHING, 0);
     while i < names.len() {
-        needs = match names[i].as_bytes() {
-            b"x" | b"a" => needs.and(Needs::inputs(&[0])),
-            b"b" => needs.and(Needs::inputs(&[1])),
-            b"y" => needs.and_output(),
-            _ => needs,
-        };
+        match names[i].as_bytes() {
+            b"x" | b"a" => reads.operands[0] = true,
+            b"b" => reads.operands[1] = true,
+            b"y" => reads.result = true,
+            b"g" | b"over" => {}
+            _ => panic!("a gradient reads g, x or a and b, y"),
+        }
         i += 1;
     }
-    needs
+    reads
+}
+
+impl Reads {
+    /// Of the operands that are values.
+    fn needs(self, number: Number) -> Needs {
+        let mut needs = if self.result { Needs::OUTPUT } else { Needs::NOTHING };
+        for (i, reads) in self.operands.into_iter().enumerate() {
+            if let Some(place) = Side::place(number, i).filter(|_| reads) {
+                needs = needs.and(Needs::inputs(&[place]));
+            }
+        }
+        needs
+    }
+}
+
+/// What a gradient names.
+macro_rules! named {
+    ($call:ident, $at:ident, g) => {
+        $call.upstream.clone()
+    };
+    ($call:ident, $at:ident, y) => {
+        $call.output().clone()
+    };
+    ($call:ident, $at:ident, x) => {
+        $call.input(0).clone()
+    };
+    ($call:ident, $at:ident, a) => {
+        Side::of($call, $at, 0)
+    };
+    ($call:ident, $at:ident, b) => {
+        Side::of($call, $at, 1)
+    };
 }
 
 macro_rules! give {
-    ($call:ident, $i:literal, ($($name:ident)*), $e:expr) => {
-        $call.give($i, |call| {
-            $(let $name = call.named(stringify!($name));)*
+    ($call:ident, $at:ident, $place:expr, ($($name:ident)*) $e:expr) => {
+        $call.give($place, |call| {
+            let _ = $at;
+            $(let $name = named!(call, $at, $name);)*
             $e
         })
     };
 }
 
-macro_rules! rule {
+macro_rules! unary_rule {
     ($call:ident, []) => {{}};
-    ($call:ident, [($($name:ident)*) $e:expr]) => { give!($call, 0, ($($name)*), $e) };
-    ($call:ident, [($($name:ident)*) $e:expr; halves ($($other:ident)*) $half:expr]) => {
+    ($call:ident, [$names:tt $e:expr]) => {{
+        let alone = None::<(Scalar, bool)>;
+        give!($call, alone, 0, $names $e)
+    }};
+    ($call:ident, [$names:tt $e:expr; halves $others:tt $half:expr]) => {{
+        let alone = None::<(Scalar, bool)>;
         match $call.output_meta.dtype.is_half() {
-            true => give!($call, 0, ($($other)*), $half),
-            false => give!($call, 0, ($($name)*), $e),
+            true => give!($call, alone, 0, $others $half),
+            false => give!($call, alone, 0, $names $e),
         }
-    };
-    ($call:ident, [($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {{
-        give!($call, 0, ($($a)*), $da);
-        give!($call, 1, ($($b)*), $db);
     }};
 }
 
-macro_rules! needs {
-    ($half:ident, []) => { [Needs::NOTHING; 2] };
-    ($half:ident, [($($name:ident)*) $e:expr]) => {
-        [const { needs_of(&[$(stringify!($name)),*]) }, Needs::NOTHING]
-    };
-    ($half:ident, [($($name:ident)*) $e:expr; halves $names:tt $other:expr]) => {
-        if $half { needs!($half, [$names $other]) } else { needs!($half, [($($name)*) $e]) }
-    };
-    ($half:ident, [($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {
-        [const { needs_of(&[$(stringify!($a)),*]) }, const { needs_of(&[$(stringify!($b)),*]) }]
+macro_rules! unary_reads {
+    ($half:ident, []) => { NOTHING };
+    ($half:ident, [($($name:ident)*) $e:expr]) => { const { reads(&[$(stringify!($name)),*]) } };
+    ($half:ident, [$names:tt $e:expr; halves $others:tt $other:expr]) => {
+        if $half { unary_reads!($half, [$others $other]) } else { unary_reads!($half, [$names $e]) }
     };
 }
 
-macro_rules! rules {
-    ($rule:ident, $needs:ident, $Enum:ident;
-     $($doc:literal, $name:ident, $V:ident, $class:ident, |$($x:ident),*| $e:expr, $kernel:literal, $grad:tt;)*) => {
-        fn $rule(op: $Enum, call: &mut Backward<'_>) {
-            match op { $($Enum::$V => rule!(call, $grad),)* }
+macro_rules! unary_rules {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        page: $page:ident, class: $class:ident, cost: $cost:ident, rounds: $rounds:ident,
+        domain: $domain:ident,
+        gradient: $gradient:tt,
+        $($columns:tt)*
+    })*) => {
+        fn unary(op: UnaryOp, call: &mut Backward<'_>) {
+            match op { $(UnaryOp::$Variant => unary_rule!(call, $gradient),)* }
         }
-        fn $needs(op: $Enum, half: bool) -> [Needs; 2] {
-            let _ = half;
-            match op { $($Enum::$V => needs!(half, $grad),)* }
+        fn unary_reads(op: UnaryOp, half: bool) -> Reads {
+            match op { $(UnaryOp::$Variant => unary_reads!(half, $gradient),)* }
         }
     };
 }
-macro_rules! unary_rules { ($($rows:tt)*) => { rules! { unary, unary_needs, UnaryOp; $($rows)* } } }
-macro_rules! binary_rules { ($($rows:tt)*) => { rules! { binary, binary_needs, BinaryOp; $($rows)* } } }
 for_each_unary!(unary_rules);
+
+macro_rules! binary_rule {
+    ($call:ident, $at:ident, []) => {{}};
+    ($call:ident, $at:ident, [$a:tt $da:expr; $b:tt $db:expr]) => {{
+        if let Some(place) = Side::place($at, 0) {
+            give!($call, $at, place, $a $da);
+        }
+        if let Some(place) = Side::place($at, 1) {
+            give!($call, $at, place, $b $db);
+        }
+    }};
+}
+
+macro_rules! binary_reads {
+    ([]) => { [NOTHING; 2] };
+    ([($($a:ident)*) $da:expr; ($($b:ident)*) $db:expr]) => {
+        const { [reads(&[$(stringify!($a)),*]), reads(&[$(stringify!($b)),*])] }
+    };
+}
+
+macro_rules! binary_rules {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        class: $class:ident, cost: $cost:ident, rounds: $rounds:ident, number: $number:ident,
+        domain: $domain:ident,
+        gradient: $gradient:tt,
+        $($columns:tt)*
+    })*) => {
+        fn binary(op: BinaryOp, at: Number, call: &mut Backward<'_>) {
+            match op { $(BinaryOp::$Variant => binary_rule!(call, at, $gradient),)* }
+        }
+        fn binary_reads(op: BinaryOp) -> [Reads; 2] {
+            match op { $(BinaryOp::$Variant => binary_reads!($gradient),)* }
+        }
+    };
+}
 for_each_binary!(binary_rules);
 
-/// `cdf(x) + x * pdf(x)` of the normal distribution.
-fn gelu_slope(x: &TensorFuture) -> TensorFuture {
-    let below = x.mul(FRAC_1_SQRT_2).erf().add(1).mul(0.5);
-    let density = x.square().mul(-0.5).exp().mul(FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0);
-    below.add(x.mul(density))
+/// What a gradient of a reduction names: all but the operand with the dimensions at size 1.
+macro_rules! reduced {
+    ($call:ident, $over:ident, g) => {
+        $over.kept(&$call.upstream)
+    };
+    ($call:ident, $over:ident, y) => {
+        $over.kept($call.output())
+    };
+    ($call:ident, $over:ident, x) => {
+        $call.input(0).clone()
+    };
+    ($call:ident, $over:ident, over) => {
+        &$over
+    };
 }
 
-/// Of `x (1 + tanh u) / 2` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
-fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
-    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-    const C: f64 = 0.044715;
-    let square = x.square();
-    let t = x.mul(square.mul(C).add(1)).mul(K).tanh();
-    let inner = square.mul(3.0 * C).add(1).mul(K);
-    let slope = (1.0 - t.square()).mul(inner).mul(x);
-    t.add(1).add(slope).mul(0.5)
+macro_rules! reduce_rule {
+    ($call:ident, $r:ident, []) => {{}};
+    ($call:ident, $r:ident, [($($name:ident)*) $e:expr]) => {
+        $call.give(0, |call| {
+            let over = Over::new(&call.meta(0).shape, &$r.dims);
+            $(let $name = reduced!(call, over, $name);)*
+            $e
+        })
+    };
 }
 
-/// The same by `(1 + tanh u) / 2 = sigmoid(2 u)`, which keeps its digits where that is near 0.
-fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
-    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-    const C: f64 = 0.044715;
-    let square = x.square();
-    let u = x.mul(square.mul(C).add(1)).mul(2.0 * K);
-    let inner = square.mul(3.0 * C).add(1).mul(2.0 * K);
-    u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
+macro_rules! reduce_reads {
+    ([]) => { NOTHING };
+    ([($($name:ident)*) $e:expr]) => { const { reads(&[$(stringify!($name)),*]) } };
 }
 
-/// Of `1 / (1 + e^-x)`, with all its digits where it is small.
-fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
-    x.sigmoid().mul(x.neg().sigmoid())
-}
-
-/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at
-/// 1 itself, the slope of the factors would lose them.
-fn one_less_square(x: &TensorFuture) -> TensorFuture {
-    let size = x.abs();
-    let near = size.gt(0.5).logical_and(size.lt(1));
-    near.where_cond((1.0 - x).mul(x.add(1)), 1.0 - x.square())
-}
-
-/// `x^2 - 1`, likewise.
-fn square_less_one(x: &TensorFuture) -> TensorFuture {
-    let near = x.gt(1).logical_and(x.lt(2));
-    near.where_cond(x.sub(1).mul(x.add(1)), x.square().sub(1))
-}
-
-/// To `a`: `b * a^(b - 1)`, and nothing where `b` is 0.
-fn through_base(g: &TensorFuture, a: &TensorFuture, b: &TensorFuture) -> TensorFuture {
-    let finite = a.recip().isfinite().logical_and(g.isfinite());
-    let still = b.eq(0).logical_and(finite.logical_not());
-    let (g, a) = (still.where_cond(0.0, g), still.where_cond(1.0, a));
-    b.mul(a.pow(b.sub(1))).mul(g)
-}
-
-/// To `b`: `y log(a)`, and nothing where `a` is 0 and stays it.
-fn through_exponent(
-    g: &TensorFuture,
-    a: &TensorFuture,
-    b: &TensorFuture,
-    y: &TensorFuture,
-) -> TensorFuture {
-    let still = a.eq(0).logical_and(b.ge(0));
-    y.mul(still.where_cond(1.0, a.to_dtype(y.dtype())).log()).mul(g)
-}
-
-/// All to the operand that was chosen, and half where both are equal. What compares with nothing
-/// is NaN, and all of it goes to both.
-fn chosen(g: &TensorFuture, lost: TensorFuture, tied: TensorFuture) -> TensorFuture {
-    lost.where_cond(0.0, tied.where_cond(g.mul(0.5), g))
-}
-
-/// `x / square`, and nothing where that is 0: the angle of the point where both axes meet.
-fn of_angle(x: TensorFuture, square: TensorFuture) -> TensorFuture {
-    let nothing = square.eq(0);
-    nothing.where_cond(0.0, x).div(nothing.where_cond(1.0, square))
-}
-
-/// A tensor and a number.
-fn with_scalar(op: BinaryOp, s: Scalar, left: bool, call: &mut Backward<'_>) {
-    use BinaryOp::*;
-    let limit = |keep: TensorFuture, g: &TensorFuture| keep.where_cond(g, 0.0);
-    call.give(0, |call| {
-        let (g, x, s64) = (&call.upstream, || call.input(0), s.as_f64());
-        match (op, left) {
-            (Add, _) | (Sub, false) | (Fmod | Remainder, false) => g.clone(),
-            (Sub, true) => g.neg(),
-            (Mul, _) => g.mul(s),
-            (Div, false) => g.div(s),
-            (Div, true) => g.mul(call.output()).div(x()).neg(),
-            (Pow, false) if s64 == 0.0 => call.zeros(0),
-            (Pow, true) if s64 == 0.0 => {
-                x().ge(0).where_cond(0.0, g.mul(call.output()).mul(s64.ln()))
-            }
-            (Pow, false) if s64 == 2.0 => g.mul(x()).mul(2),
-            (Pow, false) => g.mul(x().pow(s64 - 1.0)).mul(s),
-            (Pow, true) => g.mul(call.output()).mul(s64.ln()),
-            // At the limit itself nothing goes through, as in PyTorch's clamp.
-            (Maximum, _) => limit(x().gt(s), g),
-            (Minimum, _) => limit(x().lt(s), g),
-            (Atan2, left) => {
-                let flow = of_angle(g.mul(s), x().square().add(s64 * s64));
-                if left { flow.neg() } else { flow }
-            }
-            (Fmod, true) => g.mul(whole_quotient(&call.output().neg().add(s), x())).neg(),
-            (Remainder, true) => g.mul(s.floor_divide(x())).neg(),
-            (FloorDivide | TruncDivide | Eq | Ne | Lt | Le | Gt | Ge, _) => call.zeros(0),
-            (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => {
-                call.zeros(0)
-            }
+macro_rules! reduce_rules {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        keepdim: $keepdim:ident, everything: $everything:ident,
+        class: $class:ident, cost: $cost:ident, rounds: $rounds:ident, of_nothing: $nothing:ident,
+        of_no_dims: $no_dims:ident, domain: $domain:ident,
+        gradient: $gradient:tt,
+    })*) => {
+        fn reduction(r: &Reduction, call: &mut Backward<'_>) {
+            match r.op { $(ReduceOp::$Variant => reduce_rule!(call, r, $gradient),)* }
         }
-    });
-}
-
-fn scalar_needs(op: BinaryOp, s: Scalar, left: bool) -> Needs {
-    use BinaryOp::*;
-    match (op, left) {
-        (Add | Mul | Sub | FloorDivide | TruncDivide, _) | (Div | Fmod | Remainder, false) => {
-            Needs::NOTHING
+        fn reduce_reads(op: ReduceOp) -> Reads {
+            match op { $(ReduceOp::$Variant => reduce_reads!($gradient),)* }
         }
-        (Div | Fmod, true) => Needs::inputs(&[0]).and_output(),
-        (Pow, true) if s.as_f64() == 0.0 => Needs::inputs(&[0]).and_output(),
-        (Pow, true) => Needs::OUTPUT,
-        (Pow, false) | (Remainder, true) | (Atan2, _) => Needs::inputs(&[0]),
-        // As the limit was seen.
-        (Maximum | Minimum, _) => Needs::inputs(&[0]).as_they_are(),
-        (Eq | Ne | Lt | Le | Gt | Ge, _) => Needs::NOTHING,
-        (LogicalAnd | LogicalOr | LogicalXor | BitwiseAnd | BitwiseOr | BitwiseXor, _) => {
-            Needs::NOTHING
-        }
-    }
+    };
 }
-
-/// The whole number that a multiple of `b` is of it. The quotient may lie a rounding beside it.
-fn whole_quotient(multiple: &TensorFuture, b: &TensorFuture) -> TensorFuture {
-    multiple.div(b).round()
-}
+for_each_reduce!(reduce_rules);
 
 /// What is made of nothing, and what nobody differentiates.
 macro_rules! without_rule {
@@ -260,24 +249,31 @@ macro_rules! without_rule {
 
 /// Which values the rule of an op with a result of this type reads.
 pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
-    let both = |[a, b]: [Needs; 2]| {
-        let used =
-            |i: usize, needs| if wanted.get(i) == Some(&true) { needs } else { Needs::NOTHING };
-        used(0, a).and(used(1, b))
-    };
     let Made::Op(op) = made else { return Needs::NOTHING.as_they_are() };
+    let both = |op: BinaryOp, number: Number| {
+        let mut needs = Needs::NOTHING;
+        for (i, reads) in binary_reads(op).into_iter().enumerate() {
+            let is_wanted = Side::place(number, i).and_then(|place| wanted.get(place));
+            if is_wanted == Some(&true) {
+                needs = needs.and(reads.needs(number));
+            }
+        }
+        needs
+    };
     let needs = match op {
-        Op::Unary(op) => both(unary_needs(*op, dtype.is_half())),
-        Op::Binary(op) => both(binary_needs(*op, dtype.is_half())),
-        Op::WithScalar { op, scalar, left } => scalar_needs(*op, *scalar, *left),
+        Op::Unary(op) => match wanted.first() {
+            Some(true) => unary_reads(*op, dtype.is_half()).needs(None),
+            _ => Needs::NOTHING,
+        },
+        Op::Binary(op) => both(*op, None),
+        Op::WithScalar { op, scalar, left } => {
+            let needs = both(*op, Some((*scalar, *left)));
+            // What never rounds chooses between its operands, and so does its gradient.
+            if op.rounds() == Rounds::never { needs.as_they_are() } else { needs }
+        }
         Op::Where => Needs::inputs(&[0]).as_they_are(),
         Op::Cast | Op::View(_) => Needs::NOTHING.as_they_are(),
-        Op::Reduce(r) => match r.op {
-            ReduceOp::Prod => Needs::inputs(&[0]),
-            ReduceOp::Max | ReduceOp::Min => Needs::inputs(&[0]).and_output(),
-            ReduceOp::Sum | ReduceOp::Mean => Needs::NOTHING,
-            ReduceOp::Any | ReduceOp::All | ReduceOp::ArgMax | ReduceOp::ArgMin => Needs::NOTHING,
-        },
+        Op::Reduce(r) => reduce_reads(r.op).needs(None),
         Op::Custom(op) => op.gradient_needs(wanted),
         without_rule!() => Needs::NOTHING,
     };
@@ -298,9 +294,13 @@ fn seen(op: BinaryOp, s: Scalar, dtype: DType) -> Scalar {
 
 /// True of an op whose result in halves is what it is in float32.
 fn is_exact(op: &Op) -> bool {
-    let is_unary = |op: &UnaryOp| op.class() == Class::number && *op != UnaryOp::Square;
-    matches!(op, Op::Unary(op) if is_unary(op))
-        || matches!(op, Op::Reduce(r) if matches!(r.op, ReduceOp::Max | ReduceOp::Min))
+    let rounds = match op {
+        Op::Unary(op) => op.rounds(),
+        Op::Reduce(r) => r.op.rounds(),
+        Op::Binary(_) | Op::WithScalar { .. } | Op::Where | Op::Cast | Op::View(_) => return false,
+        Op::Custom(_) | without_rule!() => return false,
+    };
+    rounds == Rounds::never
 }
 
 /// Applies the rule of an op.
@@ -319,9 +319,9 @@ pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Resu
     };
     match op {
         Op::Unary(op) => unary(*op, call),
-        Op::Binary(op) => binary(*op, call),
+        Op::Binary(op) => binary(*op, None, call),
         Op::WithScalar { op, scalar, left } => {
-            with_scalar(*op, seen(*op, *scalar, call.meta(0).dtype), *left, call);
+            binary(*op, Some((seen(*op, *scalar, call.meta(0).dtype), *left)), call);
         }
         Op::Where => {
             call.give(1, |call| call.input(0).where_cond(&call.upstream, 0.0));
@@ -329,7 +329,7 @@ pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Resu
         }
         Op::Cast => call.give(0, |call| call.upstream.clone()),
         Op::View(op) => call.give(0, |call| view(op, call)),
-        Op::Reduce(r) => call.give(0, |call| reduction(r, call)),
+        Op::Reduce(r) => reduction(r, call),
         Op::Custom(op) => return op.gradient(call),
         without_rule!() => return Err(Refusal::argument("this op has no gradient rule")),
     }
@@ -362,41 +362,5 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
                     .collect();
             g.among_zeros(shape, &parts)
         }
-    }
-}
-
-fn reduction(r: &Reduction, call: &Backward<'_>) -> TensorFuture {
-    let shape = &call.meta(0).shape;
-    let kept: SmallVec<[isize; 8]> =
-        shape.iter().zip(&r.dims).map(|(&n, &gone)| if gone { 1 } else { n as isize }).collect();
-    let dims: SmallVec<[isize; 8]> =
-        (0..shape.rank()).filter(|&d| r.dims[d]).map(|d| d as isize).collect();
-    let over = shape.iter().zip(&r.dims).filter(|(_, gone)| **gone).map(|(&n, _)| n);
-    let count = over.collect::<Shape>().numel();
-    let g = call.upstream.reshape(&kept[..]);
-    match r.op {
-        ReduceOp::Mean => g.div(count as f64),
-        // Equals share.
-        ReduceOp::Max | ReduceOp::Min => {
-            let y = call.output().reshape(&kept[..]);
-            let chosen = call.input(0).eq(&y).to_dtype(g.dtype());
-            chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
-        }
-        ReduceOp::Prod => {
-            let x = call.input(0);
-            // What goes as one dimension, at the end.
-            let mut order: SmallVec<[usize; 8]> =
-                (0..shape.rank()).filter(|&d| !r.dims[d]).collect();
-            let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();
-            rows.push(count);
-            order.extend((0..shape.rank()).filter(|&d| r.dims[d]));
-            let x = x.permute(&order[..]);
-            let back: SmallVec<[usize; 8]> = (0..order.len())
-                .map(|d| order.iter().position(|&from| from == d).unwrap_or(d))
-                .collect();
-            others(&x.reshape(&rows[..]), -1).reshape(x.dims()).permute(&back[..]).mul(g)
-        }
-        ReduceOp::Sum => g,
-        ReduceOp::Any | ReduceOp::All | ReduceOp::ArgMax | ReduceOp::ArgMin => call.zeros(0),
     }
 }

@@ -344,6 +344,7 @@ fn of_operand(entry: &Entry, meta: &Meta, given: TensorFuture) -> TensorFuture {
 }
 
 fn spent_error(entry: &Entry) -> Error {
-    let text = "a gradient has gone through this op already, and the tape was used up: `grad_with` can retain it";
+    let text = "a gradient has gone through this op already, and the tape was used up: \
+        `grad_with` can retain it";
     Error::new(ErrorKind::Argument, entry.made.name(), text, entry.at)
 }

@@ -5,7 +5,7 @@ use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::{Operand, copy, matmul, scan, sort};
 use crate::dtype::{DType, Element};
 use crate::on_host::{Batch, Buffer, run};
-use crate::op::ScatterMode;
+use crate::op::{Scan, ScatterMode};
 use crate::shape::contiguous_strides;
 use std::cmp::Ordering;
 
@@ -309,11 +309,11 @@ pub fn cumsum() {
                 want[p] = last.map_or(0, |l| want[l]) + x.at(&at) as i64;
                 sums[p] = last.map_or(0.0, |l| sums[l]) + f.at(&at); // exact: multiples of 1/64
             }
-            let plan = scan::plan(scan::Fold::Sum, DType::I32, shape, dim, x.operand()).unwrap();
+            let plan = scan::plan(Scan::Sum, DType::I32, shape, dim, x.operand()).unwrap();
             b.add(plan, [x.buffer()], [Buffer::new(8 * n)], move |out, _| {
                 assert_eq!(out[0].get::<i64>(), want, "{shape:?} {dim}");
             });
-            let plan = scan::plan(scan::Fold::Sum, DType::F32, shape, dim, f.operand()).unwrap();
+            let plan = scan::plan(Scan::Sum, DType::F32, shape, dim, f.operand()).unwrap();
             b.add(plan, [f.buffer()], [Buffer::new(4 * n)], move |out, _| {
                 assert_eq!(out[0].get::<f32>(), sums, "{shape:?} {dim}");
             });

@@ -4,17 +4,16 @@
 //! host's library stands in for the device's there, so this proves the expressions, not the
 //! device's functions.
 
-use super::reference::{
-    bound, exact_binary, exact_unary, ulps, whole_binary, whole_quotient, whole_unary,
-};
+use super::reference::{bound, ulps};
 use super::{Random, Strided};
 use crate::catalogue::{binary, cast, source, types, unary};
 use crate::cuda::kernels::elementwise::plan;
 use crate::dtype::{DType, Element, with_dtype};
+use crate::exact::{exact_binary, exact_unary, whole_binary, whole_quotient, whole_unary};
 use crate::graph::program::Code;
 use crate::host::kernels::{random, simd::Level};
 use crate::on_host::{Batch, Buffer};
-use crate::op::{BinaryOp, UnaryOp};
+use crate::op::{BinaryOp, Class, Rounds, UnaryOp};
 use half::{bf16, f16};
 
 /// Edge values and random ones of a type.
@@ -97,22 +96,24 @@ fn values<T: Element>(r: &mut Random, n: usize) -> Vec<T> {
 }
 
 /// Compares a float result: `want` is in f64.
-fn check_float<T: Element>(name: &str, got: f64, want: f64, args: &[f64]) {
+fn check_float<T: Element>(name: &str, rounds: Rounds, got: f64, want: f64, args: &[f64]) {
     let rounded = T::from_f64(want).to_f64();
     if got == rounded || (got.is_nan() && rounded.is_nan()) {
         return;
     }
     // Halves are computed in float, within its bound, and rounded: at a tie one unit of theirs.
-    let most = if T::DTYPE.size() == 2 { 1.0 } else { bound(name, T::DTYPE) };
-    let off = ulps::<T>(got, want);
+    let most = if T::DTYPE.size() == 2 { 1.0 } else { bound(name, rounds, T::DTYPE) };
+    let off = match rounds {
+        Rounds::cancels => ulps::<T>(1.0 + got - want, 1.0).min(ulps::<T>(got, want)),
+        Rounds::never | Rounds::once | Rounds::more => ulps::<T>(got, want),
+    };
     assert!(off <= most, "{name} of {args:?} in {}: {got:e} is not {want:e} ({off} ulp)", T::DTYPE);
 }
 
 fn run_unary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: UnaryOp) {
     let n = 700;
     let x = values::<T>(r, n);
-    let test =
-        matches!(op, UnaryOp::IsNan | UnaryOp::IsInf | UnaryOp::IsFinite | UnaryOp::LogicalNot);
+    let test = op.class() == Class::test;
     let v = Strided::contiguous(&[n], |i| x[i]);
     let plan = plan(&unary(op, T::DTYPE), &[n], &[v.operand()], 16);
     let size = if test { 1 } else { size_of::<T>() };
@@ -129,7 +130,7 @@ fn run_unary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: UnaryOp) {
                     }
                     _ => exact_unary(op, x.to_f64()),
                 };
-                check_float::<T>(op.name(), got, want, &[x.to_f64()]);
+                check_float::<T>(op.name(), op.rounds(), got, want, &[x.to_f64()]);
             } else {
                 let want = whole_unary(op, x.to_i64() as i128);
                 let want = if test { want as f64 } else { T::from_i64(want as i64).to_f64() };
@@ -143,7 +144,7 @@ fn run_binary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: BinaryOp) {
     use BinaryOp::*;
     let n = 700;
     let x: (Vec<T>, Vec<T>) = (values(r, n), values(r, n));
-    let test = matches!(op, Eq | Ne | Lt | Le | Gt | Ge | LogicalAnd | LogicalOr | LogicalXor);
+    let test = matches!(op.class(), Class::compare | Class::logic);
     let v = [Strided::contiguous(&[n], |i| x.0[i]), Strided::contiguous(&[n], |i| x.1[i])];
     let plan = plan(&binary(op, T::DTYPE), &[n], &[v[0].operand(), v[1].operand()], 16);
     let size = if test { 1 } else { size_of::<T>() };
@@ -160,10 +161,9 @@ fn run_binary<T: Element>(b: &mut Batch<'_>, r: &mut Random, op: BinaryOp) {
                     }
                     _ => exact_binary(op, args[0], args[1]),
                 };
-                check_float::<T>(op.name(), got, want, &args);
+                check_float::<T>(op.name(), op.rounds(), got, want, &args);
             } else {
-                let wrap = |x: i128| T::from_i64(x as i64).to_i64() as i128;
-                let want = whole_binary(op, x.to_i64() as i128, y.to_i64() as i128, wrap);
+                let want = whole_binary(op, x.to_i64() as i128, y.to_i64() as i128);
                 let want = if test { want as f64 } else { T::from_i64(want as i64).to_f64() };
                 assert_eq!(got, want, "{} of {x:?}, {y:?}", op.name());
             }
@@ -204,7 +204,7 @@ pub fn bools() {
             let want = |i: usize| match op {
                 BinaryOp::Add => x[i] | y[i],
                 BinaryOp::Mul => x[i] & y[i],
-                _ => whole_binary(op, x[i] as i128, y[i] as i128, |x| x) != 0,
+                _ => whole_binary(op, x[i] as i128, y[i] as i128) != 0,
             };
             assert_eq!(
                 out[0].get::<u8>(),

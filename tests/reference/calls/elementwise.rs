@@ -1,5 +1,5 @@
-//! Elementwise ops beside the op table's plain ones: inverse and hyperbolic functions, whole
-//! quotients, activations with a number, `clamp`, `masked_fill`.
+//! Elementwise ops beside the rows of the op tables: activations with a number, `clamp`,
+//! `masked_fill`.
 
 use super::{Arg, Made, futures};
 use serde_json::Value;
@@ -8,23 +8,9 @@ use serde_json::Value;
 pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     let number = |name: &str| attrs[name].as_f64();
     match (op, args) {
-        ("asin", [Arg::Tensor(x)]) => futures(x.asin()),
-        ("acos", [Arg::Tensor(x)]) => futures(x.acos()),
-        ("atan", [Arg::Tensor(x)]) => futures(x.atan()),
-        ("sinh", [Arg::Tensor(x)]) => futures(x.sinh()),
-        ("cosh", [Arg::Tensor(x)]) => futures(x.cosh()),
-        ("asinh", [Arg::Tensor(x)]) => futures(x.asinh()),
-        ("acosh", [Arg::Tensor(x)]) => futures(x.acosh()),
-        ("atanh", [Arg::Tensor(x)]) => futures(x.atanh()),
         ("elu", [Arg::Tensor(x)]) => futures(x.elu(number("alpha")?)),
         ("leaky_relu", [Arg::Tensor(x)]) => futures(x.leaky_relu(number("slope")?)),
         ("bitwise_not", [Arg::Tensor(x)]) => futures(x.bitwise_not()),
-        ("floor_divide", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.floor_divide(b)),
-        ("floor_divide", [Arg::Tensor(a), Arg::Scalar(b)]) => futures(a.floor_divide(*b)),
-        ("floor_divide", [Arg::Scalar(a), Arg::Tensor(b)]) => futures(a.floor_divide(b)),
-        ("trunc_divide", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.trunc_divide(b)),
-        ("trunc_divide", [Arg::Tensor(a), Arg::Scalar(b)]) => futures(a.trunc_divide(*b)),
-        ("trunc_divide", [Arg::Scalar(a), Arg::Tensor(b)]) => futures(a.trunc_divide(b)),
         ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => {
             futures(x.masked_fill(m, *s))
         }

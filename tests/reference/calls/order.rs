@@ -13,6 +13,7 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     match op {
         "cumsum" => futures(x.cumsum(int("dim")?)),
         "cumprod" => futures(x.cumprod(int("dim")?)),
+        "cummax" => both(x.cummax(int("dim")?)),
         "cumsum_with" => futures(x.cumsum_with(int("dim")?, flag("exclusive"), flag("reverse"))),
         "cumprod_with" => futures(x.cumprod_with(int("dim")?, flag("exclusive"), flag("reverse"))),
         "sort" => {

@@ -1,10 +1,8 @@
-// Running sums and products: cumsum and cumprod, by OP, which is also the neutral element: 0 for a
-// sum, 1 for a product. "Sum" below is either. Chunks are scanned by a block each; where
-// there are several, their sums are scanned between two passes.
+// Scans: running sums, products and largest elements, by OP, the number of a row of op/scan.rs,
+// whose columns `join` and `nothing` are. "Sum" below is any of them. Chunks are scanned by a block
+// each; where there are several, their sums are scanned between two passes.
 
 namespace ft {
-
-template <int OP, class A> FN A join(A a, A b) { return OP == 0 ? add(a, b) : mul(a, b); }
 
 FN float lane_below(float x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
 FN double lane_below(double x, u32 d) { return __shfl_up_sync(0xffffffffu, x, d); }
@@ -24,8 +22,8 @@ template <int OP, class A> FN A before(A x, A& total) {
     __syncthreads();  // an earlier call's readers are done
     if (lane == 31) part[warp] = run;
     __syncthreads();
-    A below = (A)OP;
-    total = (A)OP;
+    A below = nothing<OP, A>();
+    total = nothing<OP, A>();
 #pragma unroll
     for (u32 w = 0; w < 8; ++w) {
         if (w == warp) below = total;
@@ -40,7 +38,7 @@ enum { PER_THREAD = 8, CHUNK = 256 * PER_THREAD };
 // Sums of the chunks of a row: sums[row * chunks + chunk].
 template <int OP, class A, class T> FN void chunk_sum(const T* x, i64 step, i64 n, A* sum) {
     i64 first = (i64)blockIdx.y * CHUNK + threadIdx.x * PER_THREAD;
-    A a = (A)OP, total;
+    A a = nothing<OP, A>(), total;
     for (int k = 0; k < PER_THREAD; ++k)
         if (first + k < n) a = join<OP>(a, (A)load(x[(first + k) * step]));
     before<OP>(a, total);
@@ -49,10 +47,10 @@ template <int OP, class A, class T> FN void chunk_sum(const T* x, i64 step, i64 
 
 // Turns each row of `sums` into the sums before; a block a row.
 template <int OP, class A> FN void scan_sums(A* sums, i64 n) {
-    A run = (A)OP;
+    A run = nothing<OP, A>();
     for (i64 at = 0; at < n; at += 256) {
         i64 i = at + threadIdx.x;
-        A total, x = i < n ? sums[i] : (A)OP;
+        A total, x = i < n ? sums[i] : nothing<OP, A>();
         A low = before<OP>(x, total);
         if (i < n) sums[i] = join<OP>(run, low);
         run = join<OP>(run, total);
@@ -63,10 +61,10 @@ template <int OP, class A> FN void scan_sums(A* sums, i64 n) {
 template <int OP, class A, class T, class S>
 FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
     i64 first = (i64)blockIdx.y * CHUNK + threadIdx.x * PER_THREAD;
-    A v[PER_THREAD], a = (A)OP, total;
+    A v[PER_THREAD], a = nothing<OP, A>(), total;
 #pragma unroll
     for (int k = 0; k < PER_THREAD; ++k) {
-        v[k] = first + k < n ? (A)load(x[(first + k) * step]) : (A)OP;
+        v[k] = first + k < n ? (A)load(x[(first + k) * step]) : nothing<OP, A>();
         a = join<OP>(a, v[k]);
     }
     run = join<OP>(run, before<OP>(a, total));
@@ -80,7 +78,7 @@ FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
 // A thread a row, where rows lie side by side.
 template <int OP, class A, class T, class S>
 FN void column_scan(const T* x, i64 step, i64 n, S* out, i64 out_step) {
-    A run = (A)OP;
+    A run = nothing<OP, A>();
     for (i64 j = 0; j < n; ++j) {
         run = join<OP>(run, (A)load(x[j * step]));
         out[j * out_step] = As<S>::of(run);

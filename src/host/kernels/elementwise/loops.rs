@@ -128,10 +128,7 @@ const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
 #[allow(non_camel_case_types)]
 mod ops {
     macro_rules! markers {
-        ($(
-            $doc:literal, $name:ident, $V:ident, $class:ident,
-            |$($x:ident),*| $e:expr $(, $other:tt)*;
-        )*) => {
+        ($($name:ident: $V:ident { doc: $doc:literal, $($columns:tt)* })*) => {
             $(#[doc = $doc] pub(super) struct $V;)*
         };
     }
@@ -190,12 +187,16 @@ macro_rules! unary_class {
             f32 => bool, f64 => bool, i32 => bool, i64 => bool, u8 => bool, bool => bool
         );
     };
-    ($float_or_real:ident, $V:ident, |$x:ident| $e:expr) => {
+    (float, $V:ident, |$x:ident| $e:expr) => {
+        implement!($V, |$x| $e, f32 => f32, f64 => f64);
+    };
+    (real, $V:ident, |$x:ident| $e:expr) => {
         implement!($V, |$x| $e, f32 => f32, f64 => f64);
     };
     (number, $V:ident) => { row!(map, $V, f32, f64, i32, i64, u8, ()) };
     (test, $V:ident) => { row!(map, $V, f32, f64, i32, i64, u8, bool) };
-    ($float_or_real:ident, $V:ident) => { row!(map, $V, f32, f64, (), (), (), ()) };
+    (float, $V:ident) => { row!(map, $V, f32, f64, (), (), (), ()) };
+    (real, $V:ident) => { row!(map, $V, f32, f64, (), (), (), ()) };
 }
 
 /// The same for binary ops. `logic` sees operands that have been turned into bool.
@@ -249,16 +250,26 @@ macro_rules! streamed {
     (test, $V:ident) => {
         None
     };
-    ($number:ident, $V:ident) => {
+    (number, $V:ident) => {
+        Some(instances::<Streamed<ops::$V>>())
+    };
+    (float, $V:ident) => {
+        Some(instances::<Streamed<ops::$V>>())
+    };
+    (real, $V:ident) => {
         Some(instances::<Streamed<ops::$V>>())
     };
 }
 
 macro_rules! unary_table {
-    ($(
-        $doc:literal, $name:ident, $V:ident, $class:ident,
-        |$x:ident| $e:expr $(, $other:tt)*;
-    )*) => {
+($($name:ident: $V:ident {
+        doc: $text:literal,
+        page: $page:ident, class: $class:ident, cost: $cost:ident, rounds: $rounds:ident,
+        domain: $domain:ident,
+        gradient: $gradient:tt,
+        cpu: |$x:ident| $e:expr,
+        $($columns:tt)*
+    })*) => {
         $(unary_class!($class, $V, |$x| $e);)*
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
@@ -280,10 +291,14 @@ macro_rules! unary_table {
     };
 }
 macro_rules! binary_table {
-    ($(
-        $doc:literal, $name:ident, $V:ident, $class:ident,
-        |$a:ident, $b:ident| $e:expr $(, $other:tt)*;
-    )*) => {
+($($name:ident: $V:ident {
+        doc: $text:literal,
+        class: $class:ident, cost: $cost:ident, rounds: $rounds:ident, number: $number:ident,
+        domain: $domain:ident,
+        gradient: $gradient:tt,
+        cpu: |$a:ident, $b:ident| $e:expr,
+        $($columns:tt)*
+    })*) => {
         $(binary_class!($class, $V, |$a, $b| $e);)*
         /// By op and [`Rep`], then by which operand is a splat.
         static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] =

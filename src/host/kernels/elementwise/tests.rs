@@ -192,19 +192,6 @@ fn pairs<T: Copy>(a: &[T]) -> (Vec<T>, Vec<T>) {
     a.iter().flat_map(|&x| a.iter().map(move |&y| (x, y))).unzip()
 }
 
-pub(super) fn takes(class: Class, dtype: DType) -> bool {
-    match class {
-        Class::float => dtype.is_float(),
-        Class::number | Class::real => dtype != Bool,
-        Class::bits => !dtype.is_float(),
-        _ => true,
-    }
-}
-
-pub(super) fn result(class: Class, dtype: DType) -> DType {
-    if matches!(class, Class::test | Class::compare | Class::logic) { Bool } else { dtype }
-}
-
 struct Seeded(u64);
 
 impl Seeded {

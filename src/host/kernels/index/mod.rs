@@ -18,7 +18,7 @@ pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
 pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scatter};
 pub(crate) use place::{roll, tril, triu};
-pub(crate) use scan::{cumprod, cumsum};
+pub(crate) use scan::scan;
 pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 
 use super::load::Load;

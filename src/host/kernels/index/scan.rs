@@ -1,4 +1,4 @@
-//! Running sums and products along a dimension. Floats are computed in the next wider type and
+//! Scans along a dimension: the rows of `op/scan`. Floats are computed in the next wider type and
 //! rounded at each element; integers and bool in int64.
 
 use super::super::isa::vectorize;
@@ -6,47 +6,105 @@ use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::{PICKED, SUMMED};
 use crate::dtype::DType;
+use crate::op::{Scan, for_each_scan};
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 
-macro_rules! running {
-    ($input:ident, $dim:ident, $out:ident, $par:ident, $one:expr, $op:tt, $int:ident) => {{
-        use Load as L;
-        let (x, d, o, p) = ($input, $dim, $out, $par);
-        match x.dtype {
-            DType::F32 => {
-                fold::<f32, f64, f32>(x, d, o, p, $one as f64, |s, x| s $op x as f64, |s| s as f32)
+/// A type that scans are computed in.
+trait Running: Copy + Sync {
+    const ZERO: Self;
+    const ONE: Self;
+    const LOWEST: Self;
+    fn plus(self, b: Self) -> Self;
+    fn times(self, b: Self) -> Self;
+    /// The larger; NaN if either is NaN.
+    fn larger(self, b: Self) -> Self;
+}
+
+macro_rules! floats {
+    ($($F:ty),*) => {$(
+        impl Running for $F {
+            const ZERO: $F = 0.0;
+            const ONE: $F = 1.0;
+            const LOWEST: $F = <$F>::NEG_INFINITY;
+            #[inline(always)]
+            fn plus(self, b: $F) -> $F {
+                self + b
             }
-            DType::F64 => fold::<f64, f64, f64>(x, d, o, p, $one as f64, |s, x| s $op x, |s| s),
-            DType::F16 => {
-                fold::<f16, f32, f16>(
-                    x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store
-                )
+            #[inline(always)]
+            fn times(self, b: $F) -> $F {
+                self * b
             }
-            DType::BF16 => {
-                fold::<bf16, f32, bf16>(
-                    x, d, o, p, $one as f32, |s, x| s $op L::<f32>::load(x), L::store
-                )
-            }
-            DType::I32 => fold::<i32, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s),
-            DType::I64 => fold::<i64, i64, i64>(x, d, o, p, $one, i64::$int, |s| s),
-            DType::U8 | DType::Bool => {
-                fold::<u8, i64, i64>(x, d, o, p, $one, |s, x| s.$int(x as i64), |s| s)
+            #[inline(always)]
+            fn larger(self, b: $F) -> $F {
+                if self.is_nan() || self > b { self } else { b }
             }
         }
-    }};
+    )*};
+}
+floats!(f32, f64);
+
+impl Running for i64 {
+    const ZERO: i64 = 0;
+    const ONE: i64 = 1;
+    const LOWEST: i64 = i64::MIN;
+    #[inline(always)]
+    fn plus(self, b: i64) -> i64 {
+        self.wrapping_add(b)
+    }
+    #[inline(always)]
+    fn times(self, b: i64) -> i64 {
+        self.wrapping_mul(b)
+    }
+    #[inline(always)]
+    fn larger(self, b: i64) -> i64 {
+        Ord::max(self, b)
+    }
 }
 
-/// `out[.., i, ..] = input[.., 0, ..] + ... + input[.., i, ..]`; the output's type is the sum's.
-pub(crate) fn cumsum(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
-    running!(input, dim, out, par, 0, +, wrapping_add);
+macro_rules! scans {
+    ($($name:ident: $Variant:ident {
+        gradient: $gradient:ident,
+        nothing: $nothing:ident, cpu: |$a:ident, $b:ident| $e:expr,
+        $($columns:tt)*
+    })*) => {
+        /// `out[.., i, ..] = input[.., 0, ..]` joined with all up to `input[.., i, ..]`; the
+        /// output's type is that of a sum.
+        pub(crate) fn scan(
+            scan: Scan,
+            x: View<'_>,
+            dim: usize,
+            out: &ViewMut<'_>,
+            par: &dyn Parallel,
+        ) {
+            match scan {$(
+                Scan::$Variant => {
+                    macro_rules! run {
+                        ($T:ty as $W:ty, $O:ty, $wide:expr, $end:expr) => {{
+                            let start = <$W as Running>::$nothing;
+                            let wide = $wide;
+                            let join = |$a: $W, $b: $W| -> $W { $e };
+                            let step = |s, x| join(s, wide(x));
+                            fold::<$T, $W, $O>(x, dim, out, par, start, step, $end)
+                        }};
+                    }
+                    match x.dtype {
+                        DType::F32 => run!(f32 as f64, f32, |x: f32| x as f64, |s| s as f32),
+                        DType::F64 => run!(f64 as f64, f64, |x: f64| x, |s| s),
+                        DType::F16 => run!(f16 as f32, f16, Load::<f32>::load, Load::<f32>::store),
+                        DType::BF16 => {
+                            run!(bf16 as f32, bf16, Load::<f32>::load, Load::<f32>::store)
+                        }
+                        DType::I32 => run!(i32 as i64, i64, |x: i32| x as i64, |s| s),
+                        DType::I64 => run!(i64 as i64, i64, |x: i64| x, |s| s),
+                        DType::U8 | DType::Bool => run!(u8 as i64, i64, |x: u8| x as i64, |s| s),
+                    }
+                }
+            )*}
+        }
+    };
 }
-
-/// `out[.., i, ..] = input[.., 0, ..] * ... * input[.., i, ..]`; the output's type is the
-/// product's.
-pub(crate) fn cumprod(input: View<'_>, dim: usize, out: &ViewMut<'_>, par: &dyn Parallel) {
-    running!(input, dim, out, par, 1, *, wrapping_mul);
-}
+for_each_scan!(scans);
 
 /// Columns that are worked on side by side.
 const COLUMNS: usize = 64;

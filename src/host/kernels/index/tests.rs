@@ -4,7 +4,7 @@ use super::super::copy::copy;
 use super::super::testing::*;
 use super::*;
 use crate::dtype::Element;
-use crate::op::ScatterMode;
+use crate::op::{Scan, ScatterMode};
 use crate::view::{Serial, View, ViewMut};
 use half::{bf16, f16};
 
@@ -380,7 +380,7 @@ fn running_sums_of_float32_are_carried_in_doubles() {
     let mut x = vec![1.0f32; 65];
     x[0] = 1e8;
     let x = Value::new(&[65], x);
-    let sums = filled::<f32>(&[65], |out| cumsum(x.view(), 0, out, &Serial));
+    let sums = filled::<f32>(&[65], |out| scan(Scan::Sum, x.view(), 0, out, &Serial));
     // Float32 has every eighth number there: one at a time would be lost.
     assert_eq!((sums[8], sums[64]), (100_000_008.0, 100_000_064.0));
 }
@@ -397,10 +397,11 @@ fn running_sums_and_products_agree_with_a_plain_loop() {
             Value::<u8>::random(&mut rng, &shape, small),
         );
         let par = threads(&mut rng);
-        let sums = filled::<f32>(&shape, |out| cumsum(x.view(), dim, out, &par));
-        let whole_sums = filled::<i64>(&shape, |out| cumsum(y.view(), dim, out, &par));
-        let products = filled::<f32>(&shape, |out| cumprod(x.view(), dim, out, &par));
-        let whole_products = filled::<i64>(&shape, |out| cumprod(y.view(), dim, out, &par));
+        let sums = filled::<f32>(&shape, |out| scan(Scan::Sum, x.view(), dim, out, &par));
+        let whole_sums = filled::<i64>(&shape, |out| scan(Scan::Sum, y.view(), dim, out, &par));
+        let products = filled::<f32>(&shape, |out| scan(Scan::Product, x.view(), dim, out, &par));
+        let whole_products =
+            filled::<i64>(&shape, |out| scan(Scan::Product, y.view(), dim, out, &par));
         for (i, at) in indices(&shape).iter().enumerate() {
             let before = (0..=at[dim]).map(|j| {
                 let mut at = at.clone();

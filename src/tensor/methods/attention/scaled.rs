@@ -22,7 +22,8 @@ use std::sync::Arc;
 /// use futensor::{AttentionOptions, Device};
 /// let device = Device::cpu();
 /// let q = device.ones([2, 5, 8]);
-/// let y = q.scaled_dot_product_attention(&q, &q, AttentionOptions::default().causal(true).scale(0.5));
+/// let y = q.scaled_dot_product_attention(&q, &q, AttentionOptions::default().causal(true)
+///     .scale(0.5));
 /// assert_eq!(y.dims(), [2, 5, 8]);
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -91,8 +92,10 @@ impl AttentionOptions {
     /// ```
     /// # tokio_test::block_on(async {
     /// use futensor::{AttentionOptions, Device};
-    /// let (q, v) = (Device::cpu().zeros([4, 1]), Device::cpu().arange(0.0, 4.0, 1.0).unsqueeze(1));
-    /// let found = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().sequences([1, 3]));
+    /// let q = Device::cpu().zeros([4, 1]);
+    /// let v = Device::cpu().arange(0.0, 4.0, 1.0).unsqueeze(1);
+    /// let found = q
+    ///     .scaled_dot_product_attention(&q, &v, AttentionOptions::default().sequences([1, 3]));
     /// assert_eq!(found.to_vec::<f32>().await?, [0.0, 2.0, 2.0, 2.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -243,7 +246,8 @@ impl TensorFuture {
     /// let (q, v) = (device.zeros([2, 1]), device.from_vec(vec![1.0f32, 3.0], [2, 1]));
     /// let all = q.scaled_dot_product_attention(&q, &v, ());
     /// assert_eq!(all.to_vec::<f32>().await?, [2.0, 2.0]);
-    /// let causal = q.scaled_dot_product_attention(&q, &v, AttentionOptions::default().causal(true));
+    /// let causal = q
+    ///     .scaled_dot_product_attention(&q, &v, AttentionOptions::default().causal(true));
     /// assert_eq!(causal.to_vec::<f32>().await?, [1.0, 2.0]);
     ///
     /// // Rows of one and of two keys; four heads on two of the keys.
@@ -370,7 +374,8 @@ impl TensorFuture {
     /// let device = futensor::Device::cpu();
     /// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [1, 4]);
     /// // By a right angle, and not at all.
-    /// let (cosine, sine) = (device.from_vec(vec![0.0f32, 1.0], [2]), device.from_vec(vec![1.0f32, 0.0], [2]));
+    /// let (cosine, sine) =
+    ///     (device.from_vec(vec![0.0f32, 1.0], [2]), device.from_vec(vec![1.0f32, 0.0], [2]));
     /// assert_eq!(x.rope(&cosine, &sine, false).to_vec::<f32>().await?, [-3.0, 2.0, 1.0, 4.0]);
     /// assert_eq!(x.rope(&cosine, &sine, true).to_vec::<f32>().await?, [-2.0, 1.0, 3.0, 4.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -409,7 +414,8 @@ impl TensorFuture {
     /// // Three pages of two keys; a sequence of three keys in pages 2 and 0.
     /// let values = device.arange(0.0, 6.0, 1.0).reshape([3, 2, 1, 1]);
     /// let keys = device.zeros([3, 2, 1, 1]);
-    /// let (table, lengths) = (device.from_vec(vec![2i64, 0], [1, 2]), device.full_dtype([1], 3, futensor::DType::I64));
+    /// let table = device.from_vec(vec![2i64, 0], [1, 2]);
+    /// let lengths = device.full_dtype([1], 3, futensor::DType::I64);
     /// let found = device.ones([1, 1, 1]).paged_attention(&keys, &values, &table, &lengths, ());
     /// assert_eq!(found.to_vec::<f32>().await?, [(4.0 + 5.0 + 0.0) / 3.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();

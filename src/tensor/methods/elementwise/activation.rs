@@ -14,12 +14,15 @@ use std::panic::Location;
 use std::sync::Arc;
 
 macro_rules! activations {
-    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        page: $page:ident, $($columns:tt)*
+    })*) => {
         /// # Activations
         ///
         /// `softmax` is over rows; the others are elementwise. Nothing waits.
         impl TensorFuture {
-            $(if_activation! { $name {
+            $(on_page! { $page {
                 #[doc = $text]
                 #[track_caller]
                 pub fn $name(&self) -> TensorFuture {

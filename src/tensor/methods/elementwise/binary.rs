@@ -7,11 +7,15 @@ use crate::graph::operation::{Meta, Refusal};
 use crate::op::{BinaryOp, for_each_binary};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
-use crate::tensor::operand::{Operand, OperandRef, binary};
+use crate::tensor::operand::operators::binary;
+use crate::tensor::operand::{Operand, OperandRef};
 use std::panic::Location;
 
 macro_rules! binary_methods {
-    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$a:ident, $b:ident| $e:expr $(, $other:tt)*;)*) => {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        $($columns:tt)*
+    })*) => {
         /// # Of two operands
         ///
         /// Elementwise. The operands are broadcast against each other and promoted to a common

@@ -7,13 +7,16 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
 macro_rules! unary_methods {
-    ($($text:literal, $name:ident, $Variant:ident, $class:ident, |$x:ident| $e:expr $(, $other:tt)*;)*) => {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        page: $page:ident, $($columns:tt)*
+    })*) => {
         /// # Of one operand
         ///
         /// Elementwise. Integers and bool are computed as float32 where the op needs a floating
         /// point type. Nothing waits.
         impl TensorFuture {
-            $(if_activation! { $name {} {
+            $(on_page! { $page {} {
                 #[doc = $text]
                 #[track_caller]
                 pub fn $name(&self) -> TensorFuture {

@@ -2,8 +2,9 @@
 
 use crate::dtype::DType;
 use crate::error::number_of;
-use crate::graph::operation::{Operation, Refusal};
+use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
+use crate::ops::Listed;
 use crate::ops::index::embedding::Embedding;
 use crate::ops::index::gather::Gather;
 use crate::ops::index::index_copy::IndexCopy;
@@ -33,7 +34,7 @@ impl TensorFuture {
     /// let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
     /// let index = device.from_vec(vec![0i64, 0, 1, 0], [2, 2]);
     /// assert_eq!(x.gather(1, &index).to_vec::<i32>().await?, [1, 1, 4, 3]);
-    /// assert_eq!(x.gather(1, &index - 1).to_vec::<i32>().await?, [2, 2, 3, 4]);    // -1 is the last
+    /// assert_eq!(x.gather(1, &index - 1).to_vec::<i32>().await?, [2, 2, 3, 4]);  // -1 is the last
     /// let error = x.gather(1, device.full([2, 2], 2)).await.unwrap_err();
     /// assert_eq!(error.message(), "index 2 at position 0 is out of range for size 2");
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -122,7 +123,8 @@ impl TensorFuture {
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu();
     /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
-    /// let sums = device.zeros([2]).scatter_add(0, &index, device.from_vec(vec![1.0f32, 2.0, 4.0], [3]));
+    /// let sums = device.zeros([2])
+    ///     .scatter_add(0, &index, device.from_vec(vec![1.0f32, 2.0, 4.0], [3]));
     /// assert_eq!(sums.to_vec::<f32>().await?, [4.0, 3.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -144,7 +146,7 @@ impl TensorFuture {
         &self,
         name: &'static str,
         [index, source]: [&TensorFuture; 2],
-        op: Arc<dyn Operation>,
+        op: Arc<impl Listed>,
         dim: isize,
     ) -> TensorFuture {
         let at: At = Location::caller();
@@ -178,8 +180,10 @@ impl TensorFuture {
     /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
     /// let source = device.from_vec(vec![4.0f32, 7.0, 1.0], [3]);
     /// let x = device.full([2], 3.0);
-    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Max).to_vec::<f32>().await?, [3.0, 7.0]);
-    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Prod).to_vec::<f32>().await?, [3.0, 84.0]);
+    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Max).to_vec::<f32>().await?,
+    ///     [3.0, 7.0]);
+    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Prod).to_vec::<f32>().await?,
+    ///     [3.0, 84.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///

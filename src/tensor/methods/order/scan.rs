@@ -1,8 +1,8 @@
 //! Running sums and products along a dimension.
 
 use crate::dtype::DType;
-use crate::ops::order::cumprod::CumProd;
-use crate::ops::order::cumsum::CumSum;
+use crate::op::Scan;
+use crate::ops::order::scan::Running;
 use crate::tensor::build::{self, custom};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -25,7 +25,7 @@ impl TensorFuture {
             let dtype = if self.dtype().is_float() { self.dtype() } else { DType::I64 };
             return self.to_dtype(dtype);
         }
-        custom(Arc::new(CumSum { dim }), &[self], Location::caller())
+        self.scanned(Scan::Sum, dim, Location::caller())
     }
 
     /// [`cumsum`](Self::cumsum) without the own element where it is `exclusive`, and from the other
@@ -56,7 +56,7 @@ impl TensorFuture {
         if self.rank() == 0 && matches!(dim, 0 | -1) {
             return self.reshape(1).cumprod(0).reshape(());
         }
-        build::custom(Arc::new(CumProd { dim }), &[self], Location::caller())
+        self.scanned(Scan::Product, dim, Location::caller())
     }
 
     /// [`cumprod`](Self::cumprod) without the own element where it is `exclusive`, and from the
@@ -71,6 +71,48 @@ impl TensorFuture {
     #[track_caller]
     pub fn cumprod_with(&self, dim: isize, exclusive: bool, reverse: bool) -> TensorFuture {
         self.running("cumprod_with", dim, exclusive.then_some(1), reverse, &|x, dim| x.cumprod(dim))
+    }
+
+    /// The largest element up to each along `dim`, and its position as int64, of equals the last.
+    /// NaN is larger than any number, and the last NaN is the largest. Of a 0-d value it is the
+    /// value, at 0.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1, 3, 2, 3], [4]);
+    /// let (values, positions) = x.cummax(0);
+    /// assert_eq!(values.to_vec::<i32>().await?, [1, 3, 3, 3]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [0, 1, 1, 3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn cummax(&self, dim: isize) -> (TensorFuture, TensorFuture) {
+        let at = Location::caller();
+        if build::is_row_of_one(self, dim) {
+            return (self.clone(), self.argsort(0, false));
+        }
+        let Some(d) = self.shape().dim(dim) else {
+            let refusal = build::dim_refusal(dim, self.shape());
+            let failed = build::refused("cummax", self, refusal, at);
+            return (failed.clone(), failed);
+        };
+        let _within = build::within("cummax", at);
+        // Where an element is the largest so far, its place; of these again the largest so far.
+        let x = self.stop_gradient();
+        let mut is_largest = x.eq(x.scanned(Scan::Max, dim, at));
+        if x.dtype().is_float() {
+            is_largest = is_largest.logical_or(x.isnan());
+        }
+        let mut along = vec![1; self.rank()];
+        along[d] = self.dims()[d];
+        let places = self.device().arange(0, self.dims()[d] as i64, 1).reshape(&along[..]);
+        let positions = is_largest.where_cond(places, 0).scanned(Scan::Max, dim, at);
+        (self.gather(dim, &positions), positions)
+    }
+
+    #[track_caller]
+    fn scanned(&self, scan: Scan, dim: isize, at: build::At) -> TensorFuture {
+        custom(Arc::new(Running { scan, dim }), &[self], at)
     }
 
     /// `run` along a dimension; where `nothing` is given, from there and without the last element.

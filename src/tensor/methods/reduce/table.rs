@@ -1,7 +1,7 @@
 //! Reductions: rows of the table, and where the largest stands.
 
 use crate::dtype::DType;
-use crate::op::ReduceOp;
+use crate::op::{ReduceOp, for_each_reduce};
 use crate::ops::rows::logsumexp::LogSumExp;
 use crate::shape::Shape;
 use crate::tensor::build::{self, custom};
@@ -10,8 +10,44 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
+/// The methods of a row; positions have their own, below, since they are along one dimension.
+macro_rules! methods_of {
+    (index, $($of_one_dim:tt)*) => {};
+    (sum, $($row:tt)*) => { methods_of! { $($row)* } };
+    (float, $($row:tt)*) => { methods_of! { $($row)* } };
+    (same, $($row:tt)*) => { methods_of! { $($row)* } };
+    (test, $($row:tt)*) => { methods_of! { $($row)* } };
+    ($Variant:ident, $name:ident $keepdim:ident $everything:ident $text:literal) => {
+        #[doc = $text]
+        #[track_caller]
+        pub fn $name(&self, dims: impl Dims) -> TensorFuture {
+            let at = Location::caller();
+            build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), false, at)
+        }
+        #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), with the ")]
+        #[doc = "dimensions kept at size 1."]
+        #[track_caller]
+        pub fn $keepdim(&self, dims: impl Dims) -> TensorFuture {
+            let at = Location::caller();
+            build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), true, at)
+        }
+        #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ") over ")]
+        #[doc = "everything: a 0-d result."]
+        #[track_caller]
+        pub fn $everything(&self) -> TensorFuture {
+            build::reduce(ReduceOp::$Variant, self, None, false, Location::caller())
+        }
+    };
+}
+
 macro_rules! reduce_methods {
-    ($($name:ident $keep:ident $all:ident $Variant:ident $text:literal;)*) => {
+    ($($name:ident: $Variant:ident {
+        doc: $text:literal,
+        keepdim: $keepdim:ident, everything: $everything:ident,
+        class: $class:ident, cost: $cost:ident, rounds: $rounds:ident, of_nothing: $nothing:ident,
+        of_no_dims: $no_dims:ident, domain: $domain:ident,
+        gradient: $gradient:tt,
+    })*) => {
         /// # Reductions
         ///
         /// `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go from
@@ -19,36 +55,11 @@ macro_rules! reduce_methods {
         /// PyTorch's `dim=()`: everything is reduced, but by `any` and `all`, which then reduce
         /// nothing. Nothing waits.
         impl TensorFuture {
-            $(
-                #[doc = $text]
-                #[track_caller]
-                pub fn $name(&self, dims: impl Dims) -> TensorFuture {
-                    build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), false, Location::caller())
-                }
-                #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), with the dimensions kept at size 1.")]
-                #[track_caller]
-                pub fn $keep(&self, dims: impl Dims) -> TensorFuture {
-                    build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), true, Location::caller())
-                }
-                #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), ") over everything: a 0-d result.")]
-                #[track_caller]
-                pub fn $all(&self) -> TensorFuture {
-                    build::reduce(ReduceOp::$Variant, self, None, false, Location::caller())
-                }
-            )*
+            $(methods_of! { $class, $Variant, $name $keepdim $everything $text })*
         }
     };
 }
-
-reduce_methods! {
-    sum sum_keepdim sum_all Sum "Sum; integers and bool are added in int64. Floats are added pairwise.";
-    prod prod_keepdim prod_all Prod "Product; integers and bool in int64.";
-    mean mean_keepdim mean_all Mean "Arithmetic mean of floats; NaN where there is nothing.";
-    max max_keepdim max_all Max "Largest element; NaN if one is NaN. An error where there is nothing.";
-    min min_keepdim min_all Min "Smallest element; NaN if one is NaN. An error where there is nothing.";
-    any any_keepdim any_all Any "True where any element is not zero.";
-    all all_keepdim all_all All "True where all elements are not zero.";
-}
+for_each_reduce!(reduce_methods);
 
 /// Positions, and the logarithm of a sum of powers.
 impl TensorFuture {

@@ -32,7 +32,8 @@ pub enum Reduction {
 /// use futensor::{Device, LossOptions, Reduction};
 /// let device = Device::cpu();
 /// let (logits, target) = (device.zeros([2, 4]), device.from_vec(vec![1i64, -100], [2]));
-/// let loss = logits.cross_entropy(&target, LossOptions::from(Reduction::Sum).label_smoothing(0.1));
+/// let loss = logits
+///     .cross_entropy(&target, LossOptions::from(Reduction::Sum).label_smoothing(0.1));
 /// assert!((loss.item::<f32>().await? - 4f32.ln()).abs() < 1e-6); // the second is ignored
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
@@ -230,7 +231,8 @@ impl TensorFuture {
     /// # tokio_test::block_on(async {
     /// use futensor::{Device, Reduction};
     /// let device = Device::cpu();
-    /// let (x, y) = (device.from_vec(vec![1.0f32, 2.0], [2]), device.from_vec(vec![3.0f32, 3.0], [2]));
+    /// let x = device.from_vec(vec![1.0f32, 2.0], [2]);
+    /// let y = device.from_vec(vec![3.0f32, 3.0], [2]);
     /// assert_eq!(x.mse_loss(&y, ()).item::<f32>().await?, 2.5);
     /// assert_eq!(x.mse_loss(&y, Reduction::None).to_vec::<f32>().await?, [4.0, 1.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -261,7 +263,8 @@ impl TensorFuture {
     /// let logits = device.from_vec(vec![0.0f32, 0.0, 100.0, 0.0], [2, 2]);
     /// let loss = logits.cross_entropy(device.from_vec(vec![0i64, 0], [2]), ());
     /// assert!((loss.item::<f32>().await? - 2f32.ln() / 2.0).abs() < 1e-6);
-    /// assert!(logits.cross_entropy(device.from_vec(vec![0i64, 2], [2]), ()).await.unwrap_err().is_index());
+    /// assert!(logits.cross_entropy(device.from_vec(vec![0i64, 2], [2]), ()).await.unwrap_err()
+    ///     .is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]

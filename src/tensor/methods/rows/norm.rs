@@ -38,7 +38,8 @@ impl TensorFuture {
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu();
     /// let x = device.from_vec(vec![1.0f32, 3.0], [1, 2]);
-    /// assert_eq!(x.layer_norm_weighted(&device.full([2], 10.0), 0.0).to_vec::<f32>().await?, [-10.0, 10.0]);
+    /// assert_eq!(x.layer_norm_weighted(&device.full([2], 10.0), 0.0).to_vec::<f32>().await?,
+    ///     [-10.0, 10.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]

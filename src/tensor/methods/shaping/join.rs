@@ -205,6 +205,14 @@ pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     joined(tensors.iter().map(|t| t.as_ref().clone()).collect(), dim, Location::caller())
 }
 
+impl TensorFuture {
+    /// [`cat`] of this value and another: what gradient rules write, which stand below `cat`.
+    #[track_caller]
+    pub(crate) fn followed_by(&self, next: &TensorFuture, dim: isize) -> TensorFuture {
+        cat(&[self, next], dim)
+    }
+}
+
 /// Casts to the common type, then puts together.
 fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
     let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));

@@ -112,9 +112,12 @@ impl TensorFuture {
     /// # tokio_test::block_on(async {
     /// use futensor::PadMode;
     /// let x = futensor::Device::cpu().arange(0, 4, 1);
-    /// assert_eq!(x.pad_mode([2, 1], PadMode::Reflect).to_vec::<i64>().await?, [2, 1, 0, 1, 2, 3, 2]);
-    /// assert_eq!(x.pad_mode([2, 1], PadMode::Replicate).to_vec::<i64>().await?, [0, 0, 0, 1, 2, 3, 3]);
-    /// assert_eq!(x.pad_mode([2, 1], PadMode::Circular).to_vec::<i64>().await?, [2, 3, 0, 1, 2, 3, 0]);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Reflect).to_vec::<i64>().await?,
+    ///     [2, 1, 0, 1, 2, 3, 2]);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Replicate).to_vec::<i64>().await?,
+    ///     [0, 0, 0, 1, 2, 3, 3]);
+    /// assert_eq!(x.pad_mode([2, 1], PadMode::Circular).to_vec::<i64>().await?,
+    ///     [2, 3, 0, 1, 2, 3, 0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]

@@ -323,7 +323,8 @@ impl TensorFuture {
     /// assert_eq!(x.i((1, 1..3)).to_vec::<i64>().await?, [5, 6]);
     /// assert_eq!(x.i((.., -1)).to_vec::<i64>().await?, [3, 7, 11]);
     /// assert_eq!(x.i((0, Index::ALL.step(-2))).to_vec::<i64>().await?, [3, 1]);
-    /// let rows = [0, 2].map(|row| x.i(vec![Index::At(row), Index::from(..2)]));      // made at run time
+    /// // made at run time
+    /// let rows = [0, 2].map(|row| x.i(vec![Index::At(row), Index::from(..2)]));
     /// assert_eq!(rows[1].to_vec::<i64>().await?, [8, 9]);
     /// assert!(x.i(3).error().unwrap().is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();

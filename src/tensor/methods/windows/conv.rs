@@ -68,7 +68,8 @@ impl ConvOptions {
     /// let device = Device::cpu();
     /// let (x, w) = (device.ones([1, 1, 9]), device.ones([1, 1, 3]));
     /// // A causal convolution sees what came before.
-    /// assert_eq!(x.conv1d(&w, None, ConvOptions::default().padding_sides(2, 0)).dims(), [1, 1, 9]);
+    /// assert_eq!(x.conv1d(&w, None, ConvOptions::default().padding_sides(2, 0)).dims(),
+    ///     [1, 1, 9]);
     /// ```
     pub fn padding_sides(mut self, before: impl Dims, after: impl Dims) -> ConvOptions {
         self.padding = [before.dims(), after.dims()];
@@ -202,7 +203,8 @@ fn convolve(
     let alone = x.rank() == spatial + 1;
     if !alone && x.rank() != spatial + 2 || w.rank() != spatial + 2 {
         return refuse(Refusal::shape(format!(
-            "an input of {} and a weight of {}: {} dimensions are needed, of an input without a batch {}",
+            "an input of {} and a weight of {}: {} dimensions are needed, of an input without a \
+             batch {}",
             x.shape(),
             w.shape(),
             spatial + 2,
@@ -377,7 +379,8 @@ impl TensorFuture {
     /// use futensor::{ConvOptions, Device};
     /// let device = Device::cpu();
     /// let x = device.from_vec(vec![1.0f32, 2.0], [1, 1, 1, 2]);
-    /// let y = x.conv_transpose2d(&device.ones([1, 1, 1, 2]), None, ConvOptions::default().stride(2));
+    /// let y = x.conv_transpose2d(&device.ones([1, 1, 1, 2]), None, ConvOptions::default()
+    ///     .stride(2));
     /// assert_eq!(y.to_vec::<f32>().await?, [1.0, 1.0, 2.0, 2.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -399,7 +402,8 @@ impl TensorFuture {
     /// use futensor::{ConvOptions, Device};
     /// let device = Device::cpu();
     /// let (x, w) = (device.ones([1, 2, 3, 3, 3]), device.ones([2, 4, 2, 2, 2]));
-    /// let y = x.conv_transpose3d(&w, None, ConvOptions::default().stride(2).output_padding([1, 0, 0]));
+    /// let y = x.conv_transpose3d(&w, None, ConvOptions::default().stride(2)
+    ///     .output_padding([1, 0, 0]));
     /// assert_eq!(y.dims(), [1, 4, 7, 6, 6]);
     /// ```
     #[track_caller]

@@ -28,14 +28,14 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
             }
             0..4 => {
                 let op = rng.pick(UnaryOp::ALL);
-                if !takes(op.class(), dtype) {
+                if !op.class().takes(dtype) {
                     continue;
                 }
-                program.push(Code::Unary(op, a), dtype, result(op.class(), dtype))
+                program.push(Code::Unary(op, a), dtype, op.class().result(dtype))
             }
             4..8 => {
                 let op = rng.pick(BinaryOp::ALL);
-                if !takes(op.class(), dtype) {
+                if !op.class().takes(dtype) {
                     continue;
                 }
                 let b = match rng.below(3) {
@@ -43,7 +43,7 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
                     _ => Arg::Reg(have(dtype, rng).unwrap()),
                 };
                 let (a, b) = if rng.below(2) == 0 { (a, b) } else { (b, a) };
-                program.push(Code::Binary(op, a, b), dtype, result(op.class(), dtype))
+                program.push(Code::Binary(op, a, b), dtype, op.class().result(dtype))
             }
             8 => {
                 let Some(c) = have(Bool, rng) else { continue };

@@ -138,8 +138,8 @@ fn a_streamed_unary_op_gives_the_bits_of_one_in_the_cache() {
     let n = STREAM_FROM / 4 + 4099;
     let x: Vec<f32> = edges::<f32>().into_iter().cycle().take(n).collect();
     let (input, shape) = (Buffer::of(&x), [n]);
-    for &op in UnaryOp::ALL.iter().filter(|op| takes(op.class(), F32)) {
-        let program = single(&[F32], |a| Code::Unary(op, a[0]), F32, result(op.class(), F32));
+    for &op in UnaryOp::ALL.iter().filter(|op| op.class().takes(F32)) {
+        let program = single(&[F32], |a| Code::Unary(op, a[0]), F32, op.class().result(F32));
         for level in Level::available() {
             // Parts that begin and end within a line.
             let cuts = [1, 77, n / 2 + 3];

@@ -2,11 +2,12 @@
 
 use super::naive::*;
 use super::*;
+use crate::op::exact::*;
 
 #[test]
 fn every_unary_op_of_every_type_agrees_with_the_naive_evaluator_at_every_level() {
     for &op in UnaryOp::ALL {
-        for dtype in DType::ALL.into_iter().filter(|&d| takes(op.class(), d)) {
+        for dtype in DType::ALL.into_iter().filter(|&d| op.class().takes(d)) {
             with_dtype!(dtype, T => check_unary::<T>(op, dtype));
         }
     }
@@ -14,12 +15,12 @@ fn every_unary_op_of_every_type_agrees_with_the_naive_evaluator_at_every_level()
 
 fn check_unary<T: Element>(op: UnaryOp, dtype: DType) {
     let x = edges::<T>();
-    let out = result(op.class(), dtype);
+    let out = op.class().result(dtype);
     let program = single(&[dtype], |a| Code::Unary(op, a[0]), dtype, out);
     let (input, shape) = (Buffer::of(&x), [x.len()]);
     let expected = |i: usize| match dtype.is_float() {
-        true => (unary_f64(op, x[i].to_f64()), 0),
-        false => (0.0, unary_i128(op, x[i].to_i64() as i128)),
+        true => (exact_unary(op, x[i].to_f64()), 0),
+        false => (0.0, whole_unary(op, x[i].to_i64() as i128)),
     };
     for level in Level::available() {
         let view = input.view(&shape, &[1], 0);
@@ -32,7 +33,7 @@ fn check_unary<T: Element>(op: UnaryOp, dtype: DType) {
 #[test]
 fn every_binary_op_of_every_type_agrees_with_the_naive_evaluator_at_every_level() {
     for &op in BinaryOp::ALL {
-        for dtype in DType::ALL.into_iter().filter(|&d| takes(op.class(), d)) {
+        for dtype in DType::ALL.into_iter().filter(|&d| op.class().takes(d)) {
             with_dtype!(dtype, T => check_binary::<T>(op, dtype));
         }
     }
@@ -46,8 +47,8 @@ fn check_binary<T: Element>(op: BinaryOp, dtype: DType) {
     let divides = matches!(op, BinaryOp::FloorDivide | BinaryOp::TruncDivide);
     let expected = |i: usize| match dtype.is_float() {
         true if divides => (whole_quotient(op, dtype != F64, a[i].to_f64(), b[i].to_f64()), 0),
-        true => (binary_f64(op, a[i].to_f64(), b[i].to_f64()), 0),
-        false => (0.0, binary_i128(op, a[i].to_i64() as i128, b[i].to_i64() as i128)),
+        true => (exact_binary(op, a[i].to_f64(), b[i].to_f64()), 0),
+        false => (0.0, whole_binary(op, a[i].to_i64() as i128, b[i].to_i64() as i128)),
     };
     let describe = |i: usize| format!("{:?}, {:?}", a[i], b[i]);
     let edges = edges::<T>().len();
@@ -64,7 +65,7 @@ fn check_binary<T: Element>(op: BinaryOp, dtype: DType) {
 
 /// The program of a binary op over two inputs of one type.
 fn binary_program(op: BinaryOp, dtype: DType) -> Program {
-    single(&[dtype; 2], |x| Code::Binary(op, x[0], x[1]), dtype, result(op.class(), dtype))
+    single(&[dtype; 2], |x| Code::Binary(op, x[0], x[1]), dtype, op.class().result(dtype))
 }
 
 /// With an immediate, or an input that is one number, on either side: the same bits.
@@ -73,7 +74,7 @@ fn check_with_number<T: Element>(level: Level, op: BinaryOp, dtype: DType, what:
         true => Scalar::Float(y.to_f64()),
         false => Scalar::Int(y.to_i64()),
     });
-    let out = result(op.class(), dtype);
+    let out = op.class().result(dtype);
     let both = binary_program(op, dtype);
     let first = single(&[dtype], |x| Code::Binary(op, number, x[0]), dtype, out);
     let second = single(&[dtype], |x| Code::Binary(op, x[0], number), dtype, out);

@@ -1,75 +1,13 @@
-//! What may stand beside a tensor in an op: futures and tensors, owned or borrowed, and numbers.
-//!
-//! Operators do not dereference, so they are written once over [`Operand`].
+//! The operators, and the ops of a number on the left. Operators do not dereference, so they are
+//! written once over [`Operand`].
 
-use super::build;
-use super::future::{Tensor, TensorFuture};
+use super::{Operand, OperandRef};
 use crate::dtype::Scalar;
 use crate::op::BinaryOp;
+use crate::tensor::build;
+use crate::tensor::future::{Tensor, TensorFuture};
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 use std::panic::Location;
-
-mod sealed {
-    pub trait Sealed {}
-}
-
-/// An operand as the ops see it.
-#[doc(hidden)]
-#[derive(Clone, Copy)]
-pub enum OperandRef<'a> {
-    /// A tensor.
-    Tensor(&'a TensorFuture),
-    /// A number, weakly typed.
-    Scalar(Scalar),
-}
-
-/// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32
-/// usize bool`.
-///
-/// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x
-/// + 2.0` makes it float32. Sealed.
-///
-/// ```
-/// use futensor::{DType, Device};
-/// let x = Device::cpu().arange(0, 3, 1);
-/// assert_eq!(x.add(2).dtype(), DType::I64);
-/// assert_eq!(x.add(2.5).dtype(), DType::F32);
-/// assert_eq!((1.0 - &x).dtype(), DType::F32);
-/// ```
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is neither a tensor nor a number",
-    note = "data becomes a tensor by `device.from_slice(&data, shape)`, a parameter is read by `parameter.value()`"
-)]
-pub trait Operand: sealed::Sealed {
-    /// As the ops see it.
-    #[doc(hidden)]
-    fn operand(&self) -> OperandRef<'_>;
-}
-
-impl<T: AsRef<TensorFuture>> sealed::Sealed for T {}
-impl<T: AsRef<TensorFuture>> Operand for T {
-    fn operand(&self) -> OperandRef<'_> {
-        OperandRef::Tensor(self.as_ref())
-    }
-}
-
-macro_rules! scalar_operands {
-    ($($t:ty),*) => {$(
-        impl sealed::Sealed for $t {}
-        impl Operand for $t {
-            fn operand(&self) -> OperandRef<'_> {
-                OperandRef::Scalar(Scalar::from(*self))
-            }
-        }
-    )*};
-}
-scalar_operands!(f32, f64, i32, i64, u8, u32, usize, bool);
-impl sealed::Sealed for Scalar {}
-impl Operand for Scalar {
-    fn operand(&self) -> OperandRef<'_> {
-        OperandRef::Scalar(*self)
-    }
-}
 
 /// A binary op of a tensor and whatever is on its right.
 pub(crate) fn binary(
@@ -147,14 +85,16 @@ macro_rules! operators {
         operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
         // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()`
         // would be open.
-        operators!(@scalar $Trait $method $op; f64, i64, Scalar; TensorFuture, &TensorFuture, Tensor, &Tensor);
+        operators!(@scalar $Trait $method $op; f64, i64, Scalar; TensorFuture, &TensorFuture,
+            Tensor, &Tensor);
     )*};
     (@tensor $Trait:ident $method:ident $op:ident; $($T:ty),*) => {$(
         impl<R: Operand> $Trait<R> for $T {
             type Output = TensorFuture;
             #[track_caller]
             fn $method(self, right: R) -> TensorFuture {
-                let asked = ask(BinaryOp::$op, self.as_ref(), &right, std::panic::Location::caller());
+                let asked = ask(BinaryOp::$op, self.as_ref(), &right,
+                    std::panic::Location::caller());
                 asked.without((self, right))
             }
         }
@@ -171,7 +111,8 @@ macro_rules! operators {
             #[track_caller]
             fn $method(self, right: $T) -> TensorFuture {
                 let at = std::panic::Location::caller();
-                build::ask_with_scalar(BinaryOp::$op, right.as_ref(), Scalar::from(self), true, at).without(right)
+                build::ask_with_scalar(BinaryOp::$op, right.as_ref(), Scalar::from(self), true, at)
+                    .without(right)
             }
         }
     )*};
@@ -185,7 +126,8 @@ macro_rules! negate {
             #[track_caller]
             fn neg(self) -> TensorFuture {
                 let asked =
-                    build::ask_unary(crate::op::UnaryOp::Neg, self.as_ref(), std::panic::Location::caller());
+                    build::ask_unary(crate::op::UnaryOp::Neg, self.as_ref(),
+                        std::panic::Location::caller());
                 asked.without(self)
             }
         }

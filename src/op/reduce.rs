@@ -1,0 +1,81 @@
+//! The table of reductions: one row an op. [`op`](super) has the columns.
+
+/// Rows of reductions: `name: Variant { columns }`.
+///
+/// A gradient reads `g` and `y`, both with the reduced dimensions at size 1, `x`, and `over`: the
+/// dimensions that are reduced. `of_nothing` says whether a reduction of no elements is `defined`
+/// or `refused`, `of_no_dims` whether an empty list of dimensions stands for `everything` or leaves
+/// the operand `itself`.
+macro_rules! for_each_reduce {
+    ($callback:ident) => {
+        $callback! {
+            sum: Sum {
+                doc: "Sum; integers and bool are added in int64. 0 where there is nothing. Floats \
+are added pairwise.",
+                keepdim: sum_keepdim, everything: sum_all,
+                class: sum, cost: fold, rounds: once, of_nothing: defined,
+                of_no_dims: everything, domain: all,
+                gradient: [(g) g],
+            }
+            prod: Prod {
+                doc: "Product; integers and bool in int64. 1 where there is nothing.",
+                keepdim: prod_keepdim, everything: prod_all,
+                class: sum, cost: fold, rounds: once, of_nothing: defined,
+                of_no_dims: everything, domain: off_zero,
+                gradient: [(g x over) over.product_of_others(&x).mul(g)],
+            }
+            mean: Mean {
+                doc: "Arithmetic mean of floats; NaN where there is nothing.",
+                keepdim: mean_keepdim, everything: mean_all,
+                class: float, cost: fold, rounds: once, of_nothing: defined,
+                of_no_dims: everything, domain: all,
+                gradient: [(g over) g.div(over.count as f64)],
+            }
+            max: Max {
+                doc: "Largest element; NaN if one is NaN. An error where there is nothing.",
+                keepdim: max_keepdim, everything: max_all,
+                class: same, cost: fold, rounds: never, of_nothing: refused,
+                of_no_dims: everything, domain: apart,
+                gradient: [(g x y over) over.shared(&g, &x, &y)],
+            }
+            min: Min {
+                doc: "Smallest element; NaN if one is NaN. An error where there is nothing.",
+                keepdim: min_keepdim, everything: min_all,
+                class: same, cost: fold, rounds: never, of_nothing: refused,
+                of_no_dims: everything, domain: apart,
+                gradient: [(g x y over) over.shared(&g, &x, &y)],
+            }
+            any: Any {
+                doc: "True where any element is not zero.",
+                keepdim: any_keepdim, everything: any_all,
+                class: test, cost: fold, rounds: never, of_nothing: defined,
+                of_no_dims: itself, domain: all,
+                gradient: [],
+            }
+            all: All {
+                doc: "True where all elements are not zero; true where there is nothing.",
+                keepdim: all_keepdim, everything: all_all,
+                class: test, cost: fold, rounds: never, of_nothing: defined,
+                of_no_dims: itself, domain: all,
+                gradient: [],
+            }
+            argmax: ArgMax {
+                doc: "Position of the largest element, the first of equals; the first NaN if \
+there is one.",
+                keepdim: argmax_keepdim, everything: argmax_all,
+                class: index, cost: search, rounds: never, of_nothing: refused,
+                of_no_dims: everything, domain: apart,
+                gradient: [],
+            }
+            argmin: ArgMin {
+                doc: "Position of the smallest element, the first of equals; the first NaN if \
+there is one.",
+                keepdim: argmin_keepdim, everything: argmin_all,
+                class: index, cost: search, rounds: never, of_nothing: refused,
+                of_no_dims: everything, domain: apart,
+                gradient: [],
+            }
+        }
+    };
+}
+pub(crate) use for_each_reduce;

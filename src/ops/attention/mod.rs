@@ -1,5 +1,0 @@
-//! Attention: scaled dot products, over pages of a cache, and the rotation of positions.
-
-pub(crate) mod paged;
-pub(crate) mod rope;
-pub(crate) mod scaled;

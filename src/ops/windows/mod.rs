@@ -1,4 +1,0 @@
-//! Sliding windows: convolution and pooling.
-
-pub(crate) mod conv;
-pub(crate) mod pool;

@@ -1,0 +1,180 @@
+//! What the gradients of the op tables are written with, beside the ops: slopes that keep their
+//! digits, and gradients that look at their operands. Called by `table` alone.
+
+use super::side::Side;
+use crate::ops::order::others::others;
+use crate::shape::Shape;
+use crate::tensor::future::TensorFuture;
+use smallvec::SmallVec;
+use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
+
+/// `cdf(x) + x * pdf(x)` of the normal distribution.
+pub(super) fn gelu_slope(x: &TensorFuture) -> TensorFuture {
+    let below = x.mul(FRAC_1_SQRT_2).erf().add(1).mul(0.5);
+    let density = x.square().mul(-0.5).exp().mul(FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0);
+    below.add(x.mul(density))
+}
+
+/// Of `x (1 + tanh u) / 2` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+pub(super) fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
+    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+    const C: f64 = 0.044715;
+    let square = x.square();
+    let t = x.mul(square.mul(C).add(1)).mul(K).tanh();
+    let inner = square.mul(3.0 * C).add(1).mul(K);
+    let slope = (1.0 - t.square()).mul(inner).mul(x);
+    t.add(1).add(slope).mul(0.5)
+}
+
+/// The same by `(1 + tanh u) / 2 = sigmoid(2 u)`, which keeps its digits where that is near 0.
+pub(super) fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
+    const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
+    const C: f64 = 0.044715;
+    let square = x.square();
+    let u = x.mul(square.mul(C).add(1)).mul(2.0 * K);
+    let inner = square.mul(3.0 * C).add(1).mul(2.0 * K);
+    u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
+}
+
+/// Of `1 / (1 + e^-x)`, with all its digits where it is small.
+pub(super) fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
+    x.sigmoid().mul(x.neg().sigmoid())
+}
+
+/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at
+/// 1 itself, the slope of the factors would lose them.
+pub(super) fn one_less_square(x: &TensorFuture) -> TensorFuture {
+    let size = x.abs();
+    let near = size.gt(0.5).logical_and(size.lt(1));
+    near.where_cond((1.0 - x).mul(x.add(1)), 1.0 - x.square())
+}
+
+/// `x^2 - 1`, likewise.
+pub(super) fn square_less_one(x: &TensorFuture) -> TensorFuture {
+    let near = x.gt(1).logical_and(x.lt(2));
+    near.where_cond(x.sub(1).mul(x.add(1)), x.square().sub(1))
+}
+
+/// Of `log(e^a + e^b)` to `a`: its part of the sum.
+pub(super) fn part_of_sum(a: &Side, b: &Side) -> TensorFuture {
+    a.sub(b).sigmoid()
+}
+
+/// Of `a^b` to `a`: `b * a^(b - 1)`, and nothing where `b` is 0.
+pub(super) fn through_base(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
+    match (a, b) {
+        (Side::Value(a), Side::Value(b)) => {
+            let finite = a.recip().isfinite().logical_and(g.isfinite());
+            let still = b.eq(0).logical_and(finite.logical_not());
+            let (g, a) = (still.where_cond(0.0, g), still.where_cond(1.0, a));
+            b.mul(a.pow(b.sub(1))).mul(g)
+        }
+        (Side::Value(a), Side::Number(s)) => match s.as_f64() {
+            0.0 => g.device().zeros_dtype(g.shape().clone(), g.dtype()),
+            2.0 => g.mul(a).mul(2),
+            power => g.mul(a.pow(power - 1.0)).mul(*s),
+        },
+        (Side::Number(_), _) => unreachable!("no gradient goes to a number"),
+    }
+}
+
+/// Of `y = a^b` to `b`: `y log(a)`, and nothing where `a` is 0 and `y` finite: it stays so.
+pub(super) fn through_exponent(g: &TensorFuture, a: &Side, y: &TensorFuture) -> TensorFuture {
+    match a {
+        Side::Value(a) => {
+            let still = a.eq(0).logical_and(y.isfinite());
+            y.mul(still.where_cond(1.0, a.to_dtype(y.dtype())).log()).mul(g)
+        }
+        Side::Number(s) => {
+            let slope = g.mul(y).mul(s.as_f64().ln());
+            if s.as_f64() == 0.0 { y.isfinite().where_cond(0.0, slope) } else { slope }
+        }
+    }
+}
+
+/// Of the larger of two to `a`.
+pub(super) fn larger(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
+    match (a, b) {
+        (Side::Value(a), Side::Value(b)) => chosen(g, a.lt(b), a.eq(b)),
+        (Side::Value(a), Side::Number(limit)) => within(g, a.gt(*limit)),
+        (Side::Number(_), _) => unreachable!("no gradient goes to a number"),
+    }
+}
+
+/// Of the smaller of two to `a`.
+pub(super) fn smaller(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
+    match (a, b) {
+        (Side::Value(a), Side::Value(b)) => chosen(g, a.gt(b), a.eq(b)),
+        (Side::Value(a), Side::Number(limit)) => within(g, a.lt(*limit)),
+        (Side::Number(_), _) => unreachable!("no gradient goes to a number"),
+    }
+}
+
+/// All to the operand that was chosen, and half where both are equal. What compares with nothing
+/// is NaN, and all of it goes to both.
+fn chosen(g: &TensorFuture, lost: TensorFuture, tied: TensorFuture) -> TensorFuture {
+    lost.where_cond(0.0, tied.where_cond(g.mul(0.5), g))
+}
+
+/// All within a limit. At the limit itself nothing goes through, as in PyTorch's clamp.
+fn within(g: &TensorFuture, within: TensorFuture) -> TensorFuture {
+    within.where_cond(g, 0.0)
+}
+
+/// `x / square`, and nothing where that is 0: the angle of the point where both axes meet.
+pub(super) fn of_angle(x: TensorFuture, square: TensorFuture) -> TensorFuture {
+    let nothing = square.eq(0);
+    nothing.where_cond(0.0, x).div(nothing.where_cond(1.0, square))
+}
+
+/// The whole number that a multiple of `b` is of it. The quotient may lie a rounding beside it.
+pub(super) fn whole_quotient(multiple: &TensorFuture, b: &Side) -> TensorFuture {
+    multiple.div(b).round()
+}
+
+/// The dimensions that a reduction is over.
+pub(super) struct Over<'a> {
+    /// Of the operand.
+    shape: &'a Shape,
+    gone: &'a [bool],
+    /// Elements that become one.
+    pub count: usize,
+}
+
+impl<'a> Over<'a> {
+    pub fn new(shape: &'a Shape, gone: &'a [bool]) -> Over<'a> {
+        let over = shape.iter().zip(gone).filter(|(_, gone)| **gone).map(|(&n, _)| n);
+        Over { shape, gone, count: over.collect::<Shape>().numel() }
+    }
+
+    /// A result with the dimensions that are gone at size 1.
+    pub fn kept(&self, x: &TensorFuture) -> TensorFuture {
+        let sizes = self.shape.iter().zip(self.gone);
+        let kept: SmallVec<[isize; 8]> =
+            sizes.map(|(&n, &gone)| if gone { 1 } else { n as isize }).collect();
+        x.reshape(&kept[..])
+    }
+
+    /// Of the largest or smallest: equals share.
+    pub fn shared(&self, g: &TensorFuture, x: &TensorFuture, y: &TensorFuture) -> TensorFuture {
+        let dims: SmallVec<[isize; 8]> =
+            (0..self.gone.len()).filter(|&d| self.gone[d]).map(|d| d as isize).collect();
+        let chosen = x.eq(y).to_dtype(g.dtype());
+        chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
+    }
+
+    /// For each element the product of all others that become one with it.
+    pub fn product_of_others(&self, x: &TensorFuture) -> TensorFuture {
+        // What goes as one dimension, at the end.
+        let (shape, gone) = (self.shape, self.gone);
+        let mut order: SmallVec<[usize; 8]> = (0..shape.rank()).filter(|&d| !gone[d]).collect();
+        let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();
+        rows.push(self.count);
+        order.extend((0..shape.rank()).filter(|&d| gone[d]));
+        let x = x.permute(&order[..]);
+        let back: SmallVec<[usize; 8]> = (0..order.len())
+            .map(|d| order.iter().position(|&from| from == d).unwrap_or(d))
+            .collect();
+        others(&x.reshape(&rows[..]), -1).reshape(x.dims()).permute(&back[..])
+    }
+}
