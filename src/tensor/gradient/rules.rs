@@ -55,9 +55,11 @@ pub(super) fn square_less_one(x: &TensorFuture) -> TensorFuture {
     near.where_cond(x.sub(1).mul(x.add(1)), x.square().sub(1))
 }
 
-/// Of `log(e^a + e^b)` to `a`: its part of the sum.
+/// Of `log(e^a + e^b)` to `a`: its part of the sum. A part near 1 is what the other one leaves, so
+/// that the slope of either has its digits.
 pub(super) fn part_of_sum(a: &Side, b: &Side) -> TensorFuture {
-    a.sub(b).sigmoid()
+    let apart = a.sub(b);
+    apart.gt(0).where_cond(1.0 - apart.neg().sigmoid(), apart.sigmoid())
 }
 
 /// Of `a^b` to `a`: `b * a^(b - 1)`, and nothing where `b` is 0.

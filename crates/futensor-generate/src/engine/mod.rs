@@ -16,6 +16,7 @@ use crate::error::{Error, Result, number_of};
 use crate::helpers::Work;
 use crate::lock::lock;
 use crate::model::{Llama, Runner, Steps};
+use crate::options::Options;
 use crate::request::Request;
 use crate::sampling::ALTERNATIVES;
 use crate::tokenizer::Text;
@@ -32,42 +33,6 @@ pub use stream::Tokens;
 /// Stop words of a request at most, and bytes of each: every token is looked at for all of them.
 const STOPS_MAX: usize = 64;
 const STOP_BYTES_MAX: usize = 256;
-
-/// What there is to share among requests.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Requests that run at the same time.
-    pub slots: usize,
-    /// Memory for keys and values, in bytes.
-    pub pages_bytes: usize,
-    /// Tokens a page of it.
-    pub page: usize,
-    /// Tokens of a request at most, prompt and answer; the model's own limit where that is less.
-    pub context: usize,
-    /// Tokens of prompts that one step takes up.
-    pub chunk: usize,
-    /// The same, of a step in which others wait for their next token.
-    pub chunk_beside: usize,
-    /// Requests that may wait for a slot and pages before `try_generate` refuses more.
-    pub waiting: usize,
-    /// Tokens that wait for a slow reader before its request stops.
-    pub buffer: usize,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            slots: 64,
-            pages_bytes: 256 << 20,
-            page: 32,
-            context: 8192,
-            chunk: 256,
-            chunk_beside: 64,
-            waiting: 256,
-            buffer: 64,
-        }
-    }
-}
 
 /// What an engine has done, and what it is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

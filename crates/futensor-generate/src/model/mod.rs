@@ -14,6 +14,7 @@ mod weights;
 
 use crate::batch_planner::{Limits, Step};
 use crate::error::{Error, Result, number_of};
+use crate::options::Options;
 use crate::sampling::Sampling;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
@@ -120,7 +121,7 @@ impl Llama {
     }
 
     /// What its steps share.
-    pub(crate) fn limits(&self, options: &crate::Options) -> Result<Limits> {
+    pub(crate) fn limits(&self, options: &Options) -> Result<Limits> {
         let page = options.page.clamp(1, 1024);
         let bytes = 2
             * self.config.layers

@@ -3,7 +3,8 @@
 
 use super::load::testing;
 use super::*;
-use crate::engine::{Engine, Options};
+use crate::engine::Engine;
+use crate::options::Options;
 use crate::request::{Request, Token};
 use crate::tokenizer::testing::vocabulary;
 use crate::{Constraint, End};
