@@ -20,10 +20,10 @@ fn float_of(dtype: DType) -> DType {
 }
 
 fn no_bool(dtype: DType) -> Result<DType, Refusal> {
-    match dtype {
-        DType::Bool => Err(Refusal::dtype("not defined on bool")),
-        _ => Ok(dtype),
+    if dtype == DType::Bool {
+        return Err(Refusal::dtype("not defined on bool"));
     }
+    Ok(dtype)
 }
 
 pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {

@@ -7,8 +7,6 @@
 
 #[path = "../../src/dtype.rs"]
 mod dtype;
-#[path = "../../src/op/exact.rs"]
-mod exact;
 #[path = "../../src/format.rs"]
 mod format;
 #[path = "../../src/op/mod.rs"]

@@ -24,10 +24,10 @@
 //!   q: swap where it is odd, and change signs.
 //!
 //! Against exact arithmetic a number is off by less than 3 units in the last place. 16-bit elements
-//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`: `u = (k +
-//! 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the standard
-//! library's logarithm, sine and cosine: between platforms they agree within 4 units in the last
-//! place.
+//! are the f32 number rounded. f64 elements 2j and 2j + 1 come of block `offset / 4 + j`:
+//! `u = (k + 1) 2^-53` and `v` of the 53 upper bits of its lower and upper two words, and the
+//! standard library's logarithm, sine and cosine: between platforms they agree within 4 units in
+//! the last place.
 //!
 //! The CUDA source says the same formulas and is compiled with `--fmad=false`. `tests/nvrtc`
 //! compares it bit by bit as host code; on the simulated GPU a test allows 2 units in the last

@@ -230,7 +230,7 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         let times = (micros(a.began), micros(a.ended));
         let label = await_title(a);
         let dry = if a.ran_dry { "\nthe device ran dry" } else { "" };
-        let ops = number_of(a.queued as usize, "op", "ops");
+        let ops = number_of(a.queued, "op", "ops");
         let title = format!(
             "{label}\nwaited {}\nqueued or running: {ops}{dry}\n{}",
             span(times.1 - times.0),

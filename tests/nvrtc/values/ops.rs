@@ -9,10 +9,10 @@ use super::{Random, Strided};
 use crate::catalogue::{binary, cast, source, types, unary};
 use crate::cuda::kernels::elementwise::plan;
 use crate::dtype::{DType, Element, with_dtype};
-use crate::exact::{exact_binary, exact_unary, whole_binary, whole_quotient, whole_unary};
 use crate::graph::program::Code;
 use crate::host::kernels::{random, simd::Level};
 use crate::on_host::{Batch, Buffer};
+use crate::op::exact::{exact_binary, exact_unary, whole_binary, whole_quotient, whole_unary};
 use crate::op::{BinaryOp, Class, Rounds, UnaryOp};
 use half::{bf16, f16};
 

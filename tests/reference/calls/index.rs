@@ -16,8 +16,7 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             futures(x.one_hot(attrs["num_classes"].as_u64()? as usize))
         }
         ("index", [Arg::Tensor(x), indices @ ..]) => {
-            let given = |arg| if let &Arg::Tensor(ref i) = arg { Some(i) } else { None };
-            futures(x.index(&indices.iter().map(given).collect::<Vec<_>>()))
+            futures(x.index(&indices.iter().map(tensor).collect::<Vec<_>>()))
         }
         ("scatter_add", [Arg::Tensor(x), Arg::Tensor(i), Arg::Tensor(s)]) => {
             futures(x.scatter_add(dim()?, i, s))
@@ -25,6 +24,10 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         (_, [Arg::Tensor(x), Arg::Tensor(i), Arg::Tensor(s)]) => scatter(op, x, i, s, attrs),
         _ => None,
     }
+}
+
+fn tensor(arg: &Arg) -> Option<&TensorFuture> {
+    if let Arg::Tensor(x) = arg { Some(x) } else { None }
 }
 
 fn scatter(

@@ -81,10 +81,8 @@ fn sticky(simulator: &Simulator) {
         assert_eq!(code(context.new_event(None).map(drop)), status);
         assert_eq!(code(stream.clone_dtoh(&x)), status);
         // SAFETY: arguments match the kernel.
-        assert_eq!(
-            code(unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) }.map(drop)),
-            status
-        );
+        let launched = unsafe { stream.launch_builder(&k).arg(&mut x).launch(grid(1, 1)) };
+        assert_eq!(code(launched.map(drop)), status);
         drop((x, k, event, early, stream));
         drop(context);
         // A context taken anew is the same one.
