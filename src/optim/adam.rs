@@ -263,8 +263,9 @@ macro_rules! adams {
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut forgetful = ", stringify!($Name), "::new(vec![w.clone()],")]
             #[doc = "    0.5).betas(0.0, 0.0).weight_decay(0.0);"]
-            /// forgetful.step(&[device.full([1], 7.0)]).detach();                       // each
-            /// step is lr, by sign forgetful.step(&[device.full([1], 0.1)]).detach();
+            /// // Each step is lr, by sign.
+            /// forgetful.step(&[device.full([1], 7.0)]).detach();
+            /// forgetful.step(&[device.full([1], 0.1)]).detach();
             /// assert!((w.value().item::<f32>().await? + 1.0).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
@@ -283,8 +284,8 @@ macro_rules! adams {
             /// let w = Parameter::new(device.zeros([1]));
             #[doc = concat!("let mut adam = ", stringify!($Name), "::new(vec![w.clone()], 1.0)")]
             #[doc = "    .eps(3.0);"]
-            /// adam.step(&[device.ones([1])]).detach();                                 // 1 / (1 +
-            /// 3) assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
+            /// adam.step(&[device.ones([1])]).detach(); // 1 / (1 + 3)
+            /// assert!((w.value().item::<f32>().await? + 0.25).abs() < 1e-6);
             /// # Ok::<(), futensor::Error>(()) }).unwrap();
             /// ```
             pub fn eps(mut self, eps: f64) -> $Name {
