@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use std::{fmt, ops::Deref};
 
 /// Strides in elements. A stride of 0 repeats, a negative one walks backwards.
-pub(crate) type Strides = SmallVec<[isize; FEW]>;
+pub(crate) type Strides = SmallVec<[isize; Shape::FEW]>;
 
 /// The sizes of a tensor's dimensions, outermost first. A 0-d shape has one element.
 ///
@@ -19,17 +19,14 @@ pub(crate) type Strides = SmallVec<[isize; FEW]>;
 /// assert_eq!(Shape::from(()).numel(), 1);
 /// ```
 #[derive(PartialEq, Eq, Hash, Default)]
-pub struct Shape(SmallVec<[usize; FEW]>);
-
-/// So many sizes lie in the shape itself.
-const FEW: usize = 4;
+pub struct Shape(SmallVec<[usize; Shape::FEW]>);
 
 impl Clone for Shape {
     /// Each op makes a shape: few sizes go through registers.
     #[inline]
     fn clone(&self) -> Shape {
         let dims = self.dims();
-        if dims.len() > FEW {
+        if dims.len() > Shape::FEW {
             return Shape(SmallVec::from_slice(dims));
         }
         let size = |i: usize| if i < dims.len() { dims[i] } else { 0 };
@@ -38,6 +35,9 @@ impl Clone for Shape {
 }
 
 impl Shape {
+    /// So many sizes lie in the shape itself.
+    pub(crate) const FEW: usize = 4;
+
     /// The sizes as a slice.
     #[inline]
     pub fn dims(&self) -> &[usize] {
@@ -197,7 +197,7 @@ pub(crate) struct Layout {
 /// Row-major strides of a shape.
 pub(crate) fn contiguous_strides(dims: &[usize]) -> Strides {
     // Each operand of each op has them: a few lie in an array until they are all there.
-    let mut few = [0; FEW];
+    let mut few = [0; Shape::FEW];
     let mut many = Strides::new();
     let strides = match few.get_mut(..dims.len()) {
         Some(strides) => strides,
@@ -211,7 +211,7 @@ pub(crate) fn contiguous_strides(dims: &[usize]) -> Strides {
         *stride = step;
         step = step.saturating_mul(size.max(1) as isize);
     }
-    if dims.len() > FEW { many } else { SmallVec::from_buf_and_len(few, dims.len()) }
+    if dims.len() > Shape::FEW { many } else { SmallVec::from_buf_and_len(few, dims.len()) }
 }
 
 impl Layout {

@@ -42,6 +42,47 @@ impl Meta {
     }
 }
 
+/// Shape and type of a result, as a rule gives them.
+pub(crate) trait Ruled {
+    fn shape(&self) -> &Shape;
+    fn dtype(&self) -> DType;
+    fn meta(self) -> Meta;
+}
+
+impl Ruled for Meta {
+    #[inline(always)]
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+    #[inline(always)]
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+    #[inline(always)]
+    fn meta(self) -> Meta {
+        self
+    }
+}
+
+/// A result with an operand's shape. The shape is copied where the node is written, and not on the
+/// way there: on a stack it would be stored by words and loaded by lines.
+pub(crate) struct Shaped<'a>(pub &'a Shape, pub DType);
+
+impl Ruled for Shaped<'_> {
+    #[inline(always)]
+    fn shape(&self) -> &Shape {
+        self.0
+    }
+    #[inline(always)]
+    fn dtype(&self) -> DType {
+        self.1
+    }
+    #[inline(always)]
+    fn meta(self) -> Meta {
+        Meta { shape: self.0.clone(), dtype: self.1 }
+    }
+}
+
 /// The arguments of a CPU kernel.
 pub struct CpuRun<'a> {
     pub(crate) inputs: &'a [View<'a>],

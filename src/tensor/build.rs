@@ -12,7 +12,7 @@ use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
 use crate::graph::node::{Inputs, Node, Op, Otherwise};
-use crate::graph::operation::{Meta, Refusal};
+use crate::graph::operation::{Meta, Refusal, Ruled, Shaped};
 use crate::graph::tape::Made;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
@@ -213,10 +213,10 @@ pub(crate) fn apply(
 /// a function's stack they would be stored by words and loaded by lines, for which a processor
 /// waits until all that was stored before is in its cache.
 #[inline(always)]
-pub(crate) fn ask(
+pub(crate) fn ask<M: Ruled>(
     op: impl FnOnce() -> Op,
     operands: &[&TensorFuture],
-    rule: impl FnOnce() -> Result<Meta, Refusal>,
+    rule: impl FnOnce() -> Result<M, Refusal>,
     at: At,
 ) -> Asked {
     let at = seen(at);
@@ -227,21 +227,24 @@ pub(crate) fn ask(
             && x.node.completion.state().phase() != Phase::Failed
     };
     match rule() {
-        Ok(Meta { shape, dtype }) => {
-            let numel = shape.numel();
-            let bytes = numel.saturating_mul(dtype.size());
+        Ok(ruled) => {
+            let numel = ruled.shape().numel();
+            let bytes = numel.saturating_mul(ruled.dtype().size());
             let usual = operands.iter().all(is_plain) && !is_intercepted() && !port.life.is_ended();
-            // Of no elements, sizes may be any: they are looked at one by one.
-            if !usual || numel == 0 || bytes > isize::MAX as usize || shape.rank() > RANK_MAX {
-                return ask_slowly(op(), operands, Ok(Meta { shape, dtype }), at);
+            let rank = ruled.shape().rank();
+            // Of no elements, sizes may be any: they are looked at one by one. A shape of many
+            // dimensions lies in memory of its own.
+            if !usual || numel == 0 || bytes > isize::MAX as usize || rank > Shape::FEW {
+                return ask_slowly(op(), operands, Ok(ruled.meta()), at);
             }
-            let node = || {
+            let inputs = || {
                 let mut inputs = Inputs::new();
                 for x in operands {
                     inputs.push(x.node.link());
                 }
-                Node::with(op(), inputs, Meta { shape, dtype }, port, at, numel, QUEUED)
+                inputs
             };
+            let node = || Node::with(op, inputs, || ruled.meta(), port, at, numel, QUEUED);
             let (node, queued) = port.take_in(node, bytes);
             Asked { value: TensorFuture::new(node), queued: Some(queued) }
         }
@@ -291,7 +294,7 @@ pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
 }
 
 pub(crate) fn ask_unary(op: UnaryOp, x: &TensorFuture, at: At) -> Asked {
-    let rule = || Ok(Meta { shape: x.shape().clone(), dtype: infer::unary(op, x.dtype())?.out });
+    let rule = || Ok(Shaped(x.shape(), infer::unary(op, x.dtype())?.out));
     ask(|| Op::Unary(op), &[x], rule, at)
 }
 
@@ -300,17 +303,11 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -
 }
 
 pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> Asked {
-    let rule = || {
-        let shape = if a.shape().is(b.shape()) {
-            a.shape().clone()
-        } else {
-            infer::broadcast(a.shape(), b.shape())?
-        };
-        Ok(Meta {
-            shape,
-            dtype: infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out,
-        })
-    };
+    let dtype = || Ok(infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out);
+    if a.shape().is(b.shape()) {
+        return ask(|| Op::Binary(op), &[a, b], || Ok(Shaped(a.shape(), dtype()?)), at);
+    }
+    let rule = || Ok(Meta { shape: infer::broadcast(a.shape(), b.shape())?, dtype: dtype()? });
     ask(|| Op::Binary(op), &[a, b], rule, at)
 }
 
@@ -326,10 +323,7 @@ pub(crate) fn ask_with_scalar(
         BinaryOp::Maximum | BinaryOp::Minimum => scalar.limited_to(x.dtype()),
         _ => scalar,
     };
-    let rule = || {
-        let dtype = infer::with_scalar(op, x.dtype(), scalar)?.out;
-        Ok(Meta { shape: x.shape().clone(), dtype })
-    };
+    let rule = || Ok(Shaped(x.shape(), infer::with_scalar(op, x.dtype(), scalar)?.out));
     ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)
 }
 
