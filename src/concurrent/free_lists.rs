@@ -4,7 +4,7 @@
 //! go. The general allocator pays for both: a block from another thread goes back under a lock, and
 //! the memory of ten thousand nodes dropped together goes back to the system and is touched anew,
 //! page by page, by the next ten thousand. So freed blocks stay with the freeing thread, up to two
-//! batches. Further batches go to a shelf that all threads share, up to a limit, and the rest goes
+//! batches. Further batches go to a list that all threads share, up to a limit, and the rest goes
 //! back to the allocator. Called by [`counted`](crate::concurrent::counted) alone. Knows nothing of
 //! a block's content.
 
@@ -27,10 +27,10 @@ const LAYOUT: Layout = match Layout::from_size_align(SIZE, ALIGN) {
     Ok(layout) => layout,
     Err(_) => panic!("a block has a layout"),
 };
-/// Blocks that go to the shelf, and come from it, together.
+/// Blocks that go to the shared list, and come from it, together.
 const BATCH: usize = 64;
-/// Batches that the shelf keeps: 6 MiB.
-const SHELF: usize = 256;
+/// Batches that the shared list keeps: 6 MiB.
+const SHARED_MAX: usize = 256;
 
 /// A free block: its first word points to the next.
 struct Free {
@@ -43,10 +43,10 @@ struct Chain(*mut Free);
 // SAFETY: free blocks belong to the holder of the chain.
 unsafe impl Send for Chain {}
 
-statics! { static SHELVED: Mutex<Vec<Chain>> = Mutex::new(Vec::new()); }
+statics! { static SHARED: Mutex<Vec<Chain>> = Mutex::new(Vec::new()); }
 
-fn shelf() -> MutexGuard<'static, Vec<Chain>> {
-    lock_plain(&SHELVED)
+fn shared() -> MutexGuard<'static, Vec<Chain>> {
+    lock_plain(&SHARED)
 }
 
 /// A thread's own blocks: a chain that it takes from and gives to, and perhaps a whole batch.
@@ -155,12 +155,12 @@ pub(crate) unsafe fn give(block: NonNull<u8>) {
 }
 
 impl Own {
-    /// The first block of a batch from beside or from the shelf; null where there is none.
+    /// The first block of a batch from beside or from the shared list; null where there is none.
     #[cold]
     fn refill(&self) -> *mut Free {
         let mut batch = self.batch.replace(null_mut());
         if batch.is_null() {
-            batch = shelf().pop().map_or(null_mut(), |chain| chain.0);
+            batch = shared().pop().map_or(null_mut(), |chain| chain.0);
         }
         if !batch.is_null() {
             // SAFETY: a chain of `BATCH` free blocks that is ours now.
@@ -170,7 +170,8 @@ impl Own {
         batch
     }
 
-    /// Puts the chain, a whole batch by now, beside; the one that was there goes to the shelf.
+    /// Puts the chain, a whole batch by now, beside; the one that was there goes to the shared
+    /// list.
     #[cold]
     fn set_aside(&self) {
         let batch = self.chain.replace(null_mut());
@@ -182,12 +183,12 @@ impl Own {
     }
 }
 
-/// Puts a batch on the shelf, or gives it back where that is full.
+/// Puts a batch on the shared list, or gives it back where that is full.
 fn put_up(batch: Chain) {
     {
-        let mut shelf = shelf();
-        if shelf.len() < SHELF {
-            shelf.push(batch);
+        let mut shared = shared();
+        if shared.len() < SHARED_MAX {
+            shared.push(batch);
             return;
         }
     }
@@ -206,9 +207,9 @@ fn release(mut first: *mut Free) {
     }
 }
 
-/// Gives what lies on the shelf back to the allocator.
+/// Gives what lies on the shared list back to the allocator.
 pub(crate) fn trim() {
-    let batches = std::mem::take(&mut *shelf());
+    let batches = std::mem::take(&mut *shared());
     batches.into_iter().for_each(|batch| release(batch.0));
 }
 

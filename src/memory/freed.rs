@@ -1,63 +1,62 @@
-//! Addresses of freed blocks by size class, a shelf a thread: the last that a thread freed is the
-//! first that it uses, since its core still has it. With one list for all, two chains of products
-//! of 32x32 took 1.10 of one after the other, and so 1.03.
+//! Addresses of freed blocks by size class, a shard for each thread: the last that a thread freed
+//! is the first that it uses, since its core still has it. With one list for all, two chains of
+//! products of 32x32 took 1.10 of one after the other, and so 1.03.
 //!
 //! Called by [`Memory`](super::Memory), which counts bytes and knows what a class is.
 
 use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::threads::thread_local;
 use crate::sync::{Mutex, lock, statics};
-// A plain number, not part of a protocol: std's atomic.
 
 /// As many as threads that free at once, as a rule; more share.
-const SHELVES: usize = 8;
+const SHARDS: usize = 8;
 
 #[derive(Default)]
-pub(super) struct Freed([Shelf; SHELVES]);
+pub(super) struct Freed([Shard; SHARDS]);
 
 /// Lists by class; none until a block is freed.
 #[derive(Default)]
 #[repr(align(128))] // Two share no cache line, nor a pair that is fetched together.
-struct Shelf(Mutex<Vec<Vec<usize>>>);
+struct Shard(Mutex<Vec<Vec<usize>>>);
 
 thread_local! {
-    static SHELF: usize = {
+    static SHARD: usize = {
         statics! { static THREADS: AtomicUsize = AtomicUsize::new(0); }
-        THREADS.fetch_add(1, Relaxed) % SHELVES
+        THREADS.fetch_add(1, Relaxed) % SHARDS
     };
 }
 
-/// The calling thread's shelf; of one that is ending, the first.
-fn own_shelf() -> usize {
-    SHELF.try_with(|shelf| *shelf).unwrap_or(0)
+/// The calling thread's shard; of one that is ending, the first.
+fn own_shard() -> usize {
+    SHARD.try_with(|shard| *shard).unwrap_or(0)
 }
 
 impl Freed {
     pub fn put(&self, class: usize, address: usize) {
-        self.put_on(own_shelf(), class, address);
+        self.put_in(own_shard(), class, address);
     }
 
     /// The calling thread's last, or else another's.
     pub fn take(&self, class: usize) -> Option<usize> {
-        self.take_from(own_shelf(), class)
+        self.take_from(own_shard(), class)
     }
 
     /// All of them, list by list.
     pub fn take_all(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
-        self.0.iter().flat_map(|shelf| std::mem::take(&mut *lock(&shelf.0)).into_iter().enumerate())
+        self.0.iter().flat_map(|shard| std::mem::take(&mut *lock(&shard.0)).into_iter().enumerate())
     }
 
-    fn put_on(&self, shelf: usize, class: usize, address: usize) {
-        let mut lists = lock(&self.0[shelf].0);
+    fn put_in(&self, shard: usize, class: usize, address: usize) {
+        let mut lists = lock(&self.0[shard].0);
         if lists.len() <= class {
             lists.resize(class + 1, Vec::new());
         }
         lists[class].push(address);
     }
 
-    fn take_from(&self, shelf: usize, class: usize) -> Option<usize> {
-        let mut shelves = (0..SHELVES).map(|i| &self.0[(shelf + i) % SHELVES]);
-        shelves.find_map(|shelf| lock(&shelf.0).get_mut(class)?.pop())
+    fn take_from(&self, shard: usize, class: usize) -> Option<usize> {
+        let mut shards = (0..SHARDS).map(|i| &self.0[(shard + i) % SHARDS]);
+        shards.find_map(|shard| lock(&shard.0).get_mut(class)?.pop())
     }
 }
 
@@ -68,8 +67,8 @@ mod tests {
     #[test]
     fn a_thread_uses_what_it_freed_last_itself_and_else_what_another_did() {
         let freed = Freed::default();
-        for (shelf, address) in [(3, 10), (3, 20), (4, 30), (2, 40)] {
-            freed.put_on(shelf, 7, address);
+        for (shard, address) in [(3, 10), (3, 20), (4, 30), (2, 40)] {
+            freed.put_in(shard, 7, address);
         }
         assert_eq!(freed.take_from(3, 6), None, "of another class");
         let taken: Vec<_> = (0..5).map(|_| freed.take_from(3, 7)).collect();
