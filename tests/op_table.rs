@@ -65,7 +65,9 @@ fn functions() -> Names {
     ];
     let mut found = Names::new();
     let mut files = Vec::new();
-    collect(&root().join("src/tensor/methods"), &mut files);
+    for folder in ["methods", "creation"] {
+        collect(&root().join("src/tensor").join(folder), &mut files);
+    }
     let beside = fs::read_dir(root().join("src/tensor")).expect("the sources");
     files.extend(beside.map(|entry| entry.expect("an entry").path()));
     for path in files.iter().filter(|path| path.extension().is_some_and(|e| e == "rs")) {

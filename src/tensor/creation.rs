@@ -1,31 +1,26 @@
 //! Creation: constants, ranges, random numbers, host data, and data that some future brings.
 
+mod brought;
+
+pub(crate) use brought::{Arrival, sourced};
+
 use super::build::intercept::Sequence;
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::generator::draw;
-use super::gradient::taped::{is_taping, taped};
-use super::read;
-use crate::concurrent::completion::{AWAITED, Phase, TRACED};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
-use crate::engine::sources::Held;
 use crate::error::{Error, ErrorKind, bytes_of, number_of};
-use crate::graph::claim::refuse_traced;
-use crate::graph::node::{Op, Source};
+use crate::graph::node::Op;
 use crate::graph::operation::Meta;
-use crate::graph::tape::Made;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
-use crate::guard::{caught, discard, discard_unlocked};
 use crate::shape::Shape;
-use crate::sync::{Mutex, lock};
+use crate::sync::lock;
 use std::fmt::Display;
 use std::future::Future;
 use std::panic::Location;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 /// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its
 /// data. Nothing waits.
@@ -420,209 +415,4 @@ fn small<T: Element>(data: &[T]) -> [u64; INLINE_BYTES / 8] {
         )
     };
     words
-}
-
-/// A future behind a node.
-struct Brought {
-    port: &'static Port,
-    name: &'static str,
-    at: At,
-    ours: bool,
-    stage: Mutex<Stage>,
-}
-
-/// A future, and after it what counts it.
-type Bringing = (Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>, Held);
-
-enum Stage {
-    Waiting(Bringing),
-    /// A thread is polling it; whoever came meanwhile is told to ask again.
-    Polled(Option<Waker>),
-    Over,
-}
-
-impl Source for Brought {
-    fn poll(&self, context: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let mut future = {
-            let mut stage = lock(&self.stage);
-            match std::mem::replace(&mut *stage, Stage::Polled(None)) {
-                Stage::Waiting(future) => future,
-                Stage::Polled(_) => {
-                    // The engine's waker: nothing of the user's is called under the lock.
-                    *stage = Stage::Polled(Some(context.waker().clone()));
-                    return Poll::Pending;
-                }
-                Stage::Over => {
-                    *stage = Stage::Over;
-                    return Poll::Pending;
-                }
-            }
-        };
-        let result = match caught(|| future.0.as_mut().poll(context)) {
-            Ok(Poll::Pending) => {
-                let meanwhile = std::mem::replace(&mut *lock(&self.stage), Stage::Waiting(future));
-                if let Stage::Polled(Some(waker)) = meanwhile {
-                    waker.wake();
-                }
-                return Poll::Pending;
-            }
-            Ok(Poll::Ready(result)) => result,
-            Err(words) => {
-                let text = format!("the future panicked: {words}");
-                Err(Error::new(ErrorKind::Source, self.name, text, self.at))
-            }
-        };
-        *lock(&self.stage) = Stage::Over;
-        discard(future);
-        Poll::Ready(result)
-    }
-    fn is_ours(&self) -> bool {
-        self.ours
-    }
-    fn name(&self) -> &'static str {
-        self.name
-    }
-}
-
-impl Drop for Brought {
-    fn drop(&mut self) {
-        let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
-        match stage {
-            // Whoever lets the last link go is not to wait for this.
-            Stage::Waiting(future) if !self.ours => self.port.aside(move || discard(future)),
-            stage => discard_unlocked(stage),
-        }
-    }
-}
-
-/// A node whose value a future brings. `ours` where the future is the library's own, and short.
-pub(crate) fn sourced(
-    port: &'static Port,
-    name: &'static str,
-    ours: bool,
-    shape: Shape,
-    dtype: DType,
-    value: impl Future<Output = Result<Value, Error>> + Send + 'static,
-    at: At,
-) -> TensorFuture {
-    let bringing: Bringing = (Box::pin(value), port.sources.hold());
-    let source = Brought { port, name, at, ours, stage: Mutex::new(Stage::Waiting(bringing)) };
-    build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
-}
-
-/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no
-/// barrier.
-pub(crate) struct Arrival {
-    from: TensorFuture,
-    registration: Option<u32>,
-    to: &'static Port,
-    at: At,
-    /// Its elements are to lie in row-major order.
-    plain: bool,
-    /// Where they do not, the device can put them so.
-    packs: bool,
-    /// The copy to host memory, where that is on the way.
-    reading: Option<read::Reading<Value>>,
-}
-
-impl Arrival {
-    /// From elsewhere to the host the copy is queued now, behind what makes the value.
-    pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
-        let reading = (!x.port().profile.in_memory && to.profile.in_memory)
-            .then(|| read::to_memory(x, to, at));
-        let packs = plain && !to.profile.in_memory && std::ptr::eq(x.port(), to);
-        Arrival { from: x.stop_gradient(), registration: None, to, at, plain, packs, reading }
-    }
-
-    fn hang_up(&mut self) {
-        if let Some(registration) = self.registration.take() {
-            self.from.node.completion.deregister(registration);
-        }
-    }
-}
-
-impl Future for Arrival {
-    type Output = Result<Value, Error>;
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Value, Error>> {
-        let Arrival { from, registration, to, at, plain, packs, reading } = &mut *self;
-        let (shape, dtype) = (from.shape(), from.dtype());
-        let received = |value| to.runner.receive(value, shape, dtype);
-        if let Some(reading) = reading {
-            let read = std::task::ready!(reading.poll_arrival(cx));
-            return Poll::Ready(read.map(received));
-        }
-        let node = &from.node;
-        if node.completion.get().is_none() {
-            let before = node.completion.set(AWAITED);
-            if before.has(TRACED) {
-                refuse_traced(node);
-            }
-            if !node.completion.register(registration, cx.waker()) {
-                if !before.has(AWAITED) && before.phase() == Phase::Pending {
-                    // It may be delayed: not any more.
-                    from.port().schedule(node.link());
-                }
-                return Poll::Pending;
-            }
-        }
-        let value = match node.completion.get() {
-            Some(Ok(value)) => value,
-            Some(Err(error)) => return Poll::Ready(Err(error.clone())),
-            None => unreachable!("it was complete"),
-        };
-        if let Some(value) = from.port().runner.lend(value, shape, &*to.runner)
-            && (!*plain || value.layout(shape).is_contiguous())
-        {
-            return Poll::Ready(Ok(received(value)));
-        }
-        if std::mem::take(packs) && value.buffer().is_some() {
-            let copy =
-                build::apply(Op::Cast, &[from], || Ok(Meta { shape: shape.clone(), dtype }), at);
-            self.hang_up();
-            self.from = copy;
-            return self.poll(cx);
-        }
-        let mut read = read::to_memory(from, to, at);
-        let polled = read.poll_arrival(cx).map(|read| read.map(received));
-        *reading = Some(read);
-        polled
-    }
-}
-
-impl Drop for Arrival {
-    fn drop(&mut self) {
-        self.hang_up();
-    }
-}
-
-/// Copies between devices.
-impl TensorFuture {
-    /// The same values on another device, copied while everything else goes on; itself where it is
-    /// there already.
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// use futensor::Device;
-    /// let (a, b) = (Device::cpu(), Device::cpu_with(Default::default()));
-    /// let x = a.ones([2]).to_device(&b);
-    /// assert_eq!(x.device(), b);
-    /// assert!((a.ones([2]) + &x).error().unwrap().is_device());
-    /// assert_eq!((b.ones([2]) + &x).to_vec::<f32>().await?, [2.0, 2.0]);
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    #[doc(alias("cuda", "cpu"))]
-    #[track_caller]
-    pub fn to_device(&self, device: &Device) -> TensorFuture {
-        if std::ptr::eq(self.port(), device.port) {
-            return self.clone();
-        }
-        let (to, at) = (device.port, Location::caller());
-        let value = Arrival::new(self, to, false, at);
-        let moved =
-            sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
-        if self.tape.is_some() && self.dtype().is_float() && is_taping() {
-            return taped(Made::Moved, &[self], moved.node.clone());
-        }
-        moved
-    }
 }

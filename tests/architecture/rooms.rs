@@ -12,7 +12,7 @@ const FILES_MAX: usize = 20;
 const LARGE: &[&str] = &[];
 
 /// Files that are longer, until they are split.
-const LONG: &[&str] = &["src/ranks/protocol/simulated.rs", "src/tensor/creation.rs"];
+const LONG: &[&str] = &["src/ranks/protocol/simulated.rs"];
 
 #[test]
 fn files_are_read_in_one_sitting() {
