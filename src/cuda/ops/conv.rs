@@ -78,8 +78,10 @@ fn by_library(
 ) -> Result<bool, Refusal> {
     let (out, adds) = (cuda.output(), cuda.inputs().len() > 2);
     let asked = Convolution { dtype: out.dtype, side, geometry: *geo, adds };
+    // cuDNN rounds the gradient of an input to halves, adds, and rounds again.
+    let rounds_twice = adds && side == Side::Input && out.dtype != DType::F32;
     // Products of float64 have tensor cores of their own.
-    if out.dtype == DType::F64 || !cuda.queue.takes(&asked)? {
+    if out.dtype == DType::F64 || rounds_twice || !cuda.queue.takes(&asked)? {
         return Ok(false);
     }
     begin(cuda)?;

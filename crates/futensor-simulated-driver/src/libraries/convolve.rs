@@ -1,5 +1,5 @@
-//! Convolutions in plain loops, as cuDNN defines them. Sums are kept in float32, and rounded
-//! once.
+//! Convolutions in plain loops, as cuDNN defines them. Sums are kept in float32, and rounded once;
+//! the gradient of an input is rounded before it is added to what is there, as on an H100.
 //!
 //! Knows nothing of handles and streams; the caller has checked every address.
 
@@ -144,8 +144,14 @@ impl Convolve {
             for place in each(triple_of) {
                 let i = out.at([n, c], place);
                 let old = if beta == 0.0 { 0.0 } else { beta * read(out, 2, i) };
-                // SAFETY: the caller's promise.
-                unsafe { out.element.write(at[2], i, f64::from(alpha * sums[i] + old)) };
+                // SAFETY: the caller's promise, here and below.
+                let write = |x: f32| unsafe { out.element.write(at[2], i, f64::from(x)) };
+                let mut sum = alpha * sums[i];
+                if self.side == Side::Input && beta != 0.0 {
+                    write(sum);
+                    sum = read(out, 2, i);
+                }
+                write(sum + old);
             }
         }
     }
