@@ -19,6 +19,7 @@ const UNSAFE: &[&str] = &[
     "cuda/device/libraries/nccl.rs",
     "cuda/device/libraries/nvidia.rs",
     "cuda/device/libraries/nvtx.rs",
+    "cuda/device/libraries/process_end.rs",
     "cuda/device/libraries/search.rs",
     "cuda/device/memory/chunked.rs",
     "cuda/device/memory/pinned.rs",

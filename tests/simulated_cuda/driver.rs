@@ -299,6 +299,11 @@ pub fn gone() {
     let other = Device::cuda_with(1, CudaOptions::default()).unwrap();
     let simulator = Simulator::attach().unwrap();
     let (call, x) = products(&device, 24);
+    // One that closes as the process ends, after all libraries were in use.
+    let closing = Device::cuda_with(0, CudaOptions::default()).unwrap();
+    let image = closing.ones([1, 2, 8, 8]);
+    block_on(image.conv2d(closing.ones([2, 2, 3, 3]), None, ())).unwrap();
+    block_on(closing.ones([9, 9]).matmul(closing.ones([9, 9]))).unwrap();
     if seed.is_multiple_of(3) {
         simulator.pause();
     }
@@ -309,6 +314,7 @@ pub fn gone() {
         drop(y.to_vec::<f32>());
         std::mem::forget((device.randn([700, 700]) + k as f64).to_vec::<f32>());
     }
+    drop((image, closing));
     if seed.is_multiple_of(2) && !seed.is_multiple_of(3) {
         block_on(device.ones([10]) + 1.0).unwrap_or_else(|e| panic!("{e}"));
     }

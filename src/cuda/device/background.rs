@@ -7,6 +7,7 @@
 //! [`Background::end`], before the context closes.
 
 use super::libraries::nvidia::ContextHandle;
+use super::libraries::process_end::inside;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::{
@@ -204,6 +205,7 @@ impl Background {
         let pending = Pending(Arc::new(OnceLock::new()));
         let (to, count) = (pending.clone(), self.made.clone());
         self.pools[wanted as usize].put(Box::new(move || {
+            let _inside = inside();
             let made = caught(what).unwrap_or_else(|words| Err(Refusal::kernel(words).into()));
             let _ = to.0.set(made);
             count.fetch_add(1, Release);

@@ -7,13 +7,14 @@
 
 use super::libraries::driver;
 use super::libraries::nvidia::{ContextHandle, Events, Pool, Raw};
+use super::libraries::process_end::{self, inside};
 use super::libraries::search;
 use super::modules::compile;
 use super::{Gpu, Trouble, describe};
 use cudarc::driver::sys;
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 /// The open context of a device.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ impl DriverContext {
     /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of
     /// which the last but one goes before the others.
     pub fn open(ordinal: usize, streams: usize) -> Result<DriverContext, String> {
+        let _inside = inside();
         let device = device(ordinal)?;
         let said = |call: &str, status: sys::CUresult| match status {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
@@ -50,6 +52,7 @@ impl DriverContext {
             ),
             multiprocessors: attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
         };
+        process_end::guard();
         let named = |trouble: Trouble| trouble.to_string();
         let pool = Pool::new(device).map_err(named)?;
         let made = |i: usize| if i + 2 == streams { Raw::urgent() } else { Raw::new() };
@@ -63,6 +66,7 @@ impl DriverContext {
     /// Nothing runs any more, and nobody uses anything that was made in this context: its memory,
     /// its streams, events of these lists. Nobody uses the events in the lists.
     pub unsafe fn close(self, events: &[&Events]) {
+        let _inside = inside();
         // SAFETY: the caller's promise; all was made here, and the context was retained once.
         unsafe {
             events.iter().for_each(|list| list.destroy());
@@ -110,10 +114,14 @@ fn libraries() -> Result<(), String> {
 
 /// The driver, ready for calls.
 fn start() -> Result<(), String> {
+    static GUARD: Once = Once::new();
     libraries()?;
     // SAFETY: the library is there; the flags must be 0.
     match unsafe { sys::cuInit(0) } {
-        sys::CUresult::CUDA_SUCCESS => Ok(()),
+        sys::CUresult::CUDA_SUCCESS => {
+            GUARD.call_once(process_end::guard);
+            Ok(())
+        }
         sys::CUresult::CUDA_ERROR_NO_DEVICE => {
             Err("NVIDIA's driver is there, but it has no GPU".into())
         }
@@ -123,6 +131,7 @@ fn start() -> Result<(), String> {
 
 /// How many GPUs there are, or why there is none.
 pub(crate) fn count() -> Result<usize, String> {
+    let _inside = inside();
     start()?;
     let mut n: c_int = 0;
     // SAFETY: `n` can be written.
@@ -134,6 +143,7 @@ pub(crate) fn count() -> Result<usize, String> {
 
 /// The driver's handle on a GPU that is there, or why it is not.
 pub(crate) fn device(ordinal: usize) -> Result<sys::CUdevice, String> {
+    let _inside = inside();
     let n = count()?;
     if ordinal >= n {
         return Err(format!("there is no GPU {ordinal}: NVIDIA's driver has {n}, numbered from 0"));
@@ -148,6 +158,7 @@ pub(crate) fn device(ordinal: usize) -> Result<sys::CUdevice, String> {
 
 /// The name of a GPU.
 pub(crate) fn name(ordinal: usize) -> Option<String> {
+    let _inside = inside();
     let device = device(ordinal).ok()?;
     let mut text = [0u8; 256];
     // SAFETY: the name is written with its end mark into at most so many bytes.
@@ -160,6 +171,7 @@ pub(crate) fn name(ordinal: usize) -> Option<String> {
 
 /// Bytes of memory that the GPU has.
 pub(crate) fn memory(ordinal: usize) -> Option<usize> {
+    let _inside = inside();
     let device = device(ordinal).ok()?;
     let mut bytes = 0;
     // SAFETY: `bytes` can be written.
@@ -177,6 +189,7 @@ pub(crate) fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribut
 
 /// Whether one GPU can reach the memory of another.
 pub(crate) fn can_reach(reader: usize, owner: usize) -> Option<sys::CUdevice> {
+    let _inside = inside();
     let (reader, owner) = (device(reader).ok()?, device(owner).ok()?);
     let mut can: c_int = 0;
     // SAFETY: the place can be written.

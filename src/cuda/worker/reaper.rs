@@ -8,6 +8,7 @@
 
 use super::Shared;
 use crate::cuda::device::describe;
+use crate::cuda::device::libraries::process_end::inside;
 use crate::guard::{DeferredDrops, DeferredWakes, caught};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
@@ -36,6 +37,7 @@ fn start(shared: &Arc<Shared>, lane: usize) -> std::io::Result<JoinHandle<()>> {
 fn live(shared: &Arc<Shared>, number: usize) {
     let lane = &shared.lanes[number];
     if let Some(open) = shared.heap.context() {
+        let _inside = inside();
         open.make_current();
     }
     let mut has_post = false;
@@ -44,7 +46,11 @@ fn live(shared: &Arc<Shared>, number: usize) {
         let spins = !shared.settings.spin.is_zero() && lane.is_awaited(at);
         let from = Instant::now();
         let reached = loop {
-            match event.is_reached() {
+            let asked = {
+                let _inside = inside();
+                event.is_reached()
+            };
+            match asked {
                 Ok(true) => break Ok(()),
                 Err(fault) => break Err(fault),
                 Ok(false) if spins && from.elapsed() < shared.settings.spin => {

@@ -13,6 +13,7 @@ use super::submissions::put;
 use super::{Shared, reaper};
 use crate::cuda::device::Trouble;
 use crate::cuda::device::context::DeviceContext;
+use crate::cuda::device::libraries::process_end::inside;
 use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::Timing;
 use crate::engine::scheduler::Scheduler;
@@ -89,6 +90,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         let shared = shared.clone();
         Arc::new(move || shared.look_again())
     };
+    let starts = inside();
     let opened = DeviceContext::open(
         heap,
         pinned,
@@ -98,6 +100,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
         on_done,
         shared.settings.kept_bytes,
     );
+    drop(starts);
     let lanes = shared.lanes.len();
     let worker = match opened {
         Ok(mut context) => Some(Worker {
@@ -169,7 +172,11 @@ pub(super) fn named(node: &NodeLink) -> (&str, &'static Location<'static>) {
 
 impl Worker {
     fn work(&mut self) {
-        if let Err(trouble) = self.anchor() {
+        let anchored = {
+            let _inside = inside();
+            self.anchor()
+        };
+        if let Err(trouble) = anchored {
             return self.lose(trouble);
         }
         let mut last = Instant::now();
@@ -214,7 +221,10 @@ impl Worker {
     /// are dropped on another thread.
     fn turn(&mut self) -> Result<bool, Trouble> {
         let later = DeferredDrops::begin();
-        let did = self.round();
+        let did = {
+            let _inside = inside();
+            self.round()
+        };
         let leftovers = later.end();
         if !leftovers.is_empty() {
             self.shared.see_to(Wakers::new(), leftovers);
@@ -495,6 +505,8 @@ impl Worker {
                 anchor.close(&self.shared.timed);
             }
         }
+        self.context.launcher.background.end();
+        let _inside = inside();
         let driver = self.context.close();
         // SAFETY: nothing is under way, the reapers have ended, the anchors gave their events back,
         // and the lanes went with the device context.

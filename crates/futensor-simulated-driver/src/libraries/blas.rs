@@ -3,13 +3,14 @@
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::libraries::gemm::{Activation, Gemm, Matrix, Type};
+use crate::libraries::kept;
 use crate::machine::entry::may_wait;
 use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
 use crate::memory::Touch;
 use crate::status::Outcome;
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 
 /// A `cublasStatus_t`.
 pub type Result = u32;
@@ -31,9 +32,14 @@ struct State {
 
 static STATES: LazyLock<Mutex<BTreeMap<u64, State>>> = LazyLock::new(Mutex::default);
 
+fn states() -> MutexGuard<'static, BTreeMap<u64, State>> {
+    static END: Once = Once::new();
+    kept(&STATES, &END)
+}
+
 fn with(blas: Handle, body: impl FnOnce(&mut State) -> Result) -> Result {
     let Ok(id) = id(Kind::Blas, blas) else { return NOT_INITIALIZED };
-    let mut states = STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut states = states();
     states.get_mut(&id).map_or(NOT_INITIALIZED, body)
 }
 
@@ -47,7 +53,7 @@ pub extern "C" fn cublasCreate_v2(blas: Out<Handle>) -> Result {
     sim.stats.live_handles += 1;
     let id = sim.fresh_id();
     drop(sim);
-    STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(id, State::default());
+    states().insert(id, State::default());
     if blas.set(handle(Kind::Blas, id)).is_ok() { SUCCESS } else { INVALID_VALUE }
 }
 
@@ -55,7 +61,7 @@ pub extern "C" fn cublasCreate_v2(blas: Out<Handle>) -> Result {
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasDestroy_v2(blas: Handle) -> Result {
     let Ok(id) = id(Kind::Blas, blas) else { return NOT_INITIALIZED };
-    let mut states = STATES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut states = states();
     if states.remove(&id).is_none() {
         return NOT_INITIALIZED;
     }

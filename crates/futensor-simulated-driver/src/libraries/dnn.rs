@@ -8,13 +8,14 @@
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::libraries::convolve::{Convolve, Side, Tensor};
 use crate::libraries::gemm::Type;
+use crate::libraries::kept;
 use crate::machine::entry::may_wait;
 use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
 use crate::memory::Touch;
 use crate::status::{OUT_OF_MEMORY, Outcome};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 
 /// A `cudnnStatus_t`.
 pub type Result = u32;
@@ -50,7 +51,8 @@ static OBJECTS: LazyLock<Mutex<BTreeMap<u64, Object>>> = LazyLock::new(Mutex::de
 static LOADED: LazyLock<Mutex<BTreeSet<String>>> = LazyLock::new(Mutex::default);
 
 fn objects() -> MutexGuard<'static, BTreeMap<u64, Object>> {
-    OBJECTS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    static END: Once = Once::new();
+    kept(&OBJECTS, &END)
 }
 
 fn result(outcome: std::result::Result<(), Result>) -> Result {

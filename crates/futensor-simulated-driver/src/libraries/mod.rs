@@ -9,3 +9,30 @@ pub mod gemm;
 pub mod nccl;
 pub mod nvrtc;
 pub mod nvtx;
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, Once};
+use std::time::Duration;
+
+/// The process ends, and the libraries have destroyed what they keep.
+static ENDED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end() {
+    ENDED.store(true, SeqCst);
+    // Whatever still calls has time to do so.
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+/// What a library keeps. The real ones destroy it as the process ends, in a handler that they add
+/// at their first use; a call after that ends the process here, as it may end it there.
+pub(crate) fn kept<T>(state: &'static Mutex<T>, end_of: &Once) -> MutexGuard<'static, T> {
+    // SAFETY: a function of this library's, which stays loaded and does not unwind.
+    end_of.call_once(|| {
+        let _ = unsafe { libc::atexit(end) };
+    });
+    if ENDED.load(SeqCst) {
+        eprintln!("a call of a library after what it keeps was destroyed");
+        std::process::abort();
+    }
+    state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}

@@ -5,9 +5,10 @@
 
 use crate::ffi::{Handle, In, Kind, Out, Text, copy_text, handle, id};
 use crate::kernels::compile::Program;
+use crate::libraries::kept;
 use std::collections::BTreeMap;
 use std::ffi::c_char;
-use std::sync::{LazyLock, Mutex};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once};
 
 /// An `nvrtcResult`.
 pub type Result = u32;
@@ -28,9 +29,14 @@ struct Unit {
 static UNITS: LazyLock<Mutex<(u64, BTreeMap<u64, Unit>)>> =
     LazyLock::new(|| Mutex::new((1, BTreeMap::new())));
 
+fn units() -> MutexGuard<'static, (u64, BTreeMap<u64, Unit>)> {
+    static END: Once = Once::new();
+    kept(&UNITS, &END)
+}
+
 fn with(program: Handle, body: impl FnOnce(&mut Unit) -> Result) -> Result {
     let Ok(id) = id(Kind::Program, program) else { return INVALID_PROGRAM };
-    let mut units = UNITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut units = units();
     match units.1.get_mut(&id) {
         Some(unit) => body(unit),
         None => INVALID_PROGRAM,
@@ -81,7 +87,7 @@ pub extern "C" fn nvrtcCreateProgram(
         compiled: false,
         log: String::new(),
     };
-    let mut units = UNITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut units = units();
     let number = units.0;
     units.0 += 1;
     units.1.insert(number, unit);
@@ -94,7 +100,7 @@ pub extern "C" fn nvrtcDestroyProgram(program: Out<Handle>) -> Result {
     let Ok(Ok(number)) = program.get().map(|program| id(Kind::Program, program)) else {
         return INVALID_PROGRAM;
     };
-    let mut units = UNITS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut units = units();
     if units.1.remove(&number).is_some() { SUCCESS } else { INVALID_PROGRAM }
 }
 

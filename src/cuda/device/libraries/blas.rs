@@ -12,6 +12,7 @@
 use super::gemm::ProductCall;
 use super::handles::{Handles, Use};
 use super::nvidia::{self, Allocation, Idle};
+use super::process_end;
 use crate::cuda::device::background::Background;
 use crate::cuda::device::graph::executable::Captured;
 use crate::cuda::device::lanes::Mark;
@@ -66,7 +67,10 @@ fn make() -> Result<Raw, Trouble> {
     let mut raw = null_mut();
     // SAFETY: the library is there (`has_cublas` was asked), and the place can be written.
     match unsafe { blas::cublasCreate_v2(&mut raw) } {
-        Status::CUBLAS_STATUS_SUCCESS => Ok(Raw(raw)),
+        Status::CUBLAS_STATUS_SUCCESS => {
+            process_end::guard();
+            Ok(Raw(raw))
+        }
         Status::CUBLAS_STATUS_ALLOC_FAILED => Err(Trouble::OutOfMemory { bytes: 0 }),
         other => Err(Refusal::kernel(format!("cublasCreate: {other:?}")).into()),
     }

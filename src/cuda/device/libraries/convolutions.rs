@@ -13,6 +13,7 @@ use super::dnn;
 use super::handles::{Handles, Use};
 use super::library_call::ConvolutionCall;
 use super::nvidia::{self, Raw};
+use super::process_end;
 use crate::cuda::convolution::Convolution;
 use crate::cuda::device::background::{Background, Pending, Wanted};
 use crate::cuda::device::graph::executable::Captured;
@@ -76,6 +77,8 @@ impl WarmUp {
         let at = starts.map(|start| memory.span().ptr() + start);
         let run = || plan.run(self.handle, at).map_err(|status| plan.said(status, &self.stream));
         let done = raw.zero(memory.span()).and_then(|()| run());
+        // cuDNN loads more libraries as it is used.
+        process_end::guard();
         raw.free(memory)?;
         done
     }

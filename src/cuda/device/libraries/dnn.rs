@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code)]
 
+use super::process_end;
 use super::search::{self, Status, calls};
 use crate::cuda::convolution::{Convolution, Side, Sizes};
 use crate::cuda::device::{Stream, Trouble};
@@ -146,6 +147,7 @@ impl Handle {
         let library = library().map_err(Refusal::kernel)?;
         // SAFETY: the place can be written.
         check("cudnnCreate", unsafe { (library.calls.create)(&mut raw) })?;
+        process_end::guard();
         Ok(Handle(raw))
     }
 

@@ -3,6 +3,7 @@
 //! `search` finds a library's file; `driver`, `nvidia`, `blas`, `dnn`, `nccl` and `nvtx` hold the
 //! calls. `handles`, `gemm`, `convolutions` and `library_call` prepare the calls of cuBLAS and
 //! cuDNN for a step. NVRTC, the compiler, stands in `modules/compile`.
+//! `process_end` keeps our threads out of all of them as the process ends.
 
 pub(super) mod blas;
 pub(super) mod convolutions;
@@ -15,4 +16,5 @@ pub(super) mod library_call;
 pub(crate) mod nccl;
 pub(crate) mod nvidia;
 pub(crate) mod nvtx;
+pub(crate) mod process_end;
 pub(super) mod search;

@@ -15,6 +15,7 @@ use crate::cuda::device::Trouble;
 use crate::cuda::device::graph::executable::GraphExec;
 use crate::cuda::device::lanes::{Lanes, Mark};
 use crate::cuda::device::libraries::nvidia::{Allocation, ContextHandle, Span};
+use crate::cuda::device::libraries::process_end::inside;
 use crate::cuda::device::peers::{Open, Peers};
 use crate::error::bytes_of;
 use crate::graph::value::Buffer;
@@ -115,6 +116,7 @@ impl Heap {
 
     /// Free and total bytes of the GPU, while the context is open.
     pub fn free_memory(&self) -> Option<(usize, usize)> {
+        let _inside = inside();
         // Under the lock: it is not closed meanwhile.
         lock(&self.opened).as_ref().and_then(|open| open.context.free_memory())
     }

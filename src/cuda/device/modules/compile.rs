@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::cuda::device::libraries::driver::{self, Version};
+use crate::cuda::device::libraries::process_end;
 use crate::cuda::device::libraries::search::{self, Status, calls};
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -199,6 +200,7 @@ pub(crate) fn compile(
     let program = Program(raw, calls);
     // SAFETY: the program was just made; the options are live, zero-ended strings.
     let compiled = unsafe { (calls.compile)(program.0, options.len() as c_int, options.as_ptr()) };
+    process_end::guard();
     check("nvrtcCompileProgram", compiled).map_err(|why| {
         format!("{name} does not compile for {architecture}: {why}\n{}", program.log())
     })?;
