@@ -30,6 +30,11 @@ pub fn run(name: &str, body: impl FnOnce(&mut BenchmarkGroup<'_, WallTime>, &mut
     criterion.final_summary();
 }
 
+/// Each bench is to be tried, not measured.
+pub fn is_quick() -> bool {
+    std::env::args().any(|argument| argument == "--quick")
+}
+
 impl Ledger {
     /// Measures `sample`, which does its `ops` ops as often as it is told and gives the time it
     /// took.
