@@ -15,7 +15,7 @@ use crate::shape::Shape;
 use crate::sync::clock::Instant;
 use crate::sync::plain::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,6 +139,8 @@ struct Reel {
     id: usize,
     since: Instant,
     steps: Vec<RecordedStep>,
+    /// Of these the ones whose times follow, in the order of their launches.
+    launched: VecDeque<usize>,
     awaits: Vec<RecordedAwait>,
     /// Tasks by what tells them apart: their wakers, and the names they go by.
     tasks: HashMap<(usize, Option<Arc<str>>), usize>,
@@ -168,6 +170,7 @@ impl Recordings {
             id: *next,
             since: Instant::now(),
             steps: Vec::new(),
+            launched: VecDeque::new(),
             awaits: Vec::new(),
             tasks: HashMap::new(),
             numbers: HashMap::new(),
@@ -220,7 +223,8 @@ impl Recordings {
         }
     }
 
-    /// A submitted step is about to be published.
+    /// A submitted step is about to be published; or it was launched, where nobody has taken the
+    /// time, and [`landed`](Self::landed) follows.
     #[cold]
     pub fn step(&self, step: &Step, began: Option<Instant>) {
         let nodes: Vec<(&NodeLink, bool)> =
@@ -240,10 +244,12 @@ impl Recordings {
         let (_, reels) = &mut *lock(&self.reels);
         let ran = Ran::Stream { stream: at.stream as usize, point: at.point };
         for reel in reels.iter_mut() {
-            let since = reel.since;
-            let Some(step) = reel.steps.iter_mut().rev().find(|step| step.ran == ran) else {
+            // Of those that are under way alone: a recording that is full costs a step nothing.
+            let Some(at) = reel.launched.iter().position(|&i| reel.steps[i].ran == ran) else {
                 continue;
             };
+            let Some(i) = reel.launched.remove(at) else { continue };
+            let (since, step) = (reel.since, &mut reel.steps[i]);
             let (began, ended) = times.unwrap_or_else(|| (launched, Instant::now()));
             step.began = began.saturating_duration_since(since);
             step.ended = ended.saturating_duration_since(since).max(step.began);
@@ -304,22 +310,29 @@ impl Recordings {
             // SAFETY: the caller's promise.
             let ops =
                 nodes.iter().map(|&(node, written)| unsafe { reel.op(node, written) }).collect();
-            let ended = reel.since.elapsed();
-            let began =
-                began.map_or(ended, |began| began.saturating_duration_since(reel.since)).min(ended);
-            reel.steps.push(RecordedStep {
-                ops,
-                ran,
-                waits: waits.clone(),
-                began,
-                ended,
-                by_device: false,
-            });
+            reel.note(ops, ran, waits.clone(), began);
         }
     }
 }
 
 impl Reel {
+    /// A step, as it ends; or as it is launched, where nobody has taken the time.
+    fn note(
+        &mut self,
+        ops: Vec<RecordedOp>,
+        ran: Ran,
+        waits: Vec<(usize, u64)>,
+        began: Option<Instant>,
+    ) {
+        if began.is_none() && matches!(ran, Ran::Stream { .. }) {
+            self.launched.push_back(self.steps.len());
+        }
+        let ended = self.since.elapsed();
+        let since = |began: Instant| began.saturating_duration_since(self.since);
+        let began = began.map_or(ended, since).min(ended);
+        self.steps.push(RecordedStep { ops, ran, waits, began, ended, by_device: false });
+    }
+
     /// # Safety
     /// Nobody lets the node's inputs go meanwhile.
     unsafe fn op(&mut self, node: &Node, written: bool) -> RecordedOp {
@@ -341,5 +354,41 @@ impl Reel {
             inputs,
             written,
         }
+    }
+}
+
+#[cfg(all(test, not(any(futensor_loom, futensor_shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_that_lands_is_looked_for_among_those_under_way_alone() {
+        let recordings = Recordings::default();
+        let id = recordings.start();
+        let ran = |point: u64| Ran::Stream { stream: 0, point };
+        {
+            let reel = &mut lock(&recordings.reels).1[0];
+            for point in 0..STEPS_MAX as u64 {
+                reel.note(Vec::new(), ran(point), Vec::new(), None);
+            }
+            assert_eq!(reel.launched.len(), STEPS_MAX);
+        }
+        let under_way = || lock(&recordings.reels).1[0].launched.len();
+        let launched = Instant::now();
+        // One stream's steps land in their order, and another's in between.
+        for point in [0, 1, 7, 2] {
+            recordings.landed(At { stream: 0, point }, launched, None);
+        }
+        assert_eq!(under_way(), STEPS_MAX - 4);
+        for point in 0..STEPS_MAX as u64 {
+            recordings.landed(At { stream: 0, point }, launched, Some((launched, launched)));
+        }
+        // The recording is full: what lands from now on is looked for nowhere.
+        assert_eq!(under_way(), 0);
+        recordings.landed(At { stream: 0, point: 1 << 20 }, launched, None);
+        let (steps, _) = recordings.stop(id);
+        assert_eq!(steps.len(), STEPS_MAX);
+        let by_device = |step: &&RecordedStep| step.by_device;
+        assert_eq!(steps.iter().filter(by_device).count(), STEPS_MAX - 4);
     }
 }
