@@ -7,6 +7,7 @@
 
 #[path = "../../tests/support/browser.rs"]
 mod browser;
+mod limits;
 mod tiny;
 
 use browser::Browser;
@@ -14,6 +15,7 @@ use chat::{App, Config};
 use futensor::{CpuOptions, Device};
 use futensor_generate::Options;
 use libtest_mimic::{Arguments, Trial};
+use limits::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -577,6 +579,8 @@ fn main() {
         what_makes_an_answer_random_is_a_seed_of_its_own
         an_answer_ends_where_it_is_told_to
         nobody_waits_for_what_another_has_compiled
+        the_servers_thread_is_free_while_constraints_are_compiled
+        what_is_too_large_is_refused_with_words
         the_end_waits_for_answers_under_way
         whoever_runs_it_sees_what_it_does
         a_lost_device_ends_its_streams_and_says_so

@@ -1,8 +1,14 @@
 //! A request, and the tokens that come back.
 
 use crate::constraint::Constraint;
-use crate::sampling::Sampling;
+use crate::error::{Error, Result, number_of};
+use crate::sampling::{ALTERNATIVES, Sampling};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// Stop words of a request at most, and bytes of each: every token is looked at for all of them.
+const STOPS_MAX: usize = 64;
+const STOP_BYTES_MAX: usize = 256;
 
 /// A text to go on with, and how.
 ///
@@ -24,7 +30,7 @@ pub struct Request {
     /// Log-probabilities of each token, and of so many alternatives (20 at most).
     pub logprobs: Option<usize>,
     /// What the answer has to be like.
-    pub constraint: Option<Constraint>,
+    pub constraint: Option<Arc<Constraint>>,
     /// How long it may take in all.
     pub deadline: Option<Duration>,
     /// Goes on behind a token that ends a text.
@@ -71,9 +77,45 @@ impl Request {
     }
 
     /// What the answer has to be like.
-    pub fn constraint(mut self, constraint: Constraint) -> Request {
-        self.constraint = Some(constraint);
+    pub fn constraint(mut self, constraint: impl Into<Arc<Constraint>>) -> Request {
+        self.constraint = Some(constraint.into());
         self
+    }
+
+    /// Whether its parts, but for the prompt, are such as any request may have: for whoever has one
+    /// from outside, and wants to know before it goes on. It takes as long as they are large.
+    ///
+    /// ```
+    /// use futensor_generate::Request;
+    /// let wrong = Request::new(vec![1]).stop(["a".repeat(1_000)]).check();
+    /// assert!(wrong.unwrap_err().is_request());
+    /// ```
+    ///
+    /// # Errors
+    /// Where one is larger than it may be, or no number that makes sense.
+    pub fn check(&self) -> Result<()> {
+        self.check_small()?;
+        self.constraint.as_ref().map_or(Ok(()), |constraint| constraint.text().map(drop))
+    }
+
+    /// The same, but for the constraint.
+    pub(crate) fn check_small(&self) -> Result<()> {
+        self.sampling.check()?;
+        let no = |text: String| Err(Error::request(text));
+        if let Some(n) = self.logprobs.filter(|&n| n > ALTERNATIVES) {
+            return no(format!(
+                "log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"
+            ));
+        }
+        let (words, bytes) =
+            (self.stop.len(), self.stop.iter().map(String::len).max().unwrap_or(0));
+        if words > STOPS_MAX || bytes > STOP_BYTES_MAX {
+            let most = format!("{STOPS_MAX} of {STOP_BYTES_MAX} bytes at most");
+            let words = number_of(words, "stop word", "stop words");
+            let bytes = number_of(bytes, "byte", "bytes");
+            return no(format!("{words}, the longest of {bytes}, and there may be {most}"));
+        }
+        Ok(())
     }
 
     /// How long it may take in all.

@@ -55,7 +55,7 @@ impl Answer {
     }
 
     fn usage(&self) -> Value {
-        let prompt = self.asked.request.prompt.len();
+        let prompt = self.asked.prompt;
         json!({
             "prompt_tokens": prompt, "completion_tokens": self.count,
             "total_tokens": prompt + self.count,
@@ -98,7 +98,7 @@ impl Answer {
     }
 
     /// All of it in one piece.
-    pub async fn whole(mut self, mut tokens: Tokens) -> Result<Value, Refusal> {
+    pub async fn whole(mut self, mut tokens: Tokens) -> Result<String, Refusal> {
         let (mut text, mut reason, mut all) = (String::new(), Value::Null, Value::Null);
         while let Some(token) = tokens.next().await {
             let token = token?;
@@ -106,16 +106,32 @@ impl Answer {
             text.push_str(&token.text);
             reason = end(token.end);
         }
-        let mut choice = json!({ "index": 0, "finish_reason": reason, "logprobs": all });
-        match self.asked.chat {
-            true => {
-                choice["message"] = json!({ "role": "assistant", "content": text, "refusal": null })
+        let short = all.is_null();
+        let write = move || {
+            let mut choice = json!({ "index": 0, "finish_reason": reason });
+            choice["logprobs"] = all;
+            match self.asked.chat {
+                true => {
+                    choice["message"] =
+                        json!({ "role": "assistant", "content": text, "refusal": null })
+                }
+                false => choice["text"] = text.into(),
             }
-            false => choice["text"] = text.into(),
+            let mut whole = self.object(Vec::new(), false);
+            whole["choices"] = vec![choice].into();
+            whole["usage"] = self.usage();
+            whole.to_string()
+        };
+        // Probabilities are some thousand bytes a token.
+        match short {
+            true => Ok(write()),
+            false => tokio::task::spawn_blocking(write).await.map_err(|e| Refusal {
+                status: 500,
+                kind: "server_error",
+                text: e.to_string(),
+                param: None,
+            }),
         }
-        let mut whole = self.object(vec![choice], false);
-        whole["usage"] = self.usage();
-        Ok(whole)
     }
 
     /// One event a token, and what follows the last.

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use futensor_generate::{Constraint, Request, Sampling};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Why a request is refused: status, OpenAI's type of it, what is wrong, and with which parameter.
@@ -134,9 +135,10 @@ struct Body {
     _user: Option<String>,
 }
 
-/// A request that can be put to the engine, and how its answer is to be written.
+/// How an answer is to be written.
 pub struct Asked {
-    pub request: Request,
+    /// Tokens of the prompt.
+    pub prompt: usize,
     pub chat: bool,
     pub stream: bool,
     pub usage: bool,
@@ -144,29 +146,54 @@ pub struct Asked {
     pub id: String,
 }
 
-/// Bodies from which on they are parsed on a thread that may block.
+/// What an answer begins with.
+enum Begin {
+    Tokens(Vec<u32>),
+    Text(String),
+    Messages(Vec<Value>),
+}
+
+/// Bodies from which on a thread that may block looks into them: all that is done here, and what is
+/// left of a body that is refused, is as much as the body is.
 const SHORT: usize = 8192;
 
-async fn parse(bytes: Bytes) -> Result<Body, Refusal> {
+/// What a body asks for. Texts, templates and constraints are the business of the library's
+/// helpers.
+pub async fn read(app: &Arc<App>, bytes: Bytes, chat: bool) -> Result<(Request, Asked), Refusal> {
     let short = bytes.len() < SHORT;
-    let parse = move || {
-        serde_json::from_slice(&bytes).map_err(|e| Refusal::of_request(e.to_string(), None))
+    let own = app.clone();
+    let understand = move || {
+        let body = serde_json::from_slice(&bytes);
+        understand(&own, body.map_err(|e| Refusal::of_request(e.to_string(), None))?, chat)
     };
-    match short {
-        true => parse(),
-        false => tokio::task::spawn_blocking(parse).await.map_err(|e| Refusal {
+    let understood = match short {
+        true => understand(),
+        false => tokio::task::spawn_blocking(understand).await.map_err(|e| Refusal {
             status: 500,
             kind: "server_error",
             text: e.to_string(),
             param: None,
         })?,
+    };
+    let (begin, mut request, mut asked) = understood?;
+    let tokenizer = app.engine.model().tokenizer();
+    // A template says itself what a text begins with.
+    request.prompt = match begin {
+        Begin::Tokens(tokens) => tokens,
+        Begin::Text(text) => tokenizer.encode_later(text, true).await?,
+        Begin::Messages(messages) => {
+            tokenizer.encode_later(rendered(app, messages).await?, false).await?
+        }
+    };
+    asked.prompt = request.prompt.len();
+    if let Some(constraint) = &request.constraint {
+        app.engine.prepare(constraint.clone()).await?;
     }
+    Ok((request, asked))
 }
 
-/// What a body asks for. Texts, templates and constraints are the business of the library's
-/// helpers.
-pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal> {
-    let body = parse(bytes).await?;
+/// A body in the engine's words.
+fn understand(app: &App, body: Body, chat: bool) -> Result<(Begin, Request, Asked), Refusal> {
     let no = |text: String, param| Err(Refusal::of_request(text, Some(param)));
     if let Some(model) = body.model.as_ref().filter(|&model| *model != app.name) {
         let text = format!("there is no model {model:?}: {:?} is", app.name);
@@ -183,28 +210,21 @@ pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal>
     if [body.presence_penalty, body.frequency_penalty].iter().flatten().any(|&p| p != 0.0) {
         return no("penalties are asked for as repetition_penalty".into(), "presence_penalty");
     }
-    let prompt = match (body.prompt, body.messages) {
-        (None, Some(messages)) if chat => {
-            Prompt::Text(OneOrMore::One(conversation(app, messages).await?))
+    let begin = match (body.prompt, body.messages) {
+        (None, Some(messages)) if chat => Begin::Messages(conversation(messages)?),
+        (Some(Prompt::Tokens(tokens)), None) if !chat => Begin::Tokens(tokens),
+        (Some(Prompt::Text(texts)), None) if !chat => {
+            let [text] = <[String; 1]>::try_from(texts.into_vec()).map_err(|texts| {
+                Refusal::of_request(format!("{} prompts, not one", texts.len()), Some("prompt"))
+            })?;
+            Begin::Text(text)
         }
-        (Some(prompt), None) if !chat => prompt,
         _ if chat => {
             return no("messages are needed, and nothing else to begin with".into(), "messages");
         }
         _ => return no("a prompt is needed, and nothing else to begin with".into(), "prompt"),
     };
-    let tokens = match prompt {
-        Prompt::Tokens(tokens) => tokens,
-        Prompt::Text(texts) => {
-            let texts = texts.into_vec();
-            let [text] = <[String; 1]>::try_from(texts).map_err(|texts| {
-                Refusal::of_request(format!("{} prompts, not one", texts.len()), Some("prompt"))
-            })?;
-            // A template says itself what a text begins with.
-            app.engine.model().tokenizer().encode_later(text, !chat).await?
-        }
-    };
-    let mut request = Request::new(tokens);
+    let mut request = Request::new(Vec::new());
     request.tokens_max = body.max_completion_tokens.or(body.max_tokens);
     let count = app.count.fetch_add(1, Relaxed);
     let temperature = body.temperature.unwrap_or(1.0);
@@ -225,7 +245,7 @@ pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal>
         }
         (false, ..) => return no("logprobs is a number".into(), "logprobs"),
     };
-    request.constraint = match body.response_format {
+    let constraint = match body.response_format {
         None | Some(Format::Text) => None,
         Some(Format::JsonObject) => Some(Constraint::JsonSchema(json!({ "type": "object" }))),
         Some(Format::JsonSchema { json_schema }) => {
@@ -233,20 +253,17 @@ pub async fn read(app: &App, bytes: Bytes, chat: bool) -> Result<Asked, Refusal>
         }
         Some(Format::Regex { regex }) => Some(Constraint::Regex(regex)),
     };
-    if let Some(constraint) = &request.constraint {
-        app.engine.prepare(constraint.clone()).await?;
-    }
+    request.constraint = constraint.map(Into::into);
+    // Whatever is too large goes no further.
+    request.check()?;
     let usage = body.stream_options.unwrap_or_default().include_usage;
     let id = format!("{}-{count}", if chat { "chatcmpl" } else { "cmpl" });
-    Ok(Asked { request, chat, stream: body.stream, usage, id })
+    Ok((begin, request, Asked { prompt: 0, chat, stream: body.stream, usage, id }))
 }
 
-/// The text of a conversation, as the model knows it.
-async fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refusal> {
+/// A conversation, as templates know them.
+fn conversation(messages: Vec<Message>) -> Result<Vec<Value>, Refusal> {
     let no = |text: &str| Err(Refusal::of_request(text, Some("messages")));
-    let Some(template) = app.engine.model().template() else {
-        return no("the model has no chat template: ask /v1/completions");
-    };
     if messages.is_empty() {
         return no("there are no messages");
     }
@@ -271,7 +288,18 @@ async fn conversation(app: &App, messages: Vec<Message>) -> Result<String, Refus
         }
         plain.push(one);
     }
-    Ok(template.render(&plain).await?)
+    Ok(plain)
+}
+
+/// The text of a conversation, as the model knows it.
+async fn rendered(app: &App, messages: Vec<Value>) -> Result<String, Refusal> {
+    match app.engine.model().template() {
+        Some(template) => Ok(template.render(messages).await?),
+        None => {
+            let text = "the model has no chat template: ask /v1/completions";
+            Err(Refusal::of_request(text, Some("messages")))
+        }
+    }
 }
 
 /// A seed for a request that brings none.

@@ -109,16 +109,17 @@ async fn received(request: Request) -> Result<Bytes, Refusal> {
 async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
     let body = received(request).await?;
-    let mut asked = ask::read(app, body, chat).await?;
+    let (mut request, asked) = ask::read(app, body, chat).await?;
     let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
     let deadline =
         wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
-    asked.request.deadline = Some(deadline);
-    let tokens = app.engine.try_generate(asked.request.clone())?;
+    request.deadline = Some(deadline);
+    let tokens = app.engine.try_generate(request)?;
     let stream = asked.stream;
     let answer = Answer::new(app.clone(), asked);
     if !stream {
-        return Ok(Json(answer.whole(tokens).await?).into_response());
+        let head = [(header::CONTENT_TYPE, "application/json")];
+        return Ok((head, answer.whole(tokens).await?).into_response());
     }
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     Ok((head, Body::from_stream(answer.events(tokens))).into_response())

@@ -20,6 +20,29 @@ const AT_A_TIME: usize = 4;
 /// So many texts are known at most: the one that was wanted least lately is forgotten.
 const KNOWN_MAX: usize = 64;
 
+fn compilers() -> &'static Helpers {
+    static COMPILERS: OnceLock<Helpers> = OnceLock::new();
+    COMPILERS.get_or_init(|| Helpers::new(AT_A_TIME))
+}
+
+/// As long as this is there, nothing is compiled.
+#[cfg(test)]
+pub fn hold_compilers() -> impl Sized {
+    static ONE: Mutex<()> = Mutex::new(());
+    let alone = lock(&ONE);
+    let (let_go, held) = std::sync::mpsc::channel::<()>();
+    let (held, (tell, told)) = (Arc::new(Mutex::new(held)), std::sync::mpsc::channel());
+    for _ in 0..AT_A_TIME {
+        let (held, tell) = (held.clone(), tell.clone());
+        compilers().push(move || {
+            tell.send(()).expect("somebody waits");
+            let _ = lock(&held).recv();
+        });
+    }
+    (0..AT_A_TIME).for_each(|_| told.recv().expect("each begins"));
+    (let_go, alone)
+}
+
 /// Work on one grammar at most, in units of the library's: by its figures some 20 ms to compile,
 /// some 15 ms a token, and 100 MB of states.
 fn limits(limits: &mut ParserLimits) {
@@ -109,16 +132,15 @@ impl Grammars {
     /// Has a helper compile a constraint, or find it, and tell.
     pub fn compile(
         self: &Arc<Self>,
-        constraint: Constraint,
+        constraint: Arc<Constraint>,
         tell: impl FnOnce(Result<Arc<Grammar>>) + Send + 'static,
     ) {
-        static COMPILERS: OnceLock<Helpers> = OnceLock::new();
         let (own, tell) = (self.clone(), Tell(Some(Box::new(tell))));
-        COMPILERS.get_or_init(|| Helpers::new(AT_A_TIME)).push(move || own.seek(&constraint, tell));
+        compilers().push(move || own.seek(&constraint, tell));
     }
 
     /// The same as a future, for whoever wants to know whether there is such a grammar.
-    pub fn prepare(self: &Arc<Self>, constraint: Constraint) -> Work<()> {
+    pub fn prepare(self: &Arc<Self>, constraint: Arc<Constraint>) -> Work<()> {
         let (tell, told) = oneshot::channel();
         self.compile(constraint, move |grammar| drop(tell.send(grammar.map(drop))));
         Work::new(told)

@@ -10,6 +10,8 @@ mod guide;
 mod tests;
 
 use crate::error::{Error, Result};
+#[cfg(test)]
+pub use grammar::hold_compilers;
 pub use grammar::{Grammar, Grammars};
 pub use guide::Guided;
 use serde_json::Value;
@@ -44,7 +46,7 @@ impl Constraint {
     ///
     /// # Errors
     /// Where it is larger, or nested deeper, than one may be.
-    fn text(&self) -> Result<String> {
+    pub(crate) fn text(&self) -> Result<String> {
         let large = |most: usize| Error::request(format!("the constraint: more than {most} bytes"));
         match self {
             Constraint::Regex(regex) if regex.len() > REGEX_MAX => Err(large(REGEX_MAX)),

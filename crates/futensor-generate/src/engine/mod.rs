@@ -18,7 +18,6 @@ use crate::lock::lock;
 use crate::model::{Llama, Runner, Steps};
 use crate::options::Options;
 use crate::request::Request;
-use crate::sampling::ALTERNATIVES;
 use crate::tokenizer::Text;
 use driver::{Client, Driver};
 use std::sync::Arc;
@@ -29,10 +28,6 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 use stream::Channel;
 pub use stream::Tokens;
-
-/// Stop words of a request at most, and bytes of each: every token is looked at for all of them.
-const STOPS_MAX: usize = 64;
-const STOP_BYTES_MAX: usize = 256;
 
 /// What an engine has done, and what it is at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -230,8 +225,8 @@ impl Engine {
     ///
     /// # Cancel safety
     /// Dropping the future gives up the wait.
-    pub fn prepare(&self, constraint: Constraint) -> Work<()> {
-        self.0.grammars.prepare(constraint)
+    pub fn prepare(&self, constraint: impl Into<Arc<Constraint>>) -> Work<()> {
+        self.0.grammars.prepare(constraint.into())
     }
 
     /// Ends every request with an error, and the thread.
@@ -241,21 +236,8 @@ impl Engine {
     }
 
     fn job(&self, request: &Request) -> Result<Job> {
-        request.sampling.check()?;
+        request.check_small()?;
         let no = |text: String| Err(Error::request(text));
-        if let Some(n) = request.logprobs.filter(|&n| n > ALTERNATIVES) {
-            return no(format!(
-                "log-probabilities are told of {ALTERNATIVES} tokens at most, not {n}"
-            ));
-        }
-        let (words, bytes) =
-            (request.stop.len(), request.stop.iter().map(String::len).max().unwrap_or(0));
-        if words > STOPS_MAX || bytes > STOP_BYTES_MAX {
-            let most = format!("{STOPS_MAX} of {STOP_BYTES_MAX} bytes at most");
-            let words = number_of(words, "stop word", "stop words");
-            let bytes = number_of(bytes, "byte", "bytes");
-            return no(format!("{words}, the longest of {bytes}, and there may be {most}"));
-        }
         let (prompt, context) = (request.prompt.len(), self.context());
         let tokens = request.tokens_max.unwrap_or_else(|| context.saturating_sub(prompt).max(1));
         match self.0.limits.admits(prompt, tokens) {

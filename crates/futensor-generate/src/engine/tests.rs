@@ -350,7 +350,7 @@ fn a_waker_or_a_grammar_that_takes_long_holds_nobody_up() {
             let (tell, told) = std::sync::mpsc::channel();
             let any = Constraint::Regex("(.|\n)*".into());
             Grammars::new(tokenizer.clone(), tokenizer.len())
-                .compile(any, move |g| tell.send(g).unwrap());
+                .compile(any.into(), move |g| tell.send(g).unwrap());
             told.recv().unwrap().unwrap()
         });
         // Nobody finds what it begins with.

@@ -234,7 +234,7 @@ fn requests() -> Vec<Request> {
                 }
             }
             if k % 8 == 7 {
-                request.constraint = Some(Constraint::Regex("[a-z ]+".into()));
+                request.constraint = Some(Constraint::Regex("[a-z ]+".into()).into());
             }
             request
         })
@@ -318,6 +318,11 @@ fn what_cannot_be_is_refused_with_words() {
     assert!(refused(Request::new(vec![1]).logprobs(21)).contains("20 tokens at most"));
     assert!(refused(Request::new(vec![1]).stop(vec!["a"; 65])).contains("65 stop words"));
     assert!(refused(Request::new(vec![1]).stop(["a".repeat(257)])).contains("257 bytes"));
+    // What comes from outside is known to be too large before anything is done with it.
+    let large = Request::new(vec![1]).constraint(Constraint::Regex("a".repeat(8193)));
+    assert!(large.check().unwrap_err().to_string().contains("more than 8192 bytes"));
+    assert!(Request::new(vec![1]).stop(vec!["a"; 65]).check().unwrap_err().is_request());
+    assert!(Request::new(vec![]).constraint(Constraint::Regex("a".into())).check().is_ok());
     assert!(refused(Request::new(vec![1; 10_000_000])).contains("10000000 tokens"));
     // What is no grammar is found out on the way.
     let mut tokens =
@@ -335,6 +340,27 @@ fn what_cannot_be_is_refused_with_words() {
     until(|| engine.try_generate(Request::new(vec![1, 2]).tokens_max(1)).is_ok());
     engine.close();
     until(|| engine.generate(Request::new(vec![1, 2])).is_err_and(|e| e.is_ended()));
+}
+
+#[test]
+fn whoever_has_a_constraint_is_free_while_helpers_compile_it() {
+    use futures::FutureExt;
+    let engine = engine(None, Options { slots: 4, ..Options::default() });
+    let constraint = |k: usize| Constraint::Regex(format!("[a-z]{{1,9}} {k}"));
+    let request = |k| Request::new(vec![1]).constraint(constraint(k)).tokens_max(2);
+    // The helpers are not to be had: what is compiled now would be so by this thread.
+    let held = crate::constraint::hold_compilers();
+    let mut prepared = engine.prepare(constraint(0));
+    let mut waits = engine.generate(request(1)).unwrap();
+    let mut tries = engine.try_generate(request(2)).unwrap();
+    assert!((&mut prepared).now_or_never().is_none());
+    assert!(waits.next().now_or_never().is_none() && tries.next().now_or_never().is_none());
+    // Others are answered meanwhile.
+    let other = engine.generate(Request::new(vec![1, 2]).tokens_max(3)).unwrap();
+    assert_eq!(all(other).len(), 3);
+    drop(held);
+    block_on(prepared).unwrap();
+    assert_eq!((all(waits).len(), all(tries).len()), (2, 2));
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! The environment of templates: Jinja's words with Python's methods, each paid for with fuel.
 
+use super::paid::{self, indented, measure, parts, room};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, StringInput, ValueKind};
+use minijinja::value::{Kwargs, StringInput};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback as pycompat;
 use std::collections::HashSet;
 
 /// An environment with a template of this name.
@@ -15,16 +17,21 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
     environment.set_syntax(syntax);
     environment.set_unknown_method_callback(method);
     environment.add_filter("join", join);
-    environment.add_filter("chain", chain);
     environment.add_filter("tojson", tojson);
     environment.set_formatter(|out, state, value| {
         measure(state, value)?;
         minijinja::escape_formatter(out, state, value)
     });
 
-    environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, text))
-    });
+    paid::add_to(&mut environment);
+
+    environment.add_function(
+        "raise_exception",
+        |state: &State, text: Value| -> Result<Value, Error> {
+            measure(state, &text)?;
+            Err(Error::new(ErrorKind::InvalidOperation, text.to_string()))
+        },
+    );
     environment.add_template_owned(name, source.to_owned())?;
     Ok(environment)
 }
@@ -91,23 +98,42 @@ fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), Error> {
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let size = |value: &Value| value.as_str().map(str::len).or(value.len()).unwrap_or(0) as u64;
     state.consume_fuel((size(value) + args.iter().map(size).sum::<u64>()) / 64)?;
+    let spent = |state: &State| state.fuel_levels().map_or(0, |(spent, _)| spent);
+    let before = spent(state);
+    for arg in args.iter().filter(|arg| arg.as_object().is_some()) {
+        measure(state, arg)?;
+    }
+    let whole = spent(state) - before;
     match (name, value.as_str(), args) {
         ("replace", Some(_), [old, new]) => {
-            state.apply_filter("replace", &[value.clone(), old.clone(), new.clone()])
+            return state.apply_filter("replace", &[value.clone(), old.clone(), new.clone()]);
         }
-        ("join", Some(_), [list]) => state.apply_filter("join", &[list.clone(), value.clone()]),
+        ("join", Some(_), [list]) => {
+            return state.apply_filter("join", &[list.clone(), value.clone()]);
+        }
+        // Each character of the argument is looked for at either end, again and again.
+        ("strip" | "lstrip" | "rstrip", Some(_), [of]) => {
+            state.consume_fuel(size(value).saturating_mul(size(of)) / 64)?;
+        }
+        ("split", Some(text), _) => {
+            room(state, parts(text, args.first().and_then(Value::as_str)))?;
+        }
+        ("splitlines", Some(text), _) => room(state, parts(text, Some("\n")))?,
+        ("count", None, _) => drop(measure(state, value)?),
         ("format", Some(text), _) => {
             // Every field may be the largest argument, and as wide as its number says.
             let width = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
             if width > 4 {
                 return Err(Error::new(ErrorKind::InvalidOperation, "a format as wide as that"));
             }
-            let largest = args.iter().map(size).max().unwrap_or(0) + 10u64.pow(width as u32);
+            let text_max = args.iter().map(size).max().unwrap_or(0);
+            // A part of a list is some 16 bytes, beside its text.
+            let largest = text_max + 16 * whole + 10u64.pow(width as u32);
             state.consume_fuel(text.matches('{').count() as u64 * largest / 64)?;
-            minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
         }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+        _ => {}
     }
+    pycompat(state, value, name, args)
 }
 
 /// The library's, but that texts are paid for before they are joined.
@@ -130,28 +156,6 @@ fn join(
     minijinja::filters::join(state, list, joiner, attribute, kwargs)
 }
 
-/// The library's, whose lists are copied.
-fn chain(state: &mut State, list: &Value, others: Rest<Value>) -> Result<Value, Error> {
-    let items: usize = others.0.iter().chain([list]).map(|list| list.len().unwrap_or(0)).sum();
-    state.consume_fuel(items as u64 / 2)?;
-    minijinja::filters::chain(state, list.clone(), others)
-}
-
-/// Pays for all of a value before it is written: a list that is twice in a list is written twice.
-fn measure(state: &State, value: &Value) -> Result<(), Error> {
-    state.consume_fuel(1 + value.as_str().map_or(0, str::len) as u64 / 16)?;
-    match value.kind() {
-        ValueKind::Seq | ValueKind::Iterable => {
-            value.try_iter()?.try_for_each(|item| measure(state, &item))
-        }
-        ValueKind::Map => value.try_iter()?.try_for_each(|key| {
-            measure(state, &key)?;
-            measure(state, &value.get_item(&key)?)
-        }),
-        _ => Ok(()),
-    }
-}
-
 /// As `transformers` has it: nothing is hidden from HTML.
 fn tojson(
     state: &mut State,
@@ -159,7 +163,10 @@ fn tojson(
     indent: Option<Value>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
-    measure(state, value)?;
+    let indent = indent.map_or_else(|| kwargs.get("indent"), |indent| Ok(Some(indent)))?;
+    // `true` is some width as well.
+    let width = indent.as_ref().map_or(0, |width: &Value| width.as_usize().unwrap_or(2));
+    indented(state, value, 0, width as u64)?;
     let hidden = minijinja::filters::tojson(value, indent, kwargs)?;
     let (mut text, mut rest) = (String::new(), hidden.as_str().unwrap_or_default());
     while let Some(at) = rest.find('\\') {

@@ -2,14 +2,17 @@
 //! comes with it.
 //!
 //! A template comes from anybody, as its model does. What it does is paid for with fuel, by the
-//! instruction, by the byte it makes and by the item it looks at: that bounds its time, its memory
-//! and how deep its values can be. It is parsed and run on threads with a deep stack.
+//! instruction, by the byte it makes and by the item it looks at, however deep in a value (`paid`):
+//! that bounds its time, its memory and how deep its values can be. It is parsed and run on threads
+//! with a deep stack.
 
 mod environment;
+mod paid;
 
 use crate::error::{Error, Result};
 use crate::helpers::{STACK, Work, outside};
 use environment::environment;
+use minijinja::machinery::{eval, get_compiled_template, make_string_output};
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value, context};
 use serde::Serialize;
@@ -30,12 +33,12 @@ const SOURCE_MAX: usize = 128 << 10;
 
 /// Fuel that any conversation has, that it has for each message and for each few bytes of them, and
 /// that it has at most. One instruction costs 1, as do 64 bytes. Templates of models spend some 10
-/// to 200 on a message, and look at each byte some three times. A level of a value costs 2 at
+/// to 400 on a message, and look at each byte some six times. A level of a value costs 2 at
 /// least, and took 700 bytes of a helper's stack at most (compared, shown and freed, 380,000 levels
 /// fit).
 const FUEL: u64 = 50_000;
-const FUEL_OF_MESSAGE: u64 = 300;
-const BYTES_OF_FUEL: u64 = 8;
+const FUEL_OF_MESSAGE: u64 = 600;
+const BYTES_OF_FUEL: u64 = 4;
 const FUEL_MAX: u64 = 400_000;
 
 impl Template {
@@ -68,7 +71,7 @@ impl Template {
     /// let source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
     /// let template = Template::new(source, "", "").unwrap();
     /// let message = std::collections::BTreeMap::from([("role", "user"), ("content", "Hello")]);
-    /// let text = futensor::block_on(template.render(&[message]));
+    /// let text = futensor::block_on(template.render([message]));
     /// assert_eq!(text.unwrap(), "user: Hello\n");
     /// ```
     ///
@@ -77,14 +80,14 @@ impl Template {
     ///
     /// # Cancel safety
     /// Dropping the future gives the text up.
-    pub fn render(&self, messages: &[impl Serialize]) -> Work<String> {
-        let values = Value::from(Serde(messages));
-        let (messages, bytes) = (messages.len() as u64, bytes_of(&values));
-        let fuel = FUEL + FUEL_OF_MESSAGE.saturating_mul(messages) + bytes / BYTES_OF_FUEL;
+    pub fn render(&self, messages: impl Serialize + Send + 'static) -> Work<String> {
         let mut environment = self.environment.clone();
-        environment.set_fuel(Some(fuel.min(FUEL_MAX)));
         let (begin, end) = (self.begin.clone(), self.end.clone());
         outside().work(move || {
+            let values = Value::from(Serde(messages));
+            let (messages, bytes) = (values.len().unwrap_or(0) as u64, bytes_of(&values));
+            let fuel = FUEL + FUEL_OF_MESSAGE.saturating_mul(messages) + bytes / BYTES_OF_FUEL;
+            environment.set_fuel(Some(fuel.min(FUEL_MAX)));
             let wrong = |e: minijinja::Error| match e.kind() {
                 ErrorKind::OutOfFuel => {
                     Error::request("the chat template does more than any has to")
@@ -92,6 +95,8 @@ impl Template {
                 _ => Error::request(format!("the chat template refuses: {e}")),
             };
             let template = environment.get_template(NAME).map_err(wrong)?;
+            let compiled = get_compiled_template(&template);
+            let paid = paid::paid(&compiled.instructions).map_err(wrong)?;
             let context = context! {
                 messages => values,
                 add_generation_prompt => true,
@@ -101,7 +106,11 @@ impl Template {
                 tools => Value::from(()),
                 documents => Value::from(()),
             };
-            template.render(context).map_err(wrong)
+            let (mut text, escape) = (String::new(), compiled.initial_auto_escape.clone());
+            let mut out = make_string_output(&mut text);
+            eval(&environment, &paid, context, &compiled.blocks, &mut out, escape)
+                .map_err(wrong)?;
+            Ok(text)
         })
     }
 }

@@ -14,7 +14,7 @@ fn a_conversation_becomes_the_text_that_the_model_knows() {
         '\n'}}\
         {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
     let template = Template::new(source, "", "").unwrap();
-    let text = template.render(&[json!({ "role": "user", "content": " Hello {{ 1 }} " })]);
+    let text = template.render([json!({ "role": "user", "content": " Hello {{ 1 }} " })]);
     let text = block_on(text).unwrap();
     let system = "<|im_start|>system\nBe kind.<|im_end|>\n";
     assert_eq!(
@@ -27,7 +27,7 @@ fn a_conversation_becomes_the_text_that_the_model_knows() {
 fn what_a_template_refuses_is_the_requests_error() {
     let template =
         Template::new("{{ bos_token }}{{ raise_exception('no such role') }}", "", "").unwrap();
-    let error = block_on(template.render(&[json!({ "role": "nobody" })])).unwrap_err();
+    let error = block_on(template.render([json!({ "role": "nobody" })])).unwrap_err();
     assert!(error.is_request() && error.to_string().contains("no such role"), "{error}");
     assert!(Template::new("{% for %}", "", "").unwrap_err().is_model());
 }
@@ -36,7 +36,7 @@ fn what_a_template_refuses_is_the_requests_error() {
 fn render(source: &str) -> Result<String> {
     block_on(
         Template::new(source, "<s>", "</s>")?
-            .render(&[json!({ "role": "user", "content": "hello" })]),
+            .render([json!({ "role": "user", "content": "hello" })]),
     )
 }
 
@@ -85,13 +85,13 @@ fn values_as_deep_as_they_can_be_are_shown_compared_and_freed() {
     ] {
         // A conversation with as much fuel as there can be.
         let deep = format!(
-            "{{% set ns = namespace(y=1) %}}{{% for i in range(7000) %}}{body}{{% endfor %}}\
+            "{{% set ns = namespace(y=1) %}}{{% for i in range(5000) %}}{body}{{% endfor %}}\
             {{{{ (ns.y|string)|length > 9 }}}} {{{{ (ns.y|tojson)|length > 9 }}}} {{{{ ns.y == \
             [ns.y] }}}}"
         );
         let template = Template::new(&deep, "", "").unwrap();
         let many = vec![json!({ "role": "user", "content": "a" }); 2_000];
-        assert_eq!(block_on(template.render(&many)).unwrap(), "True True False");
+        assert_eq!(block_on(template.render(many)).unwrap(), "True True False");
     }
 }
 
@@ -142,7 +142,7 @@ fn sources_as_deep_as_they_can_be_are_parsed_or_refused() {
     ] {
         let begin = std::time::Instant::now();
         let _ =
-            Template::new(&source, "", "").map(|template| block_on(template.render(&[json!({})])));
+            Template::new(&source, "", "").map(|template| block_on(template.render([json!({})])));
         assert!(begin.elapsed().as_secs() < 20, "{}", &source[..40]);
     }
     assert!(Template::new(&"a".repeat(most + 1), "", "").unwrap_err().is_model());
@@ -154,7 +154,7 @@ fn a_text_is_made_by_another_thread() {
     let mut took: Vec<_> = (0..5)
         .map(|_| {
             let begin = std::time::Instant::now();
-            let work = template.render(&[json!({})]);
+            let work = template.render([json!({})]);
             let took = begin.elapsed();
             assert!(block_on(work).unwrap().starts_with("0123"));
             took
@@ -180,4 +180,157 @@ fn json_is_as_it_is_and_no_part_of_a_page() {
         render(r#"{{ "<a & 'b'> \\\\u003c"|tojson }}"#).unwrap(),
         r#""<a & 'b'> \\\\u003c""#
     );
+}
+
+/// Thirty small lists: a thousand million items to whoever looks into the last.
+fn doubled(name: &str) -> String {
+    let set = format!("{{% set {name} = [1] %}}");
+    let double = format!("{{% set {name} = [{name}, {name}] %}}");
+    set + &double.repeat(40)
+}
+
+#[test]
+fn whatever_looks_into_a_value_pays_for_all_of_it() {
+    let values = doubled("a") + &doubled("b");
+    for look in [
+        "{{ a == b }}",
+        "{{ a != b }}",
+        "{{ a < b }}",
+        "{{ a >= b }}",
+        "{{ a < b < a }}",
+        "{{ a in [b] }}",
+        "{{ a not in [b] }}",
+        "{{ a in {'x': b} }}",
+        "{{ a ~ '' }}",
+        "{{ {'x': 1}[a] }}",
+        "{{ [a, b]|sort|length }}",
+        "{{ [a, b]|min|length }}",
+        "{{ [a, b]|max|length }}",
+        "{{ [a, b]|unique|length }}",
+        "{{ [{'k': a}, {'k': b}]|groupby('k')|length }}",
+        "{{ [{'k': a}, {'k': b}]|sort(attribute='k')|length }}",
+        "{{ {'x': a, 'y': b}|dictsort(by='value')|length }}",
+        "{{ [a]|select('eq', b)|list|length }}",
+        "{{ [a]|reject('in', [b])|list|length }}",
+        "{{ [{'k': a}]|selectattr('k', 'equalto', b)|list|length }}",
+        "{{ [a]|map('string')|list|length }}",
+        "{{ a|string|length }}",
+        "{{ a|upper|length }}",
+        "{{ 'x'|replace('x', a)|length }}",
+        "{{ '%s'|format(a)|length }}",
+        "{{ [a]|join|length }}",
+        "{{ ','.join([a])|length }}",
+        "{{ [a].count(b) }}",
+        "{{ '{}'.format(a)|length }}",
+        "{{ a is eq b }}",
+        "{{ a is in [b] }}",
+        "{{ a is sameas b and a is lt b }}",
+        "{% for x in [a, b] %}{{ loop.changed(x) }}{% endfor %}",
+        "{% set x %}{% filter replace('x', a) %}x{% endfilter %}{% endset %}",
+        "{{ raise_exception(a) }}",
+        "{{ dict(**{'x': a}) is eq dict(x=b) }}",
+    ] {
+        let error = render(&format!("{values}{look}")).map(|text| text.len()).unwrap_err();
+        assert!(error.to_string().contains("more than any has to"), "{look}: {error}");
+    }
+}
+
+#[test]
+fn what_makes_much_of_little_is_paid_for() {
+    let hundred = "[1,2,3,4,5,6,7,8,9,0]*10";
+    for (make, often) in [
+        ("{% set ns.y = ns.y + ns.y %}", 60),
+        ("{% set ns.y = ns.y + [1] %}{% set ns.y = ns.y + ns.y %}", 60),
+        ("{% set ns.y = (ns.y * 900000)[1:] %}", 2),
+        ("{% set ns.y = ns.y * 2 %}", 60),
+        ("{% set ns.y = (ns.y|chain(ns.y)) %}", 60),
+        ("{% set ns.y = (ns.y, ns.y)|sum(start=[]) %}", 60),
+        ("{% set ns.y = ns.y|zip(ns.y) %}{% set ns.y = [ns.y, ns.y]|tojson|list %}", 60),
+        ("{% set ns.y = (ns.y ~ ns.y)|list %}", 60),
+        ("{% set ns.x = ns.x * 1000 %}", 9),
+        ("{% set ns.x = ns.x|indent(100000000, true) %}", 1),
+        ("{% set ns.x = [[[[[[1]]]]]]|tojson(indent=100000000) %}", 1),
+        ("{% set ns.x = '%0999999999d'|format(1) %}", 1),
+        ("{% set ns.x = ns.x|join(ns.x) %}", 60),
+        ("{% set ns.y = [1]|batch(100000000, 1)|list %}", 1),
+        ("{% set ns.y = [1]|slice(100000000)|list %}", 1),
+        ("{% set ns.x = ('{0}' * 50000).format([['a'] * 5000]) %}", 1),
+        ("{% set ns.y = (ns.x * 4000000).split('a') %}", 1),
+        ("{% set ns.y = (ns.x * 4000000)|split('a') %}", 1),
+        ("{% set ns.y = (ns.x * 200000).strip(ns.x * 200000) %}", 1),
+        ("{% set ns.y = (ns.x * 200000)|trim(ns.x * 200000) %}", 1),
+    ] {
+        let source = format!(
+            "{{% set ns = namespace(x='ab', y={hundred}) %}}\
+            {{% for i in range({often}) %}}{make}{{% endfor %}}"
+        );
+        let error = render(&source).map(|text| text.len()).unwrap_err();
+        assert!(error.to_string().contains("more than any has to"), "{make}: {error}");
+    }
+}
+
+/// Slices of slices are lists, each as long as it says: nothing is done later, and again.
+#[test]
+fn no_value_waits_to_be_made() {
+    for lazy in [
+        "ns.y[0:]",
+        "ns.y[::-1]",
+        "ns.y + []",
+        "ns.y * 1",
+        "ns.y|reverse",
+        "ns.y|chain([])",
+        "[ns.y]|map('reverse')|first",
+    ] {
+        let rounds = |rounds: usize| {
+            render(&format!(
+                "{{% set ns = namespace(y=range(1000)|list) %}}{{% for i in range({rounds}) %}}\
+                {{% set ns.y = {lazy} %}}{{% endfor %}}{{{{ ns.y|length }}}}"
+            ))
+        };
+        // The items are paid for each time: where they are made by whoever looks, a round is cheap.
+        assert_eq!(rounds(6).unwrap(), "1000", "{lazy}");
+        let error = rounds(400).unwrap_err();
+        assert!(error.to_string().contains("more than any has to"), "{lazy}: {error}");
+    }
+}
+
+#[test]
+fn what_each_part_of_a_list_is_asked_is_paid_for_each() {
+    let ask = |filter: &str, n: usize| {
+        render(&format!("{{{{ (['x'] * 1000)|{filter}[1] * {n})|list|length }}}}"))
+    };
+    assert_eq!(ask("map('default', ", 10).unwrap_or_default(), "1000");
+    let error = ask("map('default', ", 2000).unwrap_err();
+    assert!(error.to_string().contains("more than any has to"), "{error}");
+}
+
+#[test]
+fn slices_items_and_maps_are_pythons() {
+    for (source, text) in [
+        ("{{ 'abcdef'[1:4] }}{{ 'abcdef'[::-1] }}{{ 'abcdef'[-2:] }}", "bcdfedcbaef"),
+        ("{{ [1, 2, 3][1:] }}{{ [1, 2, 3][:-1] }}{{ [1, 2, 3][::-2] }}", "[2, 3][1, 2][3, 1]"),
+        ("{{ [1, 2, 3][5:] }}{{ [1, 2, 3][-9:2] }}{{ [1, 2, 3][2:0:-1] }}", "[][1, 2][3, 2]"),
+        ("{{ (1, 2, 3)[1:] }}{{ ''[1:] }}{{ 'é中'[1:] }}{{ [1, 2][::9] }}", "(2, 3)中[1]"),
+        ("{{ [1, 2][-1] }}{{ 'abc'[1] }}{{ {'a': 5}['a'] }}{{ messages[0]['role'] }}", "2b5user"),
+        ("{% set k = 'x' %}{{ {k: 1, 2: [k]} }}{{ {} }}", "{'x': 1, 2: ['x']}{}"),
+        (
+            "{{ {'a': 1}|chain({'b': 2, 'a': 3}) }}{{ [1]|chain([2], [3]) }}",
+            "{'a': 3, 'b': 2}[1, 2, 3]",
+        ),
+        ("{{ [1] + [2] * 2 }}{{ 'a' * 3 }}{{ (1,) + (2,) }}{{ 1 + 2 * 3 }}", "[1, 2, 2]aaa(1, 2)7"),
+        (
+            "{% macro m(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ m(*[1]) }}{{ m(1, **{'b': 3}) }}",
+            "1213",
+        ),
+        ("{{ 'a'|replace(*['a', 'b']) }}{{ [3, 1, 2]|sort(reverse=true) }}", "b[3, 2, 1]"),
+        (
+            "{{ 1 < 2 < 3 }}{{ 'a' in 'abc' }}{{ 3 not in [1, 2] }}{{ 1 is eq 1 }}",
+            "TrueTrueTrueTrue",
+        ),
+        ("{% for x in [1, 1, 2] %}{{ loop.changed(x) }}{% endfor %}", "TrueFalseTrue"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
+    let error = render("{% set k = [1] %}{{ {k: 1} }}").unwrap_err();
+    assert!(error.is_request() && error.to_string().contains("a key is"), "{error}");
 }

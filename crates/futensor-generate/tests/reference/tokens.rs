@@ -59,7 +59,7 @@ fn texts_become_the_tokens_that_tiktoken_finds() {
 fn conversations_become_the_texts_that_jinja_makes() {
     for case in cases()["templates"].as_array().unwrap() {
         let template = Template::new(case["source"].as_str().unwrap(), "<s>", "</s>").unwrap();
-        let text = block_on(template.render(case["messages"].as_array().unwrap())).unwrap();
+        let text = block_on(template.render(case["messages"].clone())).unwrap();
         assert_eq!(text, case["text"].as_str().unwrap(), "{}: {}", case["name"], case["messages"]);
     }
 }
@@ -104,7 +104,7 @@ fn what_a_file_says_of_begin_and_end_is_done() {
         assert_eq!(tokenizer.encode(&text, true).unwrap(), with);
         assert_eq!(tokenizer.encode(&text, false).unwrap(), [3, 4]);
         let messages: [Value; 2] = Default::default();
-        let text = block_on(model.template().unwrap().render(&messages)).unwrap();
+        let text = block_on(model.template().unwrap().render(messages)).unwrap();
         assert_eq!(text, format!("{} {} 2", word[30], word[20]));
         // The nearest of the tokens that end a text ends this one.
         let engine = Engine::start(model, Options { slots: 1, ..Options::default() }).unwrap();
