@@ -2,11 +2,13 @@
 //! metadata of a GGUF file ([`Vocabulary`]).
 
 mod bytes;
+mod limits;
 mod text;
 mod vocabulary;
 
 use crate::error::{Error, Result, number_of};
 use crate::helpers::{Work, outside};
+use std::io::Read as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,13 +36,21 @@ impl Tokenizer {
     /// Of a `tokenizer.json`; the names of the tokens that begin and end a text are taken from
     /// the `tokenizer_config.json` beside it, where there is one.
     ///
+    /// It takes as long as the file is large, some 100 ms for those of models: a thread that drives
+    /// tasks leaves it to another, as [`Llama::from_folder`](crate::Llama::from_folder) does.
+    ///
     /// # Errors
-    /// Where the file is none.
+    /// Where the file is none, or asks for more than any has to.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer> {
         let path = path.as_ref();
         let wrong = |e: &dyn std::fmt::Display| Error::model(format!("{}: {e}", path.display()));
-        let text = std::fs::read(path).map_err(|e| wrong(&e))?;
-        let config = std::fs::read(path.with_file_name("tokenizer_config.json")).ok();
+        let read = |path: &Path| {
+            let mut text = Vec::new();
+            std::fs::File::open(path)?.take(FILE_MAX as u64 + 1).read_to_end(&mut text)?;
+            Ok::<_, std::io::Error>(text)
+        };
+        let text = read(path).map_err(|e| wrong(&e))?;
+        let config = read(&path.with_file_name("tokenizer_config.json")).ok();
         let config: serde_json::Value =
             config.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let name = |key: &str| {
@@ -62,9 +72,14 @@ impl Tokenizer {
                 "a tokenizer of {bytes} bytes, of {FILE_MAX} at most"
             )));
         }
+        limits::check(json)?;
         let read = catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(json)));
         let read = read.map_err(|_| Error::model("no tokenizer: a panic"))?;
-        let inner = read.map_err(|e| Error::model(e.to_string()))?;
+        let mut inner = read.map_err(|e| Error::model(e.to_string()))?;
+        limits::check_read(&inner)?;
+        // A text's tokens are those of all of it, and no others: a file may ask for any number.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| Error::model(e.to_string()))?;
         let number = |name: Option<&str>| {
             let named = |name: &str| Error::model(format!("the tokenizer has no token {name:?}"));
             name.map(|name| inner.token_to_id(name).ok_or_else(|| named(name))).transpose()

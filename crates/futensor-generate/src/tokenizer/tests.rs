@@ -59,3 +59,83 @@ fn a_token_with_a_number_beyond_any_vocabulary_is_refused() {
     let error = Tokenizer::from_json(json.to_string().as_bytes(), None, None).unwrap_err();
     assert!(error.is_model() && error.to_string().contains("4294967295"), "{error}");
 }
+
+/// The tokenizer of these tests, with some of it changed.
+fn changed(change: impl Fn(&mut serde_json::Value)) -> Result<Tokenizer> {
+    let json = vocabulary().tokenizer().unwrap().to_json();
+    let mut json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    change(&mut json);
+    Tokenizer::from_json(json.to_string().as_bytes(), None, None)
+}
+
+#[test]
+fn a_file_that_asks_for_more_than_any_has_to_is_refused() {
+    use serde_json::{Value, json};
+    let several = |steps: Vec<Value>| json!({ "type": "Sequence", "normalizers": steps });
+    let replace = |pattern: Value, content: &str| {
+        let content = content.to_owned();
+        json!({ "type": "Replace", "pattern": pattern, "content": content })
+    };
+    let doubled = replace(json!({ "String": "a" }), "aa");
+    let split = |regex: String| {
+        json!({ "type": "Split", "pattern": { "Regex": regex }, "behavior": "Isolated",
+            "invert": false })
+    };
+    let shingles =
+        |n: usize| json!({ "type": "Sequence", "pretokenizers": vec![split("a+".into()); n] });
+    for (part, value, words) in [
+        ("normalizer", several(vec![json!({ "type": "NFC" }); 1_000]), "steps, of 64"),
+        ("normalizer", several(vec![doubled.clone(); 40]), "times as long, of 8 at most"),
+        ("normalizer", replace(json!({ "Regex": "" }), "123456789"), "9 times as long"),
+        ("normalizer", replace(json!({ "String": "" }), "123456789"), "9 times as long"),
+        ("normalizer", json!({ "type": "Prepend", "prepend": "a".repeat(65) }), "65 bytes before"),
+        ("pre_tokenizer", shingles(1_000), "steps, of 64"),
+        ("pre_tokenizer", split("a".repeat(8193)), "of 8193 bytes"),
+    ] {
+        let error = changed(|json| json[part] = value.clone()).unwrap_err();
+        assert!(error.is_model(), "{error}");
+        assert!(error.to_string().to_lowercase().contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn a_file_neither_cuts_texts_nor_fills_them_up() {
+    use serde_json::json;
+    let plain = vocabulary().tokenizer().unwrap().encode("hello world", false).unwrap();
+    let read = changed(|json| {
+        json["padding"] = json!({ "strategy": { "Fixed": 1_000_000_000_000_u64 },
+            "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+            "pad_token": "a" });
+        json["truncation"] = json!({ "direction": "Right", "max_length": 1,
+            "strategy": "LongestFirst", "stride": 0 });
+    });
+    assert_eq!(read.unwrap().encode("hello world", false).unwrap(), plain);
+}
+
+/// How long a text of so many bytes takes, at the best of three.
+fn took(tokenizer: &Tokenizer, of: &str, bytes: usize) -> std::time::Duration {
+    let text = of.repeat(bytes / of.len());
+    (0..3)
+        .map(|_| {
+            let begin = std::time::Instant::now();
+            tokenizer.encode(&text, false).unwrap();
+            begin.elapsed()
+        })
+        .min()
+        .unwrap()
+}
+
+#[test]
+fn ten_times_the_text_takes_some_ten_times_as_long_whatever_it_says() {
+    for pre in ["smollm", "llama-bpe", "qwen2", "gpt-2"] {
+        let mut vocabulary = vocabulary();
+        vocabulary.pre = pre.into();
+        let tokenizer = vocabulary.tokenizer().unwrap();
+        for text in ["a", " ", "\n", " \n", "1", "l", "'s", "<|end|>", "<|end|> ", "🦀"] {
+            let (small, large) = (took(&tokenizer, text, 20_000), took(&tokenizer, text, 200_000));
+            // A square would be a hundred times, which 20 ms grow to two seconds by.
+            let most = small * 40 + std::time::Duration::from_millis(1_000);
+            assert!(large < most, "{pre}, {text:?}: {small:?}, {large:?}");
+        }
+    }
+}
