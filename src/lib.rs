@@ -224,7 +224,7 @@ pub mod rows {
     pub use crate::op::Domain;
     pub use crate::ops::operations;
     pub use crate::tensor::operand::OperandRef;
-    pub use crate::tensor::operand::rows::{Row, all, find, scans};
+    pub use crate::tensor::operand::rows::{Row, ScanRow, all, find, scans};
 }
 
 /// Blocks of ops that are planned once and then only run: [`Device::region`] makes one.

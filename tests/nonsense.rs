@@ -30,6 +30,7 @@ macro_rules! promises {
 const ALL: &[(&str, fn(&Device))] = promises! {
     everything:
         nonsense_gives_values_or_errors_and_never_panics_or_hangs
+        no_op_is_without_nonsense
         an_error_that_is_told_strangely_is_seen
         values_larger_than_memory_are_refused_or_never_written;
     arguments:

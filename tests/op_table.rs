@@ -1,13 +1,10 @@
 //! The table of ops and modules says what there is: every op that the sources offer is in it, and
 //! nothing else.
-//!
-//! It stands between two comments in `README.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-
-type Names = BTreeSet<String>;
+use support::readme::{Names, is_beside, table};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -15,19 +12,6 @@ fn root() -> PathBuf {
 
 fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
-}
-
-/// What stands between the comments, as (group, names).
-fn table(text: &str) -> Option<Vec<(String, Names)>> {
-    let (_, rest) = text.split_once("<!-- ops -->")?;
-    let (table, _) = rest.split_once("<!-- /ops -->")?;
-    let row = |line: &str| {
-        let mut cells = line.trim_matches('|').splitn(2, '|');
-        let (group, names) = (cells.next()?.trim(), cells.next()?);
-        let names: Names = names.split('`').skip(1).step_by(2).map(str::to_string).collect();
-        (!names.is_empty()).then(|| (group.to_string(), names))
-    };
-    Some(table.lines().filter_map(row).collect())
 }
 
 fn word(text: &str) -> &str {
@@ -138,8 +122,7 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     ];
     let optimisers = exported("src/optim/mod.rs", &beside);
 
-    let rows = table(&text("README.md"))
-        .expect("a table between <!-- ops --> and <!-- /ops --> in README.md");
+    let rows = table();
     let said = |wanted: &dyn Fn(&str) -> bool| -> Names {
         rows.iter()
             .filter(|(group, _)| wanted(group))
@@ -153,7 +136,7 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
         assert!(invented.is_empty(), "{what} that are not there: {invented:?}");
     };
     let (nn, optim) = (|g: &str| g.contains("`nn`"), |g: &str| g.contains("`optim`"));
-    compare("ops", said(&|g| !nn(g) && !optim(g)), &ops);
+    compare("ops", said(&|g| !is_beside(g)), &ops);
     compare("modules", said(&nn), &modules);
     compare("optimisers", said(&optim), &optimisers);
     let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
@@ -180,7 +163,7 @@ fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
     let files = in_order("src/tensor/methods");
     assert!(files.len() > 15, "the test does not see the modules");
     let mut reached = 0;
-    for (group, names) in table(&text("README.md")).expect("a table") {
+    for (group, names) in table() {
         // Rows of the op table are nowhere by name, and creation is another page; options have `mut
         // self`.
         let is_in = |file: &String, name: &String| {

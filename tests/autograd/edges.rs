@@ -230,7 +230,7 @@ fn gradients_at_the_edges_are_pytorchs() {
 fn every_op_has_its_edges() {
     let without: BTreeSet<&str> = WITHOUT.iter().flat_map(|(names, _)| names.split(' ')).collect();
     let cases: BTreeSet<String> = case::read("edges").into_iter().map(|case| case.row).collect();
-    let names = case::ops();
+    let names = support::readme::ops();
     let missing: Vec<&String> =
         names.iter().filter(|n| !cases.contains(*n) && !without.contains(&n[..])).collect();
     assert!(missing.is_empty(), "ops without a case in tests/reference/edges.py: {missing:?}");

@@ -1,7 +1,8 @@
 //! Every op on every kind of value: a value or an error, and never a panic or a wait without end.
 
-use super::calls::{Call, calls};
+use super::calls::{Call, SOURCES, calls};
 use futensor::*;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -29,6 +30,11 @@ const TRIED_ON_LARGE: &[&str] = &[
     "pad",
     "cat",
 ];
+
+/// True of a file with calls, and of that in which rows have their methods.
+fn is_called_at(file: &str) -> bool {
+    file.contains("nonsense/") || file.ends_with("tensor/operand/rows.rs")
+}
 
 /// True of an error that shows the inside of something, or has "1 dimensions".
 fn strange(text: &str) -> bool {
@@ -69,7 +75,7 @@ fn wrong(
                 found.push(format!("{i} fails in its kernel: {error}"));
             }
             Ok(Err(error))
-                if error.message().is_empty() || !error.location().file().contains("nonsense/") =>
+                if error.message().is_empty() || !is_called_at(error.location().file()) =>
             {
                 found.push(format!("{i} has an error that does not say where: {error}"));
             }
@@ -110,6 +116,26 @@ pub fn try_all(calls: &[Call], values: &[(String, TensorFuture)]) {
         }
     }
     assert!(found.is_empty(), "{found}");
+}
+
+/// Each op of the README's table is a row of the op tables, which all are called, or is called by
+/// its name.
+pub fn no_op_is_without_nonsense(_: &Device) {
+    let rows = rows::all().into_iter().map(|row| row.name);
+    let mut called: BTreeSet<&str> =
+        rows.chain(rows::scans().iter().map(|(name, _)| *name)).collect();
+    for source in SOURCES {
+        let calls = source.match_indices('(').map(|(at, _)| &source[..at]);
+        called.extend(calls.filter_map(|before| {
+            before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()
+        }));
+    }
+    let mut ops = support::readme::ops();
+    ops.extend(
+        rows::operations().into_iter().flat_map(|[values, _]| values).map(|n| n.to_string()),
+    );
+    let forgotten: Vec<&String> = ops.iter().filter(|op| !called.contains(&op[..])).collect();
+    assert!(forgotten.is_empty(), "nobody calls {forgotten:?} with nonsense");
 }
 
 pub fn an_error_that_is_told_strangely_is_seen(_: &Device) {

@@ -133,21 +133,6 @@ pub fn folder() -> PathBuf {
     told.unwrap_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("reference"))
 }
 
-/// The ops in the README's table, of which another test says that it has all.
-pub fn ops() -> BTreeSet<String> {
-    let readme = std::fs::read_to_string(folder().join("../../README.md")).expect("the README");
-    let table =
-        readme.split("<!-- ops -->").nth(1).and_then(|rest| rest.split("<!-- /ops -->").next());
-    let rows = table
-        .expect("the table")
-        .lines()
-        .filter(|l| !l.contains("(`nn`)") && !l.contains("(`optim`)"));
-    let names: BTreeSet<String> =
-        rows.flat_map(|l| l.split('`').skip(1).step_by(2)).map(str::to_string).collect();
-    assert!(names.contains("conv2d") && names.contains("exp"), "{names:?}");
-    names
-}
-
 /// All cases of one file.
 pub fn read(name: &str) -> Vec<Case> {
     let data = std::fs::read(folder().join(format!("{name}.safetensors"))).expect("the tensors");

@@ -6,6 +6,7 @@
 #![allow(dead_code)] // Each test target uses its part.
 
 pub mod browser;
+pub mod readme;
 
 use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};

@@ -3,7 +3,7 @@
 
 use super::OperandRef;
 use crate::op::{
-    BinaryOp, Class, Domain, ReduceOp, Scan, UnaryOp, for_each_binary, for_each_reduce,
+    BinaryOp, Class, Domain, ReduceOp, UnaryOp, for_each_binary, for_each_reduce, for_each_scan,
     for_each_unary,
 };
 use crate::tensor::build;
@@ -94,14 +94,37 @@ for_each_unary!(unary_rows);
 for_each_binary!(binary_rows);
 for_each_reduce!(reduce_rows);
 
+/// A row of the table of scans: its method's name, and its values along a dimension.
+pub type ScanRow = (&'static str, fn(&TensorFuture, isize) -> Vec<TensorFuture>);
+
+/// What a scan's method gives: values, or values and their positions.
+trait Scanned {
+    fn values(self) -> Vec<TensorFuture>;
+}
+impl Scanned for TensorFuture {
+    fn values(self) -> Vec<TensorFuture> {
+        vec![self]
+    }
+}
+impl Scanned for (TensorFuture, TensorFuture) {
+    fn values(self) -> Vec<TensorFuture> {
+        vec![self.0, self.1]
+    }
+}
+
+macro_rules! scan_rows {
+    ($($name:ident: $Variant:ident { $($columns:tt)* })*) => {
+        /// Every row of the table of scans.
+        pub fn scans() -> Vec<ScanRow> {
+            vec![$((stringify!($name), |x, dim| x.$name(dim).values())),*]
+        }
+    };
+}
+for_each_scan!(scan_rows);
+
 /// Every row, in the order of the tables.
 pub fn all() -> Vec<Row> {
     [unary(), binary(), reductions()].into_iter().flatten().collect()
-}
-
-/// The names of the rows of the table of scans.
-pub fn scans() -> Vec<&'static str> {
-    Scan::ALL.iter().map(|scan| scan.name()).collect()
 }
 
 /// The row of this name.
@@ -128,6 +151,11 @@ impl Row {
     /// True of a row of the table of reductions.
     pub fn is_reduction(&self) -> bool {
         matches!(self.call, Call::Reduce(_))
+    }
+
+    /// True of a reduction to positions, which takes one dimension.
+    pub fn is_positions(&self) -> bool {
+        self.class == Class::index
     }
 
     /// True where integers are computed in floating point.

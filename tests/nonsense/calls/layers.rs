@@ -11,7 +11,9 @@ pub fn all() -> Vec<Call> {
             x.dropout(1.0),
             x.dropout(2.0),
             x.dropout(f64::NAN),
-            x.dropout(0.3)
+            x.dropout(0.3),
+            x.dropout_with(f64::INFINITY, &Generator::new(1)),
+            x.dropout_with(0.3, &Generator::new(1))
         ]),
         ("linear", |x| vec![
             x.linear(x, None),
@@ -249,6 +251,7 @@ pub fn all() -> Vec<Call> {
             x.max_pool1d(PoolOptions::new(2).dilation(9).padding(9)),
             x.avg_pool1d(PoolOptions::new(3).padding_sides((), ())),
             x.max_pool1d_with_positions(PoolOptions::new(2).ceil(true)).1,
+            x.max_pool2d_with_positions(PoolOptions::new(2).dilation(9)).1,
             x.max_pool3d_with_positions(7).1
         ]),
         ("pools of everything", |x| {

@@ -13,15 +13,28 @@ macro_rules! calls {
 mod layers;
 mod numbers;
 mod picking;
+mod rows;
 mod shapes;
 mod whole;
+
+/// Where ops are called by name.
+pub const SOURCES: &[&str] = &[
+    include_str!("layers.rs"),
+    include_str!("numbers.rs"),
+    include_str!("picking.rs"),
+    include_str!("shapes.rs"),
+    include_str!("whole.rs"),
+    // What is made of no value.
+    include_str!("../arguments.rs"),
+];
 
 pub fn none() -> [TensorFuture; 0] {
     []
 }
 
 pub fn calls() -> Vec<Call> {
-    let mut all = numbers::all();
+    let mut all = rows::all();
+    all.extend(numbers::all());
     all.extend(picking::all());
     all.extend(shapes::all());
     all.extend(layers::all());

@@ -93,7 +93,6 @@ pub fn all() -> Vec<Call> {
             }
             v
         }),
-        ("cumsum", |x| vec![x.cumsum(0), x.cumsum(-1), x.cumsum(9), x.cumsum(isize::MIN)]),
         ("take", |x| vec![
             x.take(x),
             x.take(x.device().full([2, 1], 0)),

@@ -42,6 +42,10 @@ pub fn all() -> Vec<Call> {
             let x = x.requires_grad();
             grad_with(&x * 2.0, &[&x], GradOptions::default().upstream(&x.device().ones([77])))
         }),
+        ("from_future", |x| vec![
+            x.device().from_future(x.shape(), async { Ok::<_, &str>(vec![1.0f32]) }),
+            x.device().from_future(x.shape(), async { Err::<Vec<bool>, _>("nothing came") })
+        ]),
         ("checkpoint", |x| vec![checkpoint(|x| x[0].exp(), &[x])]),
         ("custom0", |x| {
             let _ = x;

@@ -1,0 +1,33 @@
+//! The README's table of ops and modules, which stands between two comments. `op_table` says that
+//! it has all of them.
+
+use std::collections::BTreeSet;
+
+pub type Names = BTreeSet<String>;
+
+/// The table, as (group, names).
+pub fn table() -> Vec<(String, Names)> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let text = std::fs::read_to_string(path).expect("the README");
+    let table = text.split_once("<!-- ops -->").and_then(|(_, rest)| rest.split_once("<!-- /ops"));
+    let row = |line: &str| {
+        let mut cells = line.trim_matches('|').splitn(2, '|');
+        let (group, names) = (cells.next()?.trim(), cells.next()?);
+        let names: Names = names.split('`').skip(1).step_by(2).map(str::to_string).collect();
+        (!names.is_empty()).then(|| (group.to_string(), names))
+    };
+    table.expect("a table between two comments").0.lines().filter_map(row).collect()
+}
+
+/// True of a group of modules or of optimisers.
+pub fn is_beside(group: &str) -> bool {
+    group.contains("`nn`") || group.contains("`optim`")
+}
+
+/// The ops in the table.
+pub fn ops() -> Names {
+    let groups = table().into_iter().filter(|(group, _)| !is_beside(group));
+    let names: Names = groups.flat_map(|(_, names)| names).collect();
+    assert!(names.contains("conv2d") && names.contains("exp"), "{names:?}");
+    names
+}
