@@ -7,13 +7,16 @@
 //! better of a plain and a non-temporal copy of what the kernel reads and writes, each on as many
 //! threads as the device has; `read` reads as many bytes; `L1` is the same function over a row that
 //! stays in the first cache, summed there (so it has the sum's cost on top, and writes nothing).
-//! Values are compared with plain Rust once.
+//! Values are compared with plain Rust once. At the end each row of the op tables has a line, of
+//! one size, against a copy.
 //!
-//! `cargo bench -p futensor-benches --bench kernels`, `-- softmax` for some rows
+//! `cargo bench -p futensor-benches --bench kernels`, `-- softmax` for some rows, `-- table` for
+//! those of the op tables
 
 #![allow(unsafe_code)] // Non-temporal stores, and threads that write halves of one slice.
 
 use futensor::quant::{Format, Quantized};
+use futensor::rows::{self, Domain, OperandRef};
 use futensor::{CpuOptions, DType, Device, Result, TensorFuture};
 use ledger::Ledger;
 use std::cell::RefCell;
@@ -162,6 +165,12 @@ fn median(times: &mut [f64]) -> f64 {
 }
 
 impl Bench<'_, '_> {
+    /// A row of a step that reads so many bytes, against a copy of as many as it reads and writes.
+    fn swept(&mut self, name: &str, read: usize, elements: usize, make: Make<'_>) {
+        let moved = (read + size_of(&make())) / 2;
+        self.row(name, elements, Against::Copy(moved), None, make);
+    }
+
     /// One row: a step of `elements`, against a ceiling, and against the same function in the first
     /// cache.
     fn row(
@@ -336,12 +345,58 @@ fn rows(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
     let mi = warm(device.rand([1 << 20]))?;
     bench.row("chain of 5, 1 Mi", 1 << 20, Against::Copy(4 << 20), None, &|| chain(&mi));
     bench.row("sum, 1 Mi", 1 << 20, Against::Read(4 << 20), None, &|| mi.sum_all());
-    quantised(device, bench)
+    quantised(device, &mut bench)?;
+    tables(device, &mut bench)
+}
+
+/// Each row of the op tables, over 1 Mi elements: in float32, or in int32 what takes no floats.
+fn tables(device: &Device, bench: &mut Bench<'_, '_>) -> Result<()> {
+    const SIDE: usize = 1 << 10;
+    const N: usize = SIDE * SIDE;
+    // There are many, and they are to be a sweep.
+    bench.group.warm_up_time(Duration::from_millis(5));
+    bench.group.measurement_time(Duration::from_millis(20)).sample_size(10);
+    let warm = |x: TensorFuture| -> Result<TensorFuture> { Ok(futensor::block_on(x)?.into()) };
+    let uniform = device.rand([SIDE, SIDE]);
+    let whole = warm((&uniform * 100.0 + 1.0).to_dtype(DType::I32))?;
+    let uniform = warm(uniform)?;
+    for row in rows::all() {
+        let name = format!("table: {}", row.name);
+        let one = match row.domain {
+            Domain::all | Domain::off_zero | Domain::apart => &uniform * 4.0 - 2.0,
+            Domain::positive | Domain::large_divisor => &uniform + 0.25,
+            Domain::unit => &uniform * 1.8 - 0.9,
+            Domain::above_one => &uniform + 1.1,
+        };
+        let (one, other) = (warm(one)?, warm(&uniform + 2.0)?);
+        let call = |x: &TensorFuture, other: &TensorFuture| match row.operands() {
+            _ if row.is_reduction() => row.reduce(x, Some(&[1]), false),
+            1 => row.call(&[OperandRef::Tensor(x)]),
+            _ => row.call(&[OperandRef::Tensor(x), OperandRef::Tensor(other)]),
+        };
+        let call = |x: &TensorFuture, other: &TensorFuture| {
+            call(x, other).expect("an op of so many operands")
+        };
+        let [x, other] = match call(&one, &other).error() {
+            None => [&one, &other],
+            Some(_) => [&whole, &whole],
+        };
+        bench.swept(&name, row.operands() * size_of(x), N, &|| call(x, other));
+    }
+    for (name, scan) in rows::scans() {
+        let x = &uniform;
+        bench.swept(&format!("table: {name}"), size_of(x), N, &|| scan(x, -1).swap_remove(0));
+    }
+    Ok(())
+}
+
+fn size_of(x: &TensorFuture) -> usize {
+    x.numel() * x.dtype().size()
 }
 
 /// Products of a weight of 18 Mi: one row and eight are bound by reading it, 512 by arithmetic (an
 /// element is a multiply-add here).
-fn quantised(device: &Device, mut bench: Bench<'_, '_>) -> Result<()> {
+fn quantised(device: &Device, bench: &mut Bench<'_, '_>) -> Result<()> {
     const SIZES: [usize; 2] = [16384, 1152];
     let dense = device.randn(SIZES);
     for format in [Format::Q4_1, Format::Q4_0, Format::Q8_0, Format::F16, Format::BF16] {
