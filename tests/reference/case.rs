@@ -5,7 +5,7 @@ use futensor::{DType, Scalar};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
-use std::{collections::BTreeSet, fmt, path::PathBuf, sync::Arc};
+use std::{fmt, path::PathBuf, sync::Arc};
 
 /// A tensor in host memory: row by row, little-endian.
 #[derive(Clone, PartialEq)]

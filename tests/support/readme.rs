@@ -24,6 +24,12 @@ pub fn is_beside(group: &str) -> bool {
     group.contains("`nn`") || group.contains("`optim`")
 }
 
+/// The ops of a group.
+pub fn group(name: &str) -> Names {
+    let group = table().into_iter().find(|(group, _)| group == name);
+    group.expect("a group of this name").1
+}
+
 /// The ops in the table.
 pub fn ops() -> Names {
     let groups = table().into_iter().filter(|(group, _)| !is_beside(group));

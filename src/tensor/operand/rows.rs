@@ -163,6 +163,15 @@ impl Row {
         self.class == Class::float
     }
 
+    /// True where its values are those of a type, and not truths, bits or positions.
+    pub fn gives_numbers(&self) -> bool {
+        match self.class {
+            Class::number | Class::float | Class::real | Class::any => true,
+            Class::sum | Class::same => true,
+            Class::test | Class::compare | Class::logic | Class::bits | Class::index => false,
+        }
+    }
+
     /// Its method on these operands, of which one may be a number; `None` where it has not so
     /// many, or is a reduction.
     pub fn call(&self, operands: &[OperandRef<'_>]) -> Option<TensorFuture> {
