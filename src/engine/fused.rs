@@ -202,6 +202,7 @@ fn inherited(code: Code, errors: &[Option<Error>]) -> Option<Error> {
         Code::Unary(_, a) | Code::Cast(a) => of(a),
         Code::Binary(_, a, b) => of(a).or_else(|| of(b)),
         Code::Where(c, a, b) => of(c).or_else(|| of(a)).or_else(|| of(b)),
-        _ => None,
+        Code::Input(_) | Code::Fill(_) | Code::Arange { .. } => None,
+        Code::Uniform { .. } | Code::Normal { .. } => None,
     }
 }

@@ -165,7 +165,9 @@ impl Call {
             let code = &mut program.to_mut().instrs[instr as usize].code;
             *code = match code {
                 Code::Normal { .. } => Code::Normal { seed, offset },
-                _ => Code::Uniform { seed, offset },
+                Code::Uniform { .. } => Code::Uniform { seed, offset },
+                Code::Input(_) | Code::Fill(_) | Code::Arange { .. } | Code::Cast(_) => continue,
+                Code::Unary(..) | Code::Binary(..) | Code::Where(..) => continue,
             };
         }
         program

@@ -147,7 +147,18 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
             Op::Random { normal: false, seed, offset } => {
                 self.program.push(Code::Uniform { seed, offset }, out, out)
             }
-            _ => unreachable!("only elementwise nodes are added to a group"),
+            Op::View(_)
+            | Op::Reduce(_)
+            | Op::Custom(_)
+            | Op::Source(_)
+            | Op::Sink(_)
+            | Op::Call(_)
+            | Op::Part(_)
+            | Op::Predicated(_)
+            | Op::Marker
+            | Op::Given => {
+                unreachable!("only elementwise nodes are added to a group")
+            }
         };
         self.members.push((node.clone(), reg));
         reg

@@ -81,7 +81,16 @@ fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], out: &Meta) -> u64 {
             op.estimate_ns(&metas, out)
         }
         // Other looks at what is there, and one number repeated: no element is touched.
-        _ => return 20,
+        Op::View(_) | Op::Fill(_) | Op::Predicated(_) | Op::Part(_) | Op::Given => return 20,
+        // Whoever brings the value computes it; a marker has none.
+        Op::Source(_) | Op::Marker => return 20,
+        Op::Unary(_)
+        | Op::Binary(_)
+        | Op::WithScalar { .. }
+        | Op::Where
+        | Op::Cast
+        | Op::Arange { .. }
+        | Op::Random { .. } => unreachable!("what an instruction costs is in the table"),
     };
     estimate.max(floor_ns(inputs, &out.shape))
 }

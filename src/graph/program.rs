@@ -65,7 +65,7 @@ pub(crate) struct Instr {
 pub(crate) fn number_beside(op: BinaryOp, on: DType) -> DType {
     match op.number() {
         Beside::wide => on.wide(),
-        Beside::rounded => on,
+        Beside::rounded | Beside::limit => on,
     }
 }
 

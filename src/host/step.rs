@@ -166,7 +166,23 @@ impl Backend for Host<'_> {
                         buffers: &buffers,
                     })?;
                 }
-                _ => unreachable!("elementwise nodes run in groups, sources and markers never run"),
+                Op::Unary(_)
+                | Op::Binary(_)
+                | Op::WithScalar { .. }
+                | Op::Where
+                | Op::Cast
+                | Op::Fill(_)
+                | Op::Arange { .. }
+                | Op::Random { .. } => {
+                    unreachable!("elementwise nodes run in groups")
+                }
+                Op::Source(_)
+                | Op::Sink(_)
+                | Op::Call(_)
+                | Op::Part(_)
+                | Op::Predicated(_)
+                | Op::Marker
+                | Op::Given => unreachable!("{} has no kernel", node.op.name()),
             }
             Ok(())
         })

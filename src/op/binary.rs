@@ -46,14 +46,14 @@ macro_rules! for_each_binary {
             }
             maximum: Maximum {
                 doc: "The larger; NaN if either is NaN.",
-                class: any, cost: simple, rounds: never, number: rounded, domain: apart,
+                class: any, cost: simple, rounds: never, number: limit, domain: apart,
                 gradient: [(g a b) larger(&g, &a, &b); (g a b) larger(&g, &b, &a)],
                 cpu: |a, b| a.maximum(b),
                 cuda: "maximum(a, b)",
             }
             minimum: Minimum {
                 doc: "The smaller; NaN if either is NaN.",
-                class: any, cost: simple, rounds: never, number: rounded, domain: apart,
+                class: any, cost: simple, rounds: never, number: limit, domain: apart,
                 gradient: [(g a b) smaller(&g, &a, &b); (g a b) smaller(&g, &b, &a)],
                 cpu: |a, b| a.minimum(b),
                 cuda: "minimum(a, b)",

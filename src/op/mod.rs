@@ -12,7 +12,7 @@
 //! | `rounds` | how often the result is rounded: [`Rounds`] | `tensor/gradient/table`, tests |
 //! | `keepdim`, `everything` | the methods beside the first | `tensor/methods` |
 //! | `of_nothing`, `of_no_dims` | what no element, and no dimension, means | `graph/infer` |
-//! | `number` | how halves see a number beside them: [`Beside`] | `graph/program` |
+//! | `number` | how values see a number beside them: [`Beside`] | `graph/program`, `tensor/build` |
 //! | `domain` | operands at which tests look for slopes: [`Domain`] | tests and benches |
 //! | `gradient` | what flows back to each operand | `tensor/gradient/table` |
 //! | `cpu` | the expression of the host's loops | `host/kernels/elementwise` |
@@ -157,14 +157,16 @@ pub(crate) enum Cost {
     search,
 }
 
-/// How halves see a number, or a 0-d value, beside them.
+/// How values see a number, and halves a 0-d value, beside them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
 pub(crate) enum Beside {
     /// In float32: what computes.
     wide,
-    /// Rounded to their type: what compares, limits or divides with a remainder.
+    /// Rounded to their type: what compares or divides with a remainder.
     rounded,
+    /// As `rounded`, and of an integer type no further than its ends: what limits.
+    limit,
 }
 
 /// Operands at which an op is smooth and its slopes are moderate.
@@ -279,7 +281,7 @@ macro_rules! binary_enum {
             doc: $text, $class, $cost, $rounds, $domain, $gradient
         })* }
         impl BinaryOp {
-            /// How halves see a number beside them.
+            /// How values see a number beside them.
             #[inline]
             pub const fn number(self) -> Beside {
                 match self { $(BinaryOp::$Variant => Beside::$number),* }

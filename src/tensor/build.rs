@@ -14,7 +14,7 @@ use crate::graph::infer;
 use crate::graph::node::{Inputs, Node, Op, Otherwise};
 use crate::graph::operation::{Meta, Refusal, Ruled, Shaped};
 use crate::graph::tape::Made;
-use crate::op::{BinaryOp, ReduceOp, UnaryOp};
+use crate::op::{Beside, BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
 use crate::shape::Shape;
 use crate::sync::threads::thread_local;
@@ -318,10 +318,9 @@ pub(crate) fn ask_with_scalar(
     left: bool,
     at: At,
 ) -> Asked {
-    // A limit beyond the integer type is the type's own.
-    let scalar = match op {
-        BinaryOp::Maximum | BinaryOp::Minimum => scalar.limited_to(x.dtype()),
-        _ => scalar,
+    let scalar = match op.number() {
+        Beside::limit => scalar.limited_to(x.dtype()),
+        Beside::wide | Beside::rounded => scalar,
     };
     let rule = || Ok(Shaped(x.shape(), infer::with_scalar(op, x.dtype(), scalar)?.out));
     ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)

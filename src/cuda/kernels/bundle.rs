@@ -55,7 +55,9 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                     RowOp::RmsNorm { weight: true },
                     RowOp::RmsNorm { weight: false },
                 ],
-                _ => &[RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp],
+                RowOp::Softmax | RowOp::SafeSoftmax | RowOp::LogSoftmax | RowOp::LogSumExp => {
+                    &[RowOp::Softmax, RowOp::LogSoftmax, RowOp::LogSumExp]
+                }
             };
             ops.iter().map(|&op| Kernel::Softmax(softmax::Key { op, ..key.clone() })).collect()
         }
@@ -125,7 +127,7 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             let back: &[_] = match key.result {
                 Output => &[],
                 Spans => return vec![Kernel::Paged(paged::Key::Meet { dtype: key.dtype })],
-                _ => &[Stats, ToQuery, ToKey, ToValue],
+                Stats | ToQuery | ToKey | ToValue => &[Stats, ToQuery, ToKey, ToValue],
             };
             back.iter()
                 .map(|&result| Kernel::Attention(attention::Key { result, ..*key }))

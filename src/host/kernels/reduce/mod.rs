@@ -53,9 +53,15 @@ pub(crate) fn reduce(
     debug_assert_eq!(task.kept.numel(), output.numel());
     match op {
         ReduceOp::ArgMax | ReduceOp::ArgMin => arg::find(&task, kernel, op == ReduceOp::ArgMax),
-        _ => match task.column() {
+        ReduceOp::Sum
+        | ReduceOp::Prod
+        | ReduceOp::Mean
+        | ReduceOp::Max
+        | ReduceOp::Min
+        | ReduceOp::Any
+        | ReduceOp::All => match task.column() {
             Some(column) if task.count > 0 => columns::fold_columns(&task, kernel, column),
-            _ => rows::fold_rows(&task, kernel),
+            Some(_) | None => rows::fold_rows(&task, kernel),
         },
     }
 }
