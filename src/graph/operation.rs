@@ -293,6 +293,6 @@ pub trait Operation: Any + Send + Sync {
     /// an op without a rule has no gradient.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let _ = call;
-        Err(Refusal::argument("this op has no gradient rule"))
+        Err(Refusal::no_gradient())
     }
 }

@@ -41,6 +41,11 @@ impl Refusal {
 }
 
 impl Refusal {
+    /// An op that has no gradient.
+    pub(crate) fn no_gradient() -> Refusal {
+        Refusal::argument("this op has no gradient rule")
+    }
+
     /// An op that has no kernel for the kind of device it was asked on.
     pub(crate) fn no_kernel(name: &str) -> Refusal {
         Refusal::kernel(format!(

@@ -67,6 +67,19 @@ pub(crate) mod windows {
 #[cfg(all(test, not(futensor_loom)))]
 mod cost_tests;
 
+/// Said by an op in place of `gradient`, where it has none; a test asks for either.
+macro_rules! no_gradient {
+    () => {
+        fn gradient_needs(&self, _: &[bool]) -> crate::graph::operation::Needs {
+            crate::graph::operation::Needs::NOTHING.as_they_are()
+        }
+        fn gradient(&self, _: &mut crate::Backward<'_>) -> Result<(), Refusal> {
+            Err(Refusal::no_gradient())
+        }
+    };
+}
+pub(crate) use no_gradient;
+
 /// Every op: its type, the names by which reference values of it and of its gradients in halves
 /// are looked for, and whether it has a `plan` in `cuda/ops`.
 macro_rules! for_each_operation {

@@ -8,6 +8,7 @@ mod kernels;
 mod layers;
 mod messages;
 mod mutations;
+mod ops;
 mod page;
 mod paths;
 mod rooms;

@@ -4,6 +4,7 @@
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::scaled::{self, Sight};
+use crate::ops::no_gradient;
 use crate::{Backward, TensorFuture, own};
 
 /// `(q, k, v)`, then a mask, then lengths, if they are there; all of one batch, on a host in
@@ -175,6 +176,8 @@ impl Operation for AttentionGradient {
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
         scores_ns(inputs).saturating_mul(2).saturating_add(500)
     }
+
+    no_gradient!();
 
     fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::no_kernel(self.name()))

@@ -30,7 +30,7 @@ impl Operation for Running {
         rule(self.scan).0
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        let rule = rule(self.scan).1.ok_or_else(|| Refusal::argument("this op has no gradient"))?;
+        let rule = rule(self.scan).1.ok_or_else(Refusal::no_gradient)?;
         call.give(0, |call| rule(call, self.dim));
         Ok(())
     }

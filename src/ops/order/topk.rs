@@ -5,6 +5,7 @@ use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::ops::check::{checked, dim_of};
+use crate::ops::no_gradient;
 
 #[derive(Clone, Copy)]
 pub(crate) struct TopK {
@@ -32,6 +33,7 @@ impl Operation for TopK {
         let sorted = kept.saturating_mul(8 * (1 + (self.k as u64).max(1).ilog2() as u64));
         n.saturating_add(sorted).saturating_add(200)
     }
+    no_gradient!();
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let x = run.inputs[0];
         index::topk(

@@ -331,7 +331,7 @@ pub(super) fn apply(made: &Made, call: &mut Backward<'_>, back: &Device) -> Resu
         Op::View(op) => call.give(0, |call| view(op, call)),
         Op::Reduce(r) => reduction(r, call),
         Op::Custom(op) => return op.gradient(call),
-        without_rule!() => return Err(Refusal::argument("this op has no gradient rule")),
+        without_rule!() => return Err(Refusal::no_gradient()),
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::format::Packing;
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::quantized;
+use crate::ops::no_gradient;
 
 pub(crate) struct Quantize(pub Packing);
 
@@ -24,6 +25,7 @@ impl Operation for Quantize {
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
         200u64.saturating_add((inputs[0].shape.numel() as u64).saturating_mul(4))
     }
+    no_gradient!();
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         quantized::quantize(run.inputs[0], self.0, &run.output, run.parallel);
         Ok(())
