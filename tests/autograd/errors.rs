@@ -2,6 +2,7 @@
 
 use super::{block_on, device, read};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom, custom_fn};
+use futensor::rows::{self, OperandRef};
 use futensor::{Device, GradOptions, checkpoint, grad, grad_with};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -85,9 +86,35 @@ fn what_the_loss_does_not_depend_on_is_an_error_or_zeros_if_asked() {
     let loss = w.sum_all();
     let gradients = grad_with(&loss, &[&v, &w], GradOptions::default().zeros(true));
     assert_eq!((read(&gradients[0]), read(&gradients[1])), (vec![0.0; 3], vec![1.0; 2]));
-    // Through an op that is flat everywhere it does depend, with gradient zero.
-    let flat = (w.floor() + 1.0).sum_all();
-    assert_eq!(read(&grad(&flat, &[&w])[0]), [0.0, 0.0]);
+}
+
+/// As PyTorch's `floor`, `sign` and `div` with a `rounding_mode`: the loss depends on the operand,
+/// beside a value and beside a number; the gradient itself depends on nothing.
+#[test]
+fn through_an_op_that_is_flat_everywhere_the_gradient_is_zeros() {
+    use OperandRef::{Scalar, Tensor};
+    let device = device();
+    let w = device.from_vec(vec![2.5f32, -0.3], [2]).requires_grad();
+    let mut flat = 0;
+    for row in rows::all().into_iter().filter(|row| !row.has_gradient && row.gives_numbers()) {
+        let beside: &[&[OperandRef<'_>]] = match row.operands() {
+            1 => &[&[Tensor(&w)]],
+            _ => &[
+                &[Tensor(&w), Scalar(2.into())],
+                &[Scalar(2.into()), Tensor(&w)],
+                &[Tensor(&w), Tensor(&w)],
+            ],
+        };
+        for operands in beside {
+            let y = row.call(operands).expect("an op of so many operands");
+            let options = GradOptions::default().graph(true);
+            let first = grad_with((&y + 1.0).sum_all(), &[&w], options).remove(0);
+            assert_eq!(read(&first), [0.0, 0.0], "{}", row.name);
+            fails(&grad(first.sum_all(), &[&w])[0], "does not depend");
+            flat += 1;
+        }
+    }
+    assert!(flat > 10, "the test does not see the ops");
 }
 
 #[test]
