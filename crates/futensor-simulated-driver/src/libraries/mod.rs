@@ -26,8 +26,8 @@ extern "C" fn end() {
 /// What a library keeps. The real ones destroy it as the process ends, in a handler that they add
 /// at their first use; a call after that ends the process here, as it may end it there.
 pub(crate) fn kept<T>(state: &'static Mutex<T>, end_of: &Once) -> MutexGuard<'static, T> {
-    // SAFETY: a function of this library's, which stays loaded and does not unwind.
     end_of.call_once(|| {
+        // SAFETY: a function of this library's, which stays loaded and does not unwind.
         let _ = unsafe { libc::atexit(end) };
     });
     if ENDED.load(SeqCst) {
