@@ -32,6 +32,7 @@ pub(crate) enum Part {
     Window,
     Tensor,
     Attention,
+    AttentionFew,
     Quantized,
     Paged,
     TopP,
@@ -54,6 +55,7 @@ impl Part {
             Part::Window => include_str!("device/window.cuh"),
             Part::Tensor => include_str!("device/tensor.cuh"),
             Part::Attention => include_str!("device/attention.cuh"),
+            Part::AttentionFew => include_str!("device/attention_few.cuh"),
             Part::Quantized => include_str!("device/quantized.cuh"),
             Part::Paged => include_str!("device/paged.cuh"),
             Part::TopP => include_str!("device/top_p.cuh"),
@@ -160,9 +162,14 @@ impl KernelSource {
     /// The same for a kernel whose threads hold much: the compiler takes the registers that it
     /// wants for one block, and does not spill some to make room for more. (Where threads hold
     /// little and wait for memory, more blocks are worth more.)
-    pub fn with_registers(mut self, threads: u32) -> KernelSource {
+    pub fn with_registers(self, threads: u32) -> KernelSource {
+        self.with_blocks(threads, 1)
+    }
+
+    /// The same for a kernel of which so many blocks have to fit a processor at a time.
+    pub fn with_blocks(mut self, threads: u32, blocks: u32) -> KernelSource {
         let bounds = format!("__launch_bounds__({threads}");
-        self.body = self.body.replacen(&bounds, &(bounds.clone() + ", 1"), 1);
+        self.body = self.body.replacen(&bounds, &format!("{bounds}, {blocks}"), 1);
         self
     }
 
