@@ -92,8 +92,8 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .to_vec(),
         Kernel::Scan(key) => {
             use scan::Key::*;
-            let (ChunkSums(f, d) | Sums(f, d) | Chunks(f, d, _) | Columns(f, d)) = *key;
-            [ChunkSums(f, d), Sums(f, d), Chunks(f, d, false), Chunks(f, d, true), Columns(f, d)]
+            let (ChunkSums(f, d) | Sums(f, d) | Chunks(f, d) | Rows(f, d) | Columns(f, d)) = *key;
+            [ChunkSums(f, d), Sums(f, d), Chunks(f, d), Rows(f, d), Columns(f, d)]
                 .map(Kernel::Scan)
                 .to_vec()
         }

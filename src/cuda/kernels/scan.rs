@@ -1,8 +1,8 @@
 //! Scans along a dimension: the rows of `op/scan`.
 //!
-//! A row is cut into chunks of 2048, and the totals of the chunks are scanned in between, so that
-//! one long row fills the device too. Integers and bool are computed in i64, halves in float.
-//! Beyond that the file knows no dtypes.
+//! A block scans a row and moves it once. Where rows are few and long each is cut into chunks of
+//! 2048, and the totals of the chunks are scanned in between: one long row fills the device too.
+//! Integers and bool are computed in i64, halves in float. Beyond that the file knows no dtypes.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -14,6 +14,9 @@ use smallvec::smallvec;
 
 /// Elements of a chunk; `CHUNK` in `device/scan.cuh`.
 const CHUNK: usize = 2048;
+/// Rows that fill the device, and chunks of a row that take a block less time than two launches.
+const ROWS: usize = 256;
+const CHUNKS: usize = 4;
 
 /// Names a compiled kernel; the type is that of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -21,8 +24,9 @@ pub(crate) enum Key {
     ChunkSums(Scan, DType),
     /// Scans the sums in place.
     Sums(Scan, DType),
-    /// With the sums before each chunk, or for rows of one chunk.
-    Chunks(Scan, DType, bool),
+    /// With the sums before each chunk.
+    Chunks(Scan, DType),
+    Rows(Scan, DType),
     Columns(Scan, DType),
 }
 
@@ -30,8 +34,14 @@ fn carried(dtype: DType) -> (&'static str, usize) {
     if dtype.is_float() { (computed(dtype), dtype.size().max(4)) } else { ("i64", 8) }
 }
 
+/// Neighbours that a thread takes of a line.
+fn lanes(dtype: DType) -> usize {
+    (16 / dtype.size()).min(8)
+}
+
 /// The launches of a scan along `dim`. The output is contiguous, i64 for integers
-/// and bool. `None` where more than eight dimensions are left after merging, or a row has more than
+/// and bool, at an address that `out_align` divides. `None` where more than eight dimensions are
+/// left after merging, or a row has more than
 /// 2^27 elements.
 pub(crate) fn plan(
     fold: Scan,
@@ -39,6 +49,7 @@ pub(crate) fn plan(
     shape: &[usize],
     dim: usize,
     x: Operand<'_>,
+    out_align: usize,
 ) -> Option<Plan> {
     let mut plan = Plan::default();
     if shape.contains(&0) {
@@ -74,33 +85,38 @@ pub(crate) fn plan(
             args,
         });
     };
-    if (inner > 1 || n <= 64) && rows >= 256 {
+    if (inner > 1 || n <= 64) && rows >= ROWS {
         let mut args = smallvec![input, out];
         tail(&mut args);
         push(Key::Columns(fold, dtype), grid(rows.div_ceil(256), 1, 1), args);
         return Some(plan);
     }
-    let blocks = grid(rows, chunks, 1);
-    if chunks > 1 {
-        let mut args = smallvec![input.clone(), Arg::Scratch(0)];
+    if chunks <= CHUNKS || rows >= ROWS {
+        let most = lanes(dtype);
+        let input_whole = x.strides[dim] == 1
+            && x.align.is_multiple_of(most * dtype.size())
+            && g.strides[0].iter().all(|s| s.unsigned_abs().is_multiple_of(most));
+        let output_whole = inner == 1 && out_align.is_multiple_of(16);
+        let whole = input_whole as u32 | (output_whole as u32) << 1;
+        let mut args = smallvec![input, out];
         tail(&mut args);
-        push(Key::ChunkSums(fold, dtype), blocks, args);
-        push(
-            Key::Sums(fold, dtype),
-            grid(rows, 1, 1),
-            smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)],
-        );
+        args.push(Arg::U32(if n.is_multiple_of(most) { whole } else { 0 }));
+        push(Key::Rows(fold, dtype), grid(rows, 1, 1), args);
+        return Some(plan);
     }
-    let mut args = smallvec![input];
-    if chunks > 1 {
-        args.push(Arg::Scratch(0));
-    }
-    args.push(out);
+    let blocks = grid(rows, chunks, 1);
+    let mut args = smallvec![input.clone(), Arg::Scratch(0)];
     tail(&mut args);
-    push(Key::Chunks(fold, dtype, chunks > 1), blocks, args);
-    if chunks > 1 {
-        plan.scratch = rows * chunks * carried(dtype).1;
-    }
+    push(Key::ChunkSums(fold, dtype), blocks, args);
+    push(
+        Key::Sums(fold, dtype),
+        grid(rows, 1, 1),
+        smallvec![Arg::Scratch(0), Arg::U64(chunks as u64)],
+    );
+    let mut args = smallvec![input, Arg::Scratch(0), out];
+    tail(&mut args);
+    push(Key::Chunks(fold, dtype), blocks, args);
+    plan.scratch = rows * chunks * carried(dtype).1;
     Some(plan)
 }
 
@@ -118,7 +134,8 @@ impl Key {
         let block = place("blockIdx.x");
         let (Key::ChunkSums(fold, _)
         | Key::Sums(fold, _)
-        | Key::Chunks(fold, ..)
+        | Key::Chunks(fold, _)
+        | Key::Rows(fold, _)
         | Key::Columns(fold, _)) = *self;
         // The row's number, which tells the kernels what to do.
         let op = fold as usize;
@@ -137,24 +154,25 @@ impl Key {
                     format!("    ft::scan_sums<{op}, {a}>(sums + (u64)blockIdx.x * n, (i64)n);\n");
                 ("scan_sums", vec![format!("{a}* sums"), "u64 n".into()], code)
             }
-            Key::Chunks(_, d, several) => {
+            Key::Chunks(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
                 let s = if d.is_float() { t } else { "i64" };
-                let mut params = vec![format!("const {t}* x")];
-                if several {
-                    params.push(format!("const {a}* sums"));
-                }
-                params.extend([format!("{s}* out"), walk]);
-                let run = if several {
-                    "sums[r * gridDim.y + blockIdx.y]".to_string()
-                } else {
-                    format!("ft::nothing<{op}, {a}>()")
-                };
                 let code = format!(
                     "{block}{to}    ft::chunk_scan<{op}, {a}>(x + off[0], step, (i64)n, \
-                     ({a}){run}, out + to, (i64)inner);\n"
+                     sums[r * gridDim.y + blockIdx.y], out + to, (i64)inner);\n"
                 );
-                ("cumsum", params, code)
+                let params = [format!("const {t}* x, const {a}* sums, {s}* out"), walk];
+                ("cumsum", params.into(), code)
+            }
+            Key::Rows(_, d) => {
+                let (t, a, most) = (storage(d), carried(d).0, lanes(d));
+                let s = if d.is_float() { t } else { "i64" };
+                let code = format!(
+                    "{block}{to}    ft::row_scan<{op}, {most}, {a}>(x + off[0], step, (i64)n, \
+                     out + to, (i64)inner, whole);\n"
+                );
+                let params = [format!("const {t}* x, {s}* out"), walk, "u32 whole".into()];
+                ("cumsum_rows", params.into(), code)
             }
             Key::Columns(_, d) => {
                 let (t, a) = (storage(d), carried(d).0);
@@ -167,6 +185,12 @@ impl Key {
                 ("cumsum_columns", vec![format!("const {t}* x"), format!("{s}* out"), walk], code)
             }
         };
-        KernelSource::new(name, &[Part::Base, Part::Ops, Part::Scan], 256, &params, &code)
+        let source =
+            KernelSource::new(name, &[Part::Base, Part::Ops, Part::Scan], 256, &params, &code);
+        match *self {
+            // Enough blocks that some wait for memory while others add up.
+            Key::Rows(_, d) => source.with_blocks(256, if lanes(d) > 4 { 4 } else { 5 }),
+            _ => source,
+        }
     }
 }

@@ -293,7 +293,9 @@ pub fn one_hot() {
 pub fn cumsum() {
     let mut r = Random(58);
     let mut b = Batch::default();
-    for shape in [&[7][..], &[3, 5000], &[5000, 3], &[4, 30, 300], &[2, 9000, 2]] {
+    for shape in
+        [&[7][..], &[3, 5000], &[5000, 3], &[4, 30, 300], &[2, 9000, 2], &[260, 2600], &[2, 4096]]
+    {
         for dim in 0..shape.len() {
             let x = Strided::random(&mut r, shape, |r| r.below(2000) as i32 - 1000);
             let f = Strided::contiguous(shape, |_| (r.below(65) as f32 - 32.0) / 64.0);
@@ -309,11 +311,11 @@ pub fn cumsum() {
                 want[p] = last.map_or(0, |l| want[l]) + x.at(&at) as i64;
                 sums[p] = last.map_or(0.0, |l| sums[l]) + f.at(&at); // exact: multiples of 1/64
             }
-            let plan = scan::plan(Scan::Sum, DType::I32, shape, dim, x.operand()).unwrap();
+            let plan = scan::plan(Scan::Sum, DType::I32, shape, dim, x.operand(), 16).unwrap();
             b.add(plan, [x.buffer()], [Buffer::new(8 * n)], move |out, _| {
                 assert_eq!(out[0].get::<i64>(), want, "{shape:?} {dim}");
             });
-            let plan = scan::plan(Scan::Sum, DType::F32, shape, dim, f.operand()).unwrap();
+            let plan = scan::plan(Scan::Sum, DType::F32, shape, dim, f.operand(), 16).unwrap();
             b.add(plan, [f.buffer()], [Buffer::new(4 * n)], move |out, _| {
                 assert_eq!(out[0].get::<f32>(), sums, "{shape:?} {dim}");
             });

@@ -1,6 +1,8 @@
 // Scans: running sums, products and largest elements, by OP, the number of a row of op/scan.rs,
-// whose columns `join` and `nothing` are. "Sum" below is any of them. Chunks are scanned by a block
-// each; where there are several, their sums are scanned between two passes.
+// whose columns `join` and `nothing` are. "Sum" below is any of them. A row is scanned by a block
+// that carries the sum along, line by line, and moves all of it once; few long rows are cut into
+// chunks, a block each, whose sums are scanned between two passes. Sizes and types alone decide the
+// order.
 
 namespace ft {
 
@@ -72,6 +74,76 @@ FN void chunk_scan(const T* x, i64 step, i64 n, A run, S* out, i64 out_step) {
     for (int k = 0; k < PER_THREAD; ++k) {
         run = join<OP>(run, v[k]);
         if (first + k < n) out[(first + k) * out_step] = As<S>::of(run);
+    }
+}
+
+// V neighbours of a row; `whole` promises that they can be moved at once, and the row ends with
+// some.
+template <int V, class T> FN Vec<T, V> some_of(const T* x, i64 step, i64 first, i64 n, bool whole) {
+    Vec<T, V> r = {};
+    if (whole) {
+        if (first < n) r = load_full<V>(x, first);
+    } else {
+#pragma unroll
+        for (int v = 0; v < V; ++v)
+            if (first + v < n) r.v[v] = x[(first + v) * step];
+    }
+    return r;
+}
+
+// The running sums of a row, V neighbours a thread. A line is on its way while the one before is
+// added up. Of `whole` bit 0 is for the input, bit 1 for the output.
+template <int OP, int V, class A, class T, class S>
+FN void row_scan(const T* x, i64 step, i64 n, S* out, i64 out_step, u32 whole) {
+    __shared__ A part[2][8];
+    const int W = V * sizeof(S) > 16 ? 16 / sizeof(S) : V;
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    i64 first = threadIdx.x * V;
+    Vec<T, V> next = some_of<V>(x, step, first, n, whole & 1);
+    A sofar = nothing<OP, A>();
+    u32 turn = 0;
+    for (i64 line = 0; line < n; line += 256 * V, first += 256 * V, turn ^= 1) {
+        const Vec<T, V> now = next;
+        next = some_of<V>(x, step, first + 256 * V, n, whole & 1);
+        A own[V], sum = nothing<OP, A>();
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+            own[v] = first + v < n ? (A)load(now.v[v]) : nothing<OP, A>();
+            sum = join<OP>(sum, own[v]);
+        }
+#pragma unroll
+        for (u32 d = 1; d < 32; d *= 2) {
+            const A low = lane_below(sum, d);
+            if (lane >= d) sum = join<OP>(low, sum);
+        }
+        // Who is a line ahead writes the other half, and nobody is two ahead.
+        if (lane == 31) part[turn][warp] = sum;
+        __syncthreads();
+        A below = nothing<OP, A>(), total = nothing<OP, A>();
+#pragma unroll
+        for (u32 w = 0; w < 8; ++w) {
+            if (w == warp) below = total;
+            total = join<OP>(total, part[turn][w]);
+        }
+        const A low = lane_below(sum, 1);
+        A run = join<OP>(sofar, lane == 0 ? below : join<OP>(below, low));
+        sofar = join<OP>(sofar, total);
+        S sums[V];
+#pragma unroll
+        for (int v = 0; v < V; ++v) sums[v] = As<S>::of(run = join<OP>(run, own[v]));
+        if (whole & 2) {
+#pragma unroll
+            for (int v = 0; v < V; v += W) {
+                Vec<S, W> together;
+#pragma unroll
+                for (int w = 0; w < W; ++w) together.v[w] = sums[v + w];
+                if (first < n) *(Vec<S, W>*)(out + first + v) = together;
+            }
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; ++v)
+                if (first + v < n) out[(first + v) * out_step] = sums[v];
+        }
     }
 }
 
