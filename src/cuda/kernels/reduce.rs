@@ -92,18 +92,20 @@ fn carried(dtype: DType) -> &'static str {
     if dtype.is_float() { computed(dtype) } else { "i64" }
 }
 
-/// The device's name of the operation, and the size of its accumulator.
-fn policy(op: ReduceOp, dtype: DType) -> (String, usize) {
+/// The device's name of the operation, and room for its accumulator; `wide` where places take 64
+/// bits. (Comparing wants registers: with less room said, more threads would have too few.)
+fn policy(op: ReduceOp, dtype: DType, wide: bool) -> (String, usize) {
     use ReduceOp::*;
     let (sum, c) = (carried(dtype), computed(dtype));
     let width = if sum == "float" { 4 } else { 8 };
+    let place = if wide { "u64" } else { "u32" };
     match op {
         Sum | Mean => (format!("ft::Sum<{sum}>"), width),
         Prod => (format!("ft::Prod<{sum}>"), width),
         Max => (format!("ft::Best<{c}, 1>"), 16),
         Min => (format!("ft::Best<{c}, -1>"), 16),
-        ArgMax => (format!("ft::ArgBest<{c}, 1>"), 16),
-        ArgMin => (format!("ft::ArgBest<{c}, -1>"), 16),
+        ArgMax => (format!("ft::ArgBest<{c}, 1, {place}>"), 16),
+        ArgMin => (format!("ft::ArgBest<{c}, -1, {place}>"), 16),
         Any => ("ft::Any".into(), 1),
         All => ("ft::All".into(), 1),
     }
@@ -122,8 +124,6 @@ pub(crate) fn plan(
     let dtypes = inputs(program);
     let form = Form::of(program);
     let dtype = program.dtype(program.outputs[0]);
-    let (policy_name, carried_size) = policy(op, dtype);
-    debug_assert!(!policy_name.is_empty());
 
     // The linear position is one more operand, where a value depends on it or there is no other.
     let positions = crate::shape::contiguous_strides(shape);
@@ -150,6 +150,7 @@ pub(crate) fn plan(
         return Some(plan);
     }
     let wide = rows > i32::MAX as usize || len > 0 && !Geometry::new(shape, &strides).fits_32();
+    let carried_size = policy(op, dtype, wide).1;
 
     // This decides the order: nothing here may look at strides, at alignment or, for floats, at the
     // fused program.
@@ -228,21 +229,14 @@ pub(crate) fn plan(
     });
     if splits > 1 {
         plan.scratch = rows * splits * carried_size;
-        let key = Key {
-            op,
-            dtype,
-            stage: Stage::Join,
-            walk: Walk::Warp,
-            lanes: 1,
-            apart: false,
-            wide: false,
-        };
+        let key =
+            Key { op, dtype, stage: Stage::Join, walk: Walk::Warp, lanes: 1, apart: false, wide };
         let args = smallvec![
             Arg::Scratch(0),
             Arg::Out { index: 0, bytes: 0 },
-            Arg::U32(rows as u32),
-            Arg::U32(splits as u32),
-            Arg::U32(splits as u32),
+            number(rows),
+            number(splits),
+            number(splits),
             Arg::U32(32),
             Arg::U32(0),
             Arg::U64(len as u64),
@@ -261,7 +255,7 @@ pub(crate) fn plan(
 impl Key {
     /// The kernel as CUDA C.
     pub fn source(&self) -> KernelSource {
-        let (policy, carried_size) = policy(self.op, self.dtype);
+        let (policy, carried_size) = policy(self.op, self.dtype, self.wide);
         let (index, geo) = if self.wide { ("u64", "Geo64") } else { ("u32", "Geo32") };
         let lanes = self.lanes as usize;
         let out = result(self.op, self.dtype);
@@ -320,10 +314,7 @@ impl Key {
                 line(s.draws.trim_end().into());
                 line(format!("#pragma unroll\n    for (int v = 0; v < {at_once}; ++v) {{"));
                 line(s.body.trim_end().into());
-                line(format!(
-                    "        acc[v] = Op::join(acc[v], Op::lift(r{}, (u64)j + v));",
-                    form.0.outputs[0]
-                ));
+                line(format!("        Op::take(acc[v], r{}, j + v);", form.0.outputs[0]));
                 line("    }\n    }\n        };\n    };".into());
             }
         }
@@ -334,9 +325,8 @@ impl Key {
             "a".into()
         };
         let value = match self.op {
-            ReduceOp::Max | ReduceOp::Min => "a.x".into(),
-            ReduceOp::ArgMax | ReduceOp::ArgMin => "a.at".into(),
-            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Mean => a,
+            ReduceOp::ArgMax | ReduceOp::ArgMin => "a.found()".into(),
+            ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Mean | ReduceOp::Max | ReduceOp::Min => a,
             ReduceOp::Any | ReduceOp::All => a,
         };
         if let Stage::Part(_) = self.stage {

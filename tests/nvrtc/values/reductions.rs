@@ -169,7 +169,22 @@ pub fn ties() {
         (v[n - 2], v[n - 1]) = (f32::NAN, f32::NAN);
         assert_eq!(at(&v, ReduceOp::ArgMax), n as i64 - 2);
         assert_eq!(at(&v, ReduceOp::ArgMin), n as i64 - 2);
+        // Of what nothing is below, the first one; and the one element above it.
+        let mut v = vec![f32::NEG_INFINITY; n];
+        assert_eq!(at(&v, ReduceOp::ArgMax), 0);
+        v[n / 3] = f32::MIN;
+        assert_eq!(at(&v, ReduceOp::ArgMax), n as i64 / 3);
+        assert_eq!(at(&v, ReduceOp::ArgMin), 0);
     }
+    let of = |op, x: i32| {
+        let (x, mut out) = (Strided::contiguous(&[3, 70], |_| x), [Buffer::new(4 * 3)]);
+        let over = [false, true];
+        let plan = plan(op, &identity(DType::I32), &[3, 70], &over, &[x.operand()]).unwrap();
+        run(&plan, &mut [x.buffer()], &mut out);
+        out[0].get::<i32>()
+    };
+    assert_eq!(of(ReduceOp::Max, i32::MIN), [i32::MIN; 3]);
+    assert_eq!(of(ReduceOp::Min, i32::MAX), [i32::MAX; 3]);
 }
 
 pub fn empty() {

@@ -11,58 +11,70 @@
 
 namespace ft {
 
-// An operation: `A` is the accumulator, `none` its neutral element, `lift` makes one of an element.
+// An operation: `A` is the accumulator, `none` its neutral element, `take` joins an element to one,
+// and where it stands in its row.
 template <class T> struct Sum {
     typedef T A;
     static FN_MEMBER A none() { return (A)0; }
-    template <class C> static FN_MEMBER A lift(C x, u64) { return (A)x; }
+    template <class C> static FN_MEMBER void take(A& a, C x, u64) { a = join(a, (A)x); }
     static FN_MEMBER A join(A a, A b) { return add(a, b); }
 };
 template <class T> struct Prod {
     typedef T A;
     static FN_MEMBER A none() { return (A)1; }
-    template <class C> static FN_MEMBER A lift(C x, u64) { return (A)x; }
+    template <class C> static FN_MEMBER void take(A& a, C x, u64) { a = join(a, (A)x); }
     static FN_MEMBER A join(A a, A b) { return mul(a, b); }
 };
 struct Any {
     typedef bool A;
     static FN_MEMBER A none() { return false; }
-    template <class C> static FN_MEMBER A lift(C x, u64) { return truth(x); }
+    template <class C> static FN_MEMBER void take(A& a, C x, u64) { a = join(a, truth(x)); }
     static FN_MEMBER A join(A a, A b) { return a || b; }
 };
 struct All {
     typedef bool A;
     static FN_MEMBER A none() { return true; }
-    template <class C> static FN_MEMBER A lift(C x, u64) { return truth(x); }
+    template <class C> static FN_MEMBER void take(A& a, C x, u64) { a = join(a, truth(x)); }
     static FN_MEMBER A join(A a, A b) { return a && b; }
 };
 
-// An element and where it stood; a negative place is none.
-template <class T> struct Place { T x; i64 at; };
-
-// `sign` 1 finds the largest, -1 the smallest. NaN beats all, the first of equals wins.
+// `sign` 1 finds the largest, -1 the smallest. NaN beats all, the first of equals wins. (Of whole
+// numbers the second half of the question is not asked.)
 template <class T, int sign> FN bool beats(T a, T b) {
-    if (a != a || b != b) return a != a && b == b;
-    return sign > 0 ? a > b : a < b;
+    return !(sign > 0 ? a <= b : a >= b) && b == b;
 }
-template <class T, int sign> struct ArgBest {
-    typedef Place<T> A;
-    static FN_MEMBER A none() { A a; a.x = T(); a.at = -1; return a; }
-    static FN_MEMBER A lift(T x, u64 at) { A a; a.x = x; a.at = (i64)at; return a; }
-    static FN_MEMBER A join(A a, A b) {
-        if (b.at < 0) return a;
-        if (a.at < 0 || beats<T, sign>(b.x, a.x)) return b;
-        if (beats<T, sign>(a.x, b.x)) return a;
-        return a.at < b.at ? a : b;
-    }
-};
-// The value alone needs a place too: a neutral value would have to be one of the type's own.
+// What beats nothing.
+FN float last(float x, int sign) { return sign > 0 ? -inf(x) : inf(x); }
+FN double last(double x, int sign) { return sign > 0 ? -inf(x) : inf(x); }
+FN i32 last(i32, int sign) { return sign > 0 ? -0x7fffffff - 1 : 0x7fffffff; }
+FN i64 last(i64, int sign) { return sign > 0 ? -0x7fffffffffffffffll - 1 : 0x7fffffffffffffffll; }
+FN u8 last(u8, int sign) { return sign > 0 ? 0 : 255; }
+FN bool last(bool, int sign) { return sign < 0; }
+
 template <class T, int sign> struct Best {
-    typedef Place<T> A;
-    static FN_MEMBER A none() { A a; a.x = T(); a.at = -1; return a; }
-    static FN_MEMBER A lift(T x, u64) { A a; a.x = x; a.at = 0; return a; }
+    typedef T A;
+    static FN_MEMBER A none() { return last(T(), sign); }
+    static FN_MEMBER void take(A& a, T x, u64) { a = join(a, x); }
+    static FN_MEMBER A join(A a, A b) { return beats<T, sign>(b, a) ? b : a; }
+};
+
+// An element and where it stands, the number of an I; none stands at its largest. What beats
+// nothing is never taken: where there is none in the end, all are that, and the first one won.
+template <class T, class I> struct Place {
+    T x;
+    I at;
+    FN_MEMBER i64 found() const { return at == (I)~(I)0 ? 0 : (i64)at; }
+};
+template <class T, int sign, class I> struct ArgBest {
+    typedef Place<T, I> A;
+    static FN_MEMBER A none() { return {last(T(), sign), (I)~(I)0}; }
+    // Of a thread's elements the later ones stand behind.
+    static FN_MEMBER void take(A& a, T x, I at) {
+        if (beats<T, sign>(x, a.x)) a = {x, at};
+    }
     static FN_MEMBER A join(A a, A b) {
-        return b.at < 0 || (a.at >= 0 && !beats<T, sign>(b.x, a.x)) ? a : b;
+        const bool equal = !beats<T, sign>(a.x, b.x) && b.at < a.at;
+        return beats<T, sign>(b.x, a.x) || equal ? b : a;
     }
 };
 
@@ -74,11 +86,10 @@ FN i32 lane_xor(i32 x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
 FN i64 lane_xor(i64 x, int d) { return __shfl_xor_sync(0xffffffffu, x, d); }
 FN u8 lane_xor(u8 x, int d) { return (u8)__shfl_xor_sync(0xffffffffu, (i32)x, d); }
 FN bool lane_xor(bool x, int d) { return __shfl_xor_sync(0xffffffffu, (i32)x, d) != 0; }
-template <class T> FN Place<T> lane_xor(Place<T> p, int d) {
-    Place<T> r;
-    r.x = lane_xor(p.x, d);
-    r.at = lane_xor(p.at, d);
-    return r;
+FN u32 lane_xor(u32 x, int d) { return (u32)lane_xor((i32)x, d); }
+FN u64 lane_xor(u64 x, int d) { return (u64)lane_xor((i64)x, d); }
+template <class T, class I> FN Place<T, I> lane_xor(Place<T, I> p, int d) {
+    return {lane_xor(p.x, d), lane_xor(p.at, d)};
 }
 
 // Joins the values of `lanes` neighbouring threads of a warp, 1, 2, 4 ... or 32, or of a whole

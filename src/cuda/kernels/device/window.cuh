@@ -219,6 +219,7 @@ FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split
     offsets<1, Geo64>(planes, (u64)p.image, off);
     C best = C();
     i64 at = -1;
+    bool any = false;
     for (i32 j = js.begin; j < js.end; ++j) {
         i32 z = p.at[0] * stride(w, 0) - w.before[0] + j * dilation(w, 0);
         for (i32 k = ks.begin; k < ks.end; ++k) {
@@ -226,9 +227,10 @@ FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split
             for (i32 l = ls.begin; l < ls.end; ++l) {
                 i32 here = p.at[2] * stride(w, 2) - w.before[2] + l * dilation(w, 2);
                 C value = load(x[off[0] + offset(z, y, here, step.at)]);
-                if (at < 0 || value > best || value != value) {
+                if (!any || value > best || value != value) {
                     best = value;
-                    at = ((i64)z * w.in[1] + y) * w.in[2] + here;
+                    any = true;
+                    if (POSITION) at = ((i64)z * w.in[1] + y) * w.in[2] + here;
                 }
             }
         }
