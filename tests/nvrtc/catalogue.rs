@@ -317,20 +317,13 @@ fn attentions() -> Vec<Kernel> {
             if dtype.size() == 2 {
                 teams.extend([32, 64, 96, 128].map(Team::Tensor));
             }
-            if result == Spans {
-                teams.extend([4, 8, 16, 32].map(Team::Few));
-            }
             for team in teams {
                 let masks = [None, Some(Bool), Some(F32)];
-                let all = matches!(
-                    (dtype, team),
-                    (F16, Team::Tensor(64) | Team::Few(8)) | (F32, Team::Tiles(1))
-                );
+                let all = matches!((dtype, team), (F16, Team::Tensor(64)) | (F32, Team::Tiles(1)));
                 let masks = &masks[..if all { 3 } else { 1 }];
                 let keys = masks.iter().flat_map(|&mask| {
                     let key = move |lengths| Key { result, dtype, mask, lengths, team };
-                    let told = result == Output || matches!(team, Team::Few(_));
-                    [Some(key(false)), told.then(|| key(true))].into_iter().flatten()
+                    [Some(key(false)), (result == Output).then(|| key(true))].into_iter().flatten()
                 });
                 out.extend(keys.map(Kernel::Attention));
             }

@@ -8,10 +8,8 @@
 //!
 //! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
 //! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and the
-//! results of the spans are joined in their order (`paged`). One query, or so few that their rows
-//! of keys are read again from the cache, have a block each that does nothing but read keys and
-//! values once (`device/attention_few.cuh`): tiles and tensor cores would multiply zeros, and wait.
-//! The sizes alone decide: a query finds the same beside any others.
+//! results of the spans are joined in their order (`paged`). The numbers of queries and keys alone
+//! decide: a query finds the same beside any others.
 
 use super::generate::{computed, storage};
 use super::geometry::{Geometry, RANK_MAX};
@@ -46,8 +44,6 @@ pub(crate) enum Team {
     Tiles(u8),
     /// Rows of this width, filled up with zeros.
     Tensor(u8),
-    /// One row, by so many threads sixteen bytes.
-    Few(u8),
 }
 
 /// Names a compiled kernel; `mask` is `Bool` or the type of numbers that are added. Lengths are for
@@ -123,12 +119,7 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
         Result::ToKey => (keys, width),
         Result::ToValue => (keys, wide),
     };
-    let most = width.max(wide);
-    let lanes = (most * of.dtype.size()).div_ceil(16).next_power_of_two().max(4);
-    let team = match most {
-        1.. if result == Result::Spans && rows * of.dtype.size() <= 8 && lanes <= 32 => {
-            Team::Few(lanes as u8)
-        }
+    let team = match width.max(wide) {
         most @ 1..=128 if half => Team::Tensor(most.next_multiple_of(32) as u8),
         _ => Team::Tiles(if columns <= 64 || of.dtype == DType::F64 { 1 } else { 2 }),
     };
@@ -142,7 +133,6 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
     let (tile, threads, parts) = match team {
         Team::Tensor(_) => (64 * key.times(), 128, 1),
         Team::Tiles(times) => (64, 256, columns.div_ceil(64 * times as usize)),
-        Team::Few(_) => (1, 128, 1),
     };
     let blocks = g.numel().checked_mul(own.div_ceil(tile))?;
     if g.rank() > RANK_MAX || [blocks, rows + 64, keys + 64].iter().any(|&n| n > i32::MAX as usize)
@@ -220,17 +210,6 @@ impl Key {
         ));
         let masked = self.mask.is_some();
         let (threads, how) = match self.team {
-            Team::Few(lanes) => {
-                let how = format!("attend_few<{t}, {mask}, {masked}, {lanes}>");
-                let code =
-                    format!("    ft::{how}(q, k, v, {hides}, {lengths}, out, a, batches);\n");
-                let parts =
-                    &[Part::Base, Part::Ops, Part::Tensor, Part::Attention, Part::AttentionFew];
-                let source = KernelSource::new("attention_few", parts, 128, &params, &code);
-                // Eight make 1,056 of an H100, which hold what its memory has on its way.
-                // Beside a mask they would spill.
-                return source.with_blocks(128, if masked { 6 } else { 8 });
-            }
             Team::Tiles(times) => (256, format!("attend<{role}, {t}, {mask}, {masked}, {times}>")),
             Team::Tensor(wide) => {
                 // The rows of the walk stay within 48 KiB, the held values within 255 registers.

@@ -371,6 +371,11 @@ impl Key {
         };
         let name = format!("reduce_{}", self.op.name());
         let source = KernelSource::new(&name, parts, threads as u32, &params, &c);
-        if self.walk == Walk::Turned { source.with_registers(threads as u32) } else { source }
+        // The compiler spills the extremes of a warp's rows for sm_100 unless it is told.
+        let extreme = matches!(self.op, ReduceOp::Max | ReduceOp::Min);
+        if self.walk == Walk::Turned || self.walk == Walk::Warp && extreme {
+            return source.with_registers(threads as u32);
+        }
+        source
     }
 }

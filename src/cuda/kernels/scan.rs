@@ -189,7 +189,7 @@ impl Key {
             KernelSource::new(name, &[Part::Base, Part::Ops, Part::Scan], 256, &params, &code);
         match *self {
             // Enough blocks that some wait for memory while others add up.
-            Key::Rows(_, d) => source.with_blocks(256, if lanes(d) > 4 { 4 } else { 5 }),
+            Key::Rows(_, d) => source.with_blocks(256, if lanes(d) > 4 { 3 } else { 4 }),
             _ => source,
         }
     }

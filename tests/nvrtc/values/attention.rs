@@ -160,14 +160,6 @@ pub fn all_results() {
     let (mut b, mut r) = (Batch::default(), Random(81));
     for (i, sizes) in [[70, 40, 24, 40], [20, 70, 8, 8], [9, 7, 70, 130], [5, 600, 24, 70]]
         .into_iter()
-        // One query, and several that are few enough for a block each.
-        .chain([
-            [1, 600, 24, 70],
-            [2, 300, 64, 64],
-            [4, 270, 8, 16],
-            [1, 257, 40, 24],
-            [2, 290, 33, 60],
-        ])
         .enumerate()
     {
         for (j, mask) in [None, Some(DType::Bool), Some(DType::F32)].into_iter().enumerate() {
