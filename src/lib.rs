@@ -92,6 +92,8 @@ mod memory;
 mod op;
 mod options;
 mod philox;
+#[cfg(any(feature = "cuda", all(feature = "ranks", unix)))]
+mod process_end;
 mod room;
 mod shape;
 mod sync;

@@ -29,6 +29,7 @@ pub const LAYERS: [(&str, &[&str]); 14] = [
         &[
             "op",
             "options",
+            "process_end",
             "dtype",
             "shape",
             "format",

@@ -7,13 +7,13 @@
 //! [`Background::end`], before the context closes.
 
 use super::libraries::nvidia::ContextHandle;
-use super::libraries::process_end::inside;
 use super::{Trouble, Until};
 use crate::graph::operation::Refusal;
 use crate::guard::{
     DeferredDrops, DeferredWakes, Leftovers, Wakers, caught, discard_unlocked, wake_all,
 };
 use crate::host::threads::lower_priority;
+use crate::process_end::inside;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

@@ -7,10 +7,10 @@
 
 use super::libraries::driver;
 use super::libraries::nvidia::{ContextHandle, Events, Pool, Raw};
-use super::libraries::process_end::{self, inside};
 use super::libraries::search;
 use super::modules::compile;
 use super::{Gpu, Trouble, describe};
+use crate::process_end::{self, inside};
 use cudarc::driver::sys;
 use std::ffi::c_int;
 use std::ptr::null_mut;

@@ -8,8 +8,8 @@
 
 use super::Shared;
 use crate::cuda::device::describe;
-use crate::cuda::device::libraries::process_end::inside;
 use crate::guard::{DeferredDrops, DeferredWakes, caught};
+use crate::process_end::inside;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::thread::JoinHandle;

@@ -15,6 +15,7 @@ use crate::engine::exchange::{Engine, Key, Through, What, Words};
 use crate::engine::port::Port;
 use crate::error::Error;
 use crate::graph::value::Value;
+use crate::process_end;
 use crate::sync::lock_plain as lock;
 use crate::tensor::creation::Arrival;
 use crate::tensor::device::Device;
@@ -182,28 +183,8 @@ fn end_in_order(driver: &'static Driver) {
             }
         }
     }
-    let mut ends = lock(&ENDS);
-    ends.push(driver);
-    if ends.len() > 1 {
-        return;
-    }
-    #[cfg(target_env = "gnu")]
-    {
-        unsafe extern "C" {
-            fn on_exit(end: extern "C" fn(c_int, *mut c_void), of: *mut c_void) -> c_int;
-        }
-        // SAFETY: a function of this program's, without state of its own. It does not unwind.
-        unsafe { on_exit(end, null_mut()) };
-    }
-    #[cfg(not(target_env = "gnu"))]
-    {
-        // Without the status, which is told to nobody else.
-        extern "C" fn end_badly() {
-            end(libc::EXIT_FAILURE, null_mut());
-        }
-        // SAFETY: as above.
-        unsafe { libc::atexit(end_badly) };
-    }
+    lock(&ENDS).push(driver);
+    process_end::first(end);
 }
 
 impl Driver {

@@ -12,7 +12,6 @@
 use super::gemm::ProductCall;
 use super::handles::{Handles, Use};
 use super::nvidia::{self, Allocation, Idle};
-use super::process_end;
 use crate::cuda::device::background::Background;
 use crate::cuda::device::graph::executable::Captured;
 use crate::cuda::device::lanes::Mark;
@@ -20,6 +19,7 @@ use crate::cuda::device::memory::pool::Pool;
 use crate::cuda::device::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::process_end;
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
 use std::ffi::c_void;
 use std::ptr::null_mut;

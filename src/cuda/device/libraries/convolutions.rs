@@ -13,7 +13,6 @@ use super::dnn;
 use super::handles::{Handles, Use};
 use super::library_call::ConvolutionCall;
 use super::nvidia::{self, Raw};
-use super::process_end;
 use crate::cuda::convolution::Convolution;
 use crate::cuda::device::background::{Background, Pending, Wanted};
 use crate::cuda::device::graph::executable::Captured;
@@ -21,6 +20,7 @@ use crate::cuda::device::modules::bounded_map::BoundedMap;
 use crate::cuda::device::report::DeclinedConvolutions;
 use crate::cuda::device::{Stream, Trouble, Until};
 use crate::graph::operation::Refusal;
+use crate::process_end;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
 

@@ -8,12 +8,12 @@
 
 #![allow(unsafe_code)]
 
-use super::process_end;
 use super::search::{self, Status, calls};
 use crate::cuda::convolution::{Convolution, Side, Sizes};
 use crate::cuda::device::{Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
+use crate::process_end;
 use crate::shape::contiguous_strides;
 use libloading::Library;
 use std::ffi::{c_int, c_void};

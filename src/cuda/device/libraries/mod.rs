@@ -3,7 +3,6 @@
 //! `search` finds a library's file; `driver`, `nvidia`, `blas`, `dnn`, `nccl` and `nvtx` hold the
 //! calls. `handles`, `gemm`, `convolutions` and `library_call` prepare the calls of cuBLAS and
 //! cuDNN for a step. NVRTC, the compiler, stands in `modules/compile`.
-//! `process_end` keeps our threads out of all of them as the process ends.
 
 pub(super) mod blas;
 pub(super) mod convolutions;
@@ -16,5 +15,4 @@ pub(super) mod library_call;
 pub(crate) mod nccl;
 pub(crate) mod nvidia;
 pub(crate) mod nvtx;
-pub(crate) mod process_end;
 pub(super) mod search;

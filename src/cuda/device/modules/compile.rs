@@ -8,8 +8,8 @@
 #![allow(unsafe_code)]
 
 use crate::cuda::device::libraries::driver::{self, Version};
-use crate::cuda::device::libraries::process_end;
 use crate::cuda::device::libraries::search::{self, Status, calls};
+use crate::process_end;
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;

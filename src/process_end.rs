@@ -1,17 +1,20 @@
-//! The end of the process. NVIDIA's libraries then destroy what they keep, while our threads go on:
-//! a call after that, or under way, may fault. So a handler of the end waits until no thread of
-//! ours is inside a library, and none comes in after it.
+//! The end of the process. Ranks then say goodbye, for which devices still have to work. NVIDIA's
+//! libraries destroy what they keep, while our threads go on: a call after that, or under way, may
+//! fault. So one handler of the end does both in this order: it calls what is [first], then waits
+//! until no thread of ours is [inside] a library, and lets none come in any more.
 //!
 //! Handlers run in reverse order, and a library adds its own when it is loaded or first used. So
-//! this one is added again after each of these ([`guard`]): the last added runs first.
+//! this one is added again after each of these ([guard]): the last added runs first.
 //!
-//! A reaper's sleep does not count as inside: it may last as long as the work that is queued, and
-//! the driver lets a sleeper be as it ends.
+//! A sleep in the driver does not count as inside: it may last as long as the work that is queued,
+//! and the driver lets a sleeper be as it ends.
 
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
+use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
@@ -58,20 +61,52 @@ impl Drop for Inside {
     }
 }
 
-/// Adds the handler: to be called after a library was loaded, and after the first call that may
-/// have added a handler of the library's.
-pub(crate) fn guard() {
-    PROCESS.store(std::process::id(), SeqCst);
-    // SAFETY: a function of this crate's, which does not unwind. Where there is no room for it the
-    // process ends as it did without.
-    let _ = unsafe { libc::atexit(keep_out) };
+/// A handler of the end: it is told the status, and has no state of its own.
+type Handler = extern "C" fn(c_int, *mut c_void);
+
+static FIRST: OnceLock<Handler> = OnceLock::new();
+
+/// Has this called as the process ends, while threads may still come inside. There is one.
+#[allow(dead_code)] // For ranks.
+pub(crate) fn first(handler: Handler) {
+    if FIRST.set(handler).is_ok() {
+        add();
+    }
 }
 
-extern "C" fn keep_out() {
-    if PROCESS.load(SeqCst) != std::process::id() {
-        return;
+/// Adds the handler: to be called after a library was loaded, and after the first call that may
+/// have added a handler of the library's.
+#[allow(dead_code)] // For GPUs.
+pub(crate) fn guard() {
+    PROCESS.store(std::process::id(), SeqCst);
+    add();
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn add() {
+    unsafe extern "C" {
+        fn on_exit(end: Handler, of: *mut c_void) -> c_int;
     }
-    if ENDS.swap(true, SeqCst) {
+    // SAFETY: a function of this crate's, which does not unwind. Where there is no room for it the
+    // process ends as it did without.
+    let _ = unsafe { on_exit(ends, std::ptr::null_mut()) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn add() {
+    // The status is told to nobody: whoever needs one has to take the process for failed.
+    extern "C" fn without_status() {
+        ends(libc::EXIT_FAILURE, std::ptr::null_mut());
+    }
+    // SAFETY: as above.
+    let _ = unsafe { libc::atexit(without_status) };
+}
+
+extern "C" fn ends(status: c_int, of: *mut c_void) {
+    if let Some(first) = FIRST.get() {
+        first(status, of);
+    }
+    if PROCESS.load(SeqCst) != std::process::id() || ENDS.swap(true, SeqCst) {
         return;
     }
     // The thread that ends the process may itself be inside.
