@@ -8,7 +8,7 @@ use std::fs;
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-pub const LAYERS: [(&str, &[&str]); 14] = [
+pub const LAYERS: [(&str, &[&str]); 15] = [
     ("train", &["train"]),
     ("serve", &["serve"]),
     ("optim", &["optim"]),
@@ -17,6 +17,8 @@ pub const LAYERS: [(&str, &[&str]); 14] = [
     ("data", &["data", "files", "gguf", "safetensors"]),
     ("quant", &["quant"]),
     ("cuda", &["cuda"]),
+    // The end of the process, as ranks and GPUs have it.
+    ("process_end", &["process_end"]),
     // Ops and the tensors they are asked of: an op's gradient rule is written in tensors.
     ("tensor", &["tensor", "ops"]),
     // A device is above the engine, which is given it through the seam.
@@ -29,7 +31,6 @@ pub const LAYERS: [(&str, &[&str]); 14] = [
         &[
             "op",
             "options",
-            "process_end",
             "dtype",
             "shape",
             "format",
