@@ -135,6 +135,7 @@ impl DeferredDrops {
     }
 
     /// Ends the deferral: the values, for the caller to drop. None inside another deferral.
+    #[allow(dead_code)] // For devices whose thread has others drop them.
     pub fn end(mut self) -> Leftovers {
         if std::mem::take(&mut self.0) {
             LATER.take().unwrap_or_default()

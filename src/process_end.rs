@@ -10,6 +10,7 @@
 //! and the driver lets a sleeper be as it ends.
 
 #![allow(unsafe_code)]
+#![allow(dead_code)] // Ranks have a use for one half of it, GPUs for the other.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -67,7 +68,6 @@ type Handler = extern "C" fn(c_int, *mut c_void);
 static FIRST: OnceLock<Handler> = OnceLock::new();
 
 /// Has this called as the process ends, while threads may still come inside. There is one.
-#[allow(dead_code)] // For ranks.
 pub(crate) fn first(handler: Handler) {
     if FIRST.set(handler).is_ok() {
         add();
@@ -76,7 +76,6 @@ pub(crate) fn first(handler: Handler) {
 
 /// Adds the handler: to be called after a library was loaded, and after the first call that may
 /// have added a handler of the library's.
-#[allow(dead_code)] // For GPUs.
 pub(crate) fn guard() {
     PROCESS.store(std::process::id(), SeqCst);
     add();

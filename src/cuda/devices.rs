@@ -17,6 +17,10 @@ impl Device {
     /// while the CPU and other GPUs go on. A service can go on with [`Device::cpu`], or exit and be
     /// started again.
     ///
+    /// A process may end with work queued. Its exit waits until no device's thread is inside one of
+    /// NVIDIA's libraries, microseconds as a rule, while a kernel is compiled for two seconds at
+    /// most: those libraries destroy what they keep, and a call under way would fault.
+    ///
     /// # Errors
     /// A device error where it is not there, that says which library or device is missing and where
     /// it was looked for.

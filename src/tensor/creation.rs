@@ -2,7 +2,9 @@
 
 mod brought;
 
-pub(crate) use brought::{Arrival, sourced};
+#[cfg(all(feature = "ranks", unix))]
+pub(crate) use brought::Arrival;
+pub(crate) use brought::sourced;
 
 use super::build::intercept::Sequence;
 use super::build::{self, At};

@@ -39,10 +39,9 @@ fn lanes(dtype: DType) -> usize {
     (16 / dtype.size()).min(8)
 }
 
-/// The launches of a scan along `dim`. The output is contiguous, i64 for integers
-/// and bool, at an address that `out_align` divides. `None` where more than eight dimensions are
-/// left after merging, or a row has more than
-/// 2^27 elements.
+/// The launches of a scan along `dim`. The output is contiguous, i64 for integers and bool, at an
+/// address that `out_align` divides. `None` where more than eight dimensions are left after
+/// merging, or a row has more than 2^27 elements.
 pub(crate) fn plan(
     fold: Scan,
     dtype: DType,
