@@ -80,7 +80,10 @@
 //! - `ndarray`: host values to and from its arrays;
 //! - `tracing`: ops, steps and barriers for any subscriber, as [`recording`] says.
 //!
-//! How it is built, for whoever is about to change it, has [a page of its own](architecture).
+//! The [book] explains all of it: [concepts](book::concepts), coming [from
+//! PyTorch](book::from_pytorch) and [from candle](book::from_candle), [serving](book::serving),
+//! [training](book::training), [debugging](book::debugging), and more. Contributors start with the
+//! [architecture](book::architecture).
 
 mod backend;
 mod concurrent;
@@ -126,8 +129,7 @@ pub mod safetensors;
 pub mod train;
 
 #[cfg(doc)]
-#[doc = include_str!("ARCHITECTURE.md")]
-pub mod architecture {}
+pub mod book;
 
 // What a normal program names. The rest has a module for each thing that one might do.
 pub use dtype::{DType, Element, Scalar};

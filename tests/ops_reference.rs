@@ -303,10 +303,10 @@ fn counts() -> Result<(), Failed> {
 /// counterpart in PyTorch, or copy.
 const UNTRIED: &str = "dropout dropout_with categorical top_p paged_attention to_device";
 
-/// Every op of the README's table is tried on every type.
+/// Every op of the op table is tried on every type.
 fn every_op_is_tried() -> Result<(), Failed> {
     let tried: BTreeSet<String> = case::read(TYPES).into_iter().map(|case| case.row).collect();
-    let (ops, made) = (support::readme::ops(), support::readme::group("creation"));
+    let (ops, made) = (support::op_names::ops(), support::op_names::group("creation"));
     let untried = || UNTRIED.split(' ').map(str::to_string);
     let is_untried = |n: &String| made.contains(n) || untried().any(|u| u == *n);
     let wrong: Vec<&String> =

@@ -1,5 +1,5 @@
 //! First and second gradients where slopes are infinite or nothing, beside PyTorch's: every row of
-//! the README's table that has a gradient. `edges.py` made the values.
+//! the op table that has a gradient. `edges.py` made the values.
 
 use super::reference::apply::{self, Made};
 use super::reference::case::{self, Case, Host, Item, Operand};
@@ -218,8 +218,8 @@ fn gradients_at_the_edges_are_pytorchs() {
 fn every_op_has_its_edges() {
     let without: BTreeSet<&str> = WITHOUT.iter().flat_map(|(names, _)| names.split(' ')).collect();
     let cases: BTreeSet<String> = case::read("edges").into_iter().map(|case| case.row).collect();
-    let names = support::readme::ops();
-    let mut known = support::readme::group("creation");
+    let names = support::op_names::ops();
+    let mut known = support::op_names::group("creation");
     let others = rows::all().into_iter().filter(|row| !row.gives_numbers());
     known.extend(others.map(|row| row.name.to_string()));
     let is_left_out = |n: &String| without.contains(&n[..]) || known.contains(n);

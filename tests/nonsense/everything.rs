@@ -118,7 +118,7 @@ pub fn try_all(calls: &[Call], values: &[(String, TensorFuture)]) {
     assert!(found.is_empty(), "{found}");
 }
 
-/// Each op of the README's table is a row of the op tables, which all are called, or is called by
+/// Each op of the op table is a row of the op tables, which all are called, or is called by
 /// its name.
 pub fn no_op_is_without_nonsense(_: &Device) {
     let rows = rows::all().into_iter().map(|row| row.name);
@@ -130,7 +130,7 @@ pub fn no_op_is_without_nonsense(_: &Device) {
             before.rsplit(|c: char| !(c.is_alphanumeric() || c == '_')).next()
         }));
     }
-    let mut ops = support::readme::ops();
+    let mut ops = support::op_names::ops();
     ops.extend(
         rows::operations().into_iter().flat_map(|[values, _]| values).map(|n| n.to_string()),
     );

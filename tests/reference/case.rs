@@ -37,7 +37,7 @@ pub enum Operand {
 
 /// One call and what it must give.
 pub struct Case {
-    /// In the files of edges and dtypes: the row of the README's table.
+    /// In the files of edges and dtypes: the row of the op table.
     pub row: String,
     pub op: String,
     pub attrs: Value,

@@ -1,4 +1,4 @@
-"""Every op of the README's table on bool, integers, nothing and single numbers: PyTorch's element
+"""Every op of the op table on bool, integers, nothing and single numbers: PyTorch's element
 type, shape and values, or that it refuses (`dtypes_rules.py`). Products and layers are in
 `dtypes_layers.py`."""
 

@@ -2,7 +2,7 @@
 beside it what it gives in float64 for the same numbers, rounded once: either will do, since the two
 overflow at different places.
 
-A case names the row of the README's table that it stands for (`row`). `second[i][j]` is the
+A case names the row of the op table that it stands for (`row`). `second[i][j]` is the
 gradient by operand `j` of the sum of the gradient by operand `i`, each element of it weighed as
 `weights` says."""
 

@@ -6,7 +6,7 @@
 #![allow(dead_code)] // Each test target uses its part.
 
 pub mod browser;
-pub mod readme;
+pub mod op_names;
 
 use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};

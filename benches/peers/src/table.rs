@@ -5,7 +5,7 @@ use crate::cases::{Against, Bar, CASES, Case, Work};
 use crate::measure::Row;
 use std::fmt::Write;
 
-/// Ours, what the machine can do, or a library beside us.
+/// futensor, what the machine can do, or a library beside it.
 #[derive(Clone, Copy, PartialEq)]
 enum Role {
     Ours,
@@ -89,71 +89,60 @@ fn judge(case: Case, bar: Bar, rows: &[Row]) -> Option<Verdict> {
     Some(Verdict { reference, ratio: ours.median / median, fastest: ours.fastest / best })
 }
 
-/// One line a bar: our time over the other's, what is wanted, and whether it is so.
+/// One line a bar: our time over the other's, what is wanted, and whether it is so. Misses first.
 pub fn bars(rows: &[Row]) -> String {
     let mut out = String::from(
         "| case | futensor | beside | time / its time | of the fastest samples | wanted | \
             |\n|---|---|---|---|---|---|---|\n",
     );
+    let mut lines = Vec::new();
     for &case in CASES {
-        let Some(ours) = rows.iter().find(|r| r.case == case.name() && r.engine == "futensor")
-        else {
-            continue;
-        };
-        let judged: Vec<_> =
-            case.bars().into_iter().filter_map(|b| Some((b, judge(case, b, rows)?))).collect();
-        let reached = |(bar, verdict): &(Bar, Verdict)| verdict.ratio <= bar.most;
-        for (i, judged) in judged.iter().enumerate() {
-            let (bar, verdict) = judged;
-            let (title, time) = match i {
-                0 => (case.title(), format!("{}{}", time(ours.median), rate(case, ours.median))),
-                _ => Default::default(),
+        let Some(ours) = median(rows, case, |engine| engine == "futensor") else { continue };
+        for bar in case.bars() {
+            let Some(Verdict { reference, ratio, fastest }) = judge(case, bar, rows) else {
+                continue;
             };
-            let word = if reached(judged) { "reached" } else { "**missed**" };
-            let wanted = format!("<= {:.2}", bar.most);
-            let Verdict { reference, ratio, fastest } = verdict;
-            writeln!(
-                out,
-                "| {title} | {time} | {reference} | {ratio:.2} | {fastest:.2} | {wanted} \
-                | {word} |"
-            )
-            .expect("a string");
+            let missed = ratio > bar.most;
+            let word = if missed { "**missed**" } else { "reached" };
+            let (title, time, rate) = (case.title(), time(ours.median), rate(case, ours.median));
+            let line = format!(
+                "| {title} | {time}{rate} | {reference} | {ratio:.2} | {fastest:.2} | \
+                <= {:.2} | {word} |\n",
+                bar.most
+            );
+            lines.push((!missed, line));
         }
     }
+    lines.sort_by_key(|(reached, _)| *reached);
+    out.extend(lines.into_iter().map(|(_, line)| line));
     out
 }
 
-/// One line an engine, case after case: its time, the fastest of its samples, and ours over its.
+/// The row with the least median among the engines of a case that are wanted.
+fn median(rows: &[Row], case: Case, wanted: impl Fn(&str) -> bool) -> Option<&Row> {
+    let of = rows.iter().filter(|r| r.case == case.name() && wanted(&r.engine));
+    of.min_by(|a, b| a.median.total_cmp(&b.median))
+}
+
+/// Libraries, each with all its variants: eager and compiled, pages kept or not, and so on.
+const LIBRARIES: &[&str] = &["PyTorch", "torch.compile", "JAX", "NumPy", "candle", "burn"];
+
+/// One line a case: futensor, what the machine can do, and each library in its fastest variant.
 pub fn times(rows: &[Row]) -> String {
-    let mut out = String::from(
-        "| case | engine | median | fastest sample | processor time | futensor's time / its \
-            |\n|---|---|---|---|---|---|\n",
-    );
+    let mut out = format!("| case | futensor | the machine | {} |\n", LIBRARIES.join(" | "));
+    writeln!(out, "|---|---|---|{}", "---|".repeat(LIBRARIES.len())).expect("a string");
+    let shown = |row: Option<&Row>| row.map_or("-".to_owned(), |row| time(row.median));
     for &case in CASES {
-        let mut of: Vec<&Row> = rows.iter().filter(|r| r.case == case.name()).collect();
-        let ours = of.iter().find(|r| r.engine == "futensor").map(|r| r.median);
-        of.sort_by(|a, b| a.median.total_cmp(&b.median));
-        of.sort_by_key(|r| match role(&r.engine) {
-            Role::Ours if r.engine == "futensor" => -1,
-            Role::Ours => 0,
-            Role::Floor => 1,
-            Role::Peer => 2,
+        let Some(ours) = median(rows, case, |engine| engine == "futensor") else { continue };
+        let floor = median(rows, case, |e| is_floor(e) && !e.ends_with(" alone"));
+        let floor = floor.map_or("-".to_owned(), |r| format!("{} ({})", time(r.median), r.engine));
+        let peers = LIBRARIES.iter().map(|library| {
+            let is_its = |engine: &str| engine.starts_with(library) && role(engine) == Role::Peer;
+            shown(median(rows, case, is_its))
         });
-        for (i, row) in of.iter().enumerate() {
-            let title = if i == 0 { case.title() } else { String::new() };
-            let ratio = match ours {
-                Some(ours) if row.engine != "futensor" => format!("{:.2}", ours / row.median),
-                _ => String::new(),
-            };
-            let name = match role(&row.engine) {
-                Role::Floor => format!("*{}*", row.engine),
-                _ => row.engine.clone(),
-            };
-            let (median, fastest, cpu) = (time(row.median), time(row.fastest), time(row.cpu));
-            let rate = rate(case, row.median);
-            writeln!(out, "| {title} | {name} | {median}{rate} | {fastest} | {cpu} | {ratio} |")
-                .expect("a string");
-        }
+        let peers: Vec<_> = peers.collect();
+        let (title, ours) = (case.title(), time(ours.median));
+        writeln!(out, "| {title} | {ours} | {floor} | {} |", peers.join(" | ")).expect("a string");
     }
     out
 }

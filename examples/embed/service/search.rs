@@ -15,29 +15,28 @@ pub struct Passage {
 /// The passages of the project's pages, and of its source's doc comments.
 pub fn documentation() -> Vec<Passage> {
     let root = &Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut passages = Vec::new();
-    for page in ["README.md", "src/ARCHITECTURE.md"] {
-        if let Ok(text) = std::fs::read_to_string(root.join(page)) {
-            passages.extend(of_page(page, &text));
-        }
-    }
-    let mut folders = vec![root.join("src")];
-    let mut files: Vec<PathBuf> = Vec::new();
+    let mut folders = vec![root.join("docs"), root.join("src")];
+    let mut files: Vec<PathBuf> = vec![root.join("README.md")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
-                files.push(path);
+            match path.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
             }
         }
     }
     files.sort();
+    let mut passages = Vec::new();
     for file in files {
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        let read: fn(&str, &str) -> Vec<Passage> = match file.extension() {
+            Some(e) if e == "md" => of_page,
+            Some(e) if e == "rs" => of_source,
+            _ => continue,
+        };
         if let Ok(text) = std::fs::read_to_string(&file) {
-            passages.extend(of_source(&name, &text));
+            passages.extend(read(&name, &text));
         }
     }
     passages

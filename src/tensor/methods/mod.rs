@@ -1,4 +1,4 @@
-//! The methods of a value: a folder for each family of ops, in the order of the README's table,
+//! The methods of a value: a folder for each family of ops, in the order of the op table,
 //! which is that of the page of `TensorFuture`.
 
 // Each in a group of its own: rustfmt sorts within one.

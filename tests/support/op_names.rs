@@ -1,5 +1,5 @@
-//! The README's table of ops and modules, which stands between two comments. `op_table` says that
-//! it has all of them.
+//! The book's table of ops and modules, which stands between two comments. `op_table` checks that
+//! the table has all of them.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ pub type Names = BTreeSet<String>;
 
 /// The table, as (group, names).
 pub fn table() -> Vec<(String, Names)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
-    let text = std::fs::read_to_string(path).expect("the README");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/ops.md");
+    let text = std::fs::read_to_string(path).expect("the chapter of ops");
     let table = text.split_once("<!-- ops -->").and_then(|(_, rest)| rest.split_once("<!-- /ops"));
     let row = |line: &str| {
         let mut cells = line.trim_matches('|').splitn(2, '|');
