@@ -8,7 +8,9 @@ use std::fs;
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-pub const LAYERS: [(&str, &[&str]); 15] = [
+pub const LAYERS: [(&str, &[&str]); 16] = [
+    // Documentation alone: it may name everything.
+    ("book", &["book"]),
     ("train", &["train"]),
     ("serve", &["serve"]),
     ("optim", &["optim"]),
