@@ -7,6 +7,7 @@ mod edges;
 mod errors;
 mod halves;
 mod memory;
+mod pieces;
 mod products;
 mod tape;
 

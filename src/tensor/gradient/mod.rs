@@ -5,6 +5,7 @@
 
 pub(crate) mod backward;
 pub(crate) mod checkpoint;
+mod pieces;
 pub(crate) mod repeat;
 mod rules;
 mod side;

@@ -5,6 +5,7 @@
 //! a walk, and let go as soon as the walk has passed the op that made them.
 
 use super::backward::Backward;
+use super::pieces::{Piece, joined, sum_of};
 use super::table;
 use super::taped::with_taping;
 use crate::dtype::DType;
@@ -48,6 +49,8 @@ struct Place {
     asked: bool,
     /// What came so far. Of halves it may be in float32, until the walk comes here.
     gradient: Option<TensorFuture>,
+    /// What came so far for slices of it.
+    pieces: Vec<Piece>,
 }
 
 struct Walk {
@@ -120,14 +123,21 @@ impl Walk {
                 .collect();
             let leads = asked || inputs.iter().flatten().any(|&i| self.places[i].leads);
             self.index.insert(entry.address(), self.places.len());
-            self.places.push(Place { entry: Some(entry), inputs, leads, asked, gradient: None });
+            let (gradient, pieces) = (None, Vec::new());
+            self.places.push(Place { entry: Some(entry), inputs, leads, asked, gradient, pieces });
         }
     }
 
     /// Sends the gradient of an entry on to its operands.
     fn step(&mut self, k: usize) {
+        let Some(entry) = self.places[k].entry.take() else { return };
+        let pieces = std::mem::take(&mut self.places[k].pieces);
+        if let Some(at) = pieces.first().map(|piece| piece.at)
+            && let Some(whole) = build::called_from(at, || joined(pieces, &entry.meta.shape))
+        {
+            self.add(Some(k), whole);
+        }
         let place = &mut self.places[k];
-        let Some(entry) = place.entry.take() else { return };
         place.gradient = place.gradient.take().map(|sum| match sum.dtype() == entry.meta.dtype {
             true => sum,
             false => build::called_from(entry.at, || sum.to_dtype(entry.meta.dtype)),
@@ -140,9 +150,15 @@ impl Walk {
             && wanted.contains(&true)
         {
             let (operands, spent) = entry.operands();
-            let gradients = match spent {
-                true => Err(spent_error(&entry)),
-                false => self.rule(&entry, &operands, wanted.clone(), gradient),
+            let piece =
+                || build::called_from(entry.at, || Piece::of(&entry.made, &gradient, entry.at));
+            let gradients = if spent {
+                Err(spent_error(&entry))
+            } else if let (Some(to), Some(piece)) = (inputs[0], piece()) {
+                self.places[to].pieces.push(piece);
+                Ok(SmallVec::new())
+            } else {
+                self.rule(&entry, &operands, wanted.clone(), gradient)
             };
             match gradients {
                 Ok(gradients) => {
@@ -172,8 +188,7 @@ impl Walk {
         let Some(place) = to.map(|i| &mut self.places[i]) else { return };
         place.gradient = Some(match place.gradient.take() {
             None => gradient,
-            Some(sum) if sum.dtype().wide() == sum.dtype() => sum.add(&gradient),
-            Some(sum) => sum.wide().add(&gradient),
+            Some(sum) => sum_of(sum, &gradient),
         });
     }
 
