@@ -8,6 +8,7 @@ macro_rules! chapters {
     ($($(#[$title:meta])* $name:ident $file:literal;)*) => {
         $(
             #[doc = "[concepts]: crate::book::concepts"]
+            #[doc = "[first-service]: crate::book::first_service"]
             #[doc = "[serving]: crate::book::serving"]
             #[doc = "[training]: crate::book::training"]
             #[doc = "[ranks]: crate::book::ranks"]
@@ -24,6 +25,7 @@ macro_rules! chapters {
 }
 
 chapters! {
+    first_service "../docs/first-service.md";
     concepts "../docs/concepts.md";
     from_pytorch "../docs/from-pytorch.md";
     from_candle "../docs/from-candle.md";
