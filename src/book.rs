@@ -14,6 +14,7 @@ macro_rules! chapters {
             #[doc = "[ranks]: crate::book::ranks"]
             #[doc = "[gpus]: crate::book::gpus"]
             #[doc = "[debugging]: crate::book::debugging"]
+            #[doc = "[architecture]: crate::book::architecture"]
             #[doc = "[decisions]: crate::book::decisions"]
             #[doc = "[ranks-internals]: crate::book::how_ranks_work"]
             #[doc = "[features]: crate::book::features"]
