@@ -8,6 +8,7 @@ pub(crate) mod custom;
 
 /// Scaled dot products, over pages of a cache, and the rotation of positions.
 pub(crate) mod attention {
+    pub(crate) mod backward;
     pub(crate) mod paged;
     pub(crate) mod rope;
     pub(crate) mod scaled;
@@ -92,6 +93,9 @@ macro_rules! for_each_operation {
             }
             attention::scaled::AttentionGradient {
                 values: [], gradients: [], gpu: plan,
+            }
+            attention::backward::AttentionBackward {
+                values: [], gradients: [], gpu: none,
             }
             attention::paged::PagedAttention {
                 values: [paged_attention], gradients: [], gpu: plan,

@@ -1,6 +1,7 @@
 //! The promises of gradients. Values against central differences in float64, seeded
 //! (`FUTENSOR_SEED`; printed); what PyTorch computes is compared in `tests/ops_reference.rs`.
 
+mod attention;
 mod cases;
 mod differences;
 mod edges;

@@ -1,6 +1,7 @@
-//! Attention as one op, which never has the matrix of scores. Its gradient makes that matrix once
-//! more, but where a device has kernels for the gradients themselves.
+//! Attention as one op, which never has the matrix of scores. Nor have the kernels of its gradients.
+//! A gradient that has a gradient itself, and one for a bias, are made of other ops, and have it.
 
+use super::backward::AttentionBackward;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::scaled::{self, Sight};
@@ -104,8 +105,8 @@ impl Operation for Attention {
 }
 
 impl Attention {
-    /// Gives the gradients of queries, keys and values by the device's kernels for them, where it
-    /// has them; they have no gradients themselves, and none for a mask.
+    /// Gives the gradients of queries, keys and values by the device's kernels for them, if it has
+    /// them; they have no gradients themselves, and none for a mask.
     fn flows_back(
         &self,
         call: &mut Backward<'_>,
@@ -116,8 +117,18 @@ impl Attention {
         // Lengths are in the mask.
         let of = Attention { lengths: false, ..*self };
         let op = |result| AttentionGradient { of, result };
-        if port.profile.in_memory || !port.runner.has_kernel(&op(Flow::Stats)) || call.keeps_graph()
-        {
+        if call.keeps_graph() {
+            return false;
+        }
+        if port.profile.in_memory {
+            let [q, k, v] = operands.map(|x| x.wide());
+            let mask = mask.map(|mask| mask.wide());
+            let all = [&q, &k, &v, &call.upstream().wide()];
+            let gradients = AttentionBackward::gradients(of, all, mask.as_ref());
+            gradients.into_iter().enumerate().for_each(|(i, gradient)| call.give(i, |_| gradient));
+            return true;
+        }
+        if !port.runner.has_kernel(&op(Flow::Stats)) {
             return false;
         }
         let with = |result: Flow, more: &[&TensorFuture]| {
@@ -185,7 +196,7 @@ impl Operation for AttentionGradient {
 }
 
 /// Time for all scores and what is made of them, from queries, keys and values.
-fn scores_ns(inputs: &[&Meta]) -> u64 {
+pub(super) fn scores_ns(inputs: &[&Meta]) -> u64 {
     let [q, _, v] = [0, 1, 2].map(|i| &inputs[i].shape);
     let lead = q.rank() - 2;
     let each = q[lead + 1] + v[lead + 1];

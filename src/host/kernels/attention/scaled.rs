@@ -22,7 +22,7 @@ const KEYS: usize = 256;
 const LANES: usize = 16;
 
 /// A type that attention is computed in.
-trait Real: rows::Float + matmul::Float + Element {}
+pub(super) trait Real: rows::Float + matmul::Float + Element {}
 impl Real for f32 {}
 impl Real for f64 {}
 
@@ -104,13 +104,7 @@ fn of<W: Real>(
                     q: matrix(&q, at_q),
                     k: matrix(&k, at_k),
                     v: matrix(&v, at_v),
-                    mask: mask.map(|m| Mask {
-                        ptr: Shared::<u8>::new(m.ptr.cast_mut()),
-                        bool: m.dtype == DType::Bool,
-                        at: at_mask,
-                        rows: m.strides[lead],
-                        cols: m.strides[lead + 1],
-                    }),
+                    mask: mask.map(|mask| Mask::of(&mask, at_mask)),
                     sizes: [width, keys, wide],
                     first,
                     count: ROWS.min(rows - first),
@@ -123,13 +117,56 @@ fn of<W: Real>(
     });
 }
 
-struct Mask {
+/// The mask of one batch: truth values, or numbers of the type of the scores.
+pub(super) struct Mask {
     ptr: Shared<u8>,
     bool: bool,
     /// In elements.
     at: isize,
     rows: isize,
     cols: isize,
+}
+
+impl Mask {
+    pub(super) fn of(mask: &View<'_>, at: isize) -> Mask {
+        let lead = mask.shape.len() - 2;
+        Mask {
+            ptr: Shared::<u8>::new(mask.ptr.cast_mut()),
+            bool: mask.dtype == DType::Bool,
+            at,
+            rows: mask.strides[lead],
+            cols: mask.strides[lead + 1],
+        }
+    }
+
+    /// Hides, or adds to, the scores of a query with the keys from `key` on.
+    #[inline(always)]
+    fn row<W: Real>(&self, scores: &mut [W], query: usize, key: usize) {
+        self.put(scores, [query, key], self.cols);
+    }
+
+    /// The same for the scores of the queries from `query` on with a key.
+    #[inline(always)]
+    pub(super) fn column<W: Real>(&self, scores: &mut [W], query: usize, key: usize) {
+        self.put(scores, [query, key], self.rows);
+    }
+
+    #[inline(always)]
+    fn put<W: Real>(&self, scores: &mut [W], [query, key]: [usize; 2], step: isize) {
+        let line = self.at + query as isize * self.rows + key as isize * self.cols;
+        // SAFETY: elements of the mask, of its type.
+        unsafe {
+            if self.bool {
+                let of = self.ptr.at(line).cast_const();
+                beside(scores, of, step, |x, is_seen| {
+                    *x = if is_seen != 0 { *x } else { W::LEAST }
+                });
+            } else {
+                let of = self.ptr.at(0).cast::<W>().cast_const().wrapping_offset(line);
+                beside(scores, of, step, |x, more| *x = x.add(more));
+            }
+        }
+    }
 }
 
 /// Some queries of one batch.
@@ -263,19 +300,7 @@ impl<W: Real> Levelled for Powers<'_, '_, W> {
             let (row, hidden) = row.split_at_mut(seen);
             hidden.fill(W::ZERO);
             if let Some(mask) = &block.mask {
-                let line = mask.at + query as isize * mask.rows + start as isize * mask.cols;
-                // SAFETY: elements of the mask, of its type.
-                unsafe {
-                    if mask.bool {
-                        let of = mask.ptr.at(line).cast_const();
-                        beside(row, of, mask.cols, |x, is_seen| {
-                            *x = if is_seen != 0 { *x } else { W::LEAST }
-                        });
-                    } else {
-                        let of = mask.ptr.at(0).cast::<W>().cast_const().wrapping_offset(line);
-                        beside(row, of, mask.cols, |x, more| *x = x.add(more));
-                    }
-                }
+                mask.row(row, query, start);
             }
             let before = room.largest[r];
             let largest = by_lanes(row, W::LEAST, |x| *x, |a, b| if b > a { b } else { a });
