@@ -181,3 +181,65 @@ fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
     }
     assert!(reached + 1 == files.len(), "the table ends before the page does");
 }
+
+/// Ops that no sweep of speed measures, and why.
+const NOT_SWEPT: &[(&str, &[&str])] = &[
+    (
+        "a view, or one element: nothing is computed",
+        &["zeros", "ones", "full", "reshape", "flatten", "t", "unsqueeze", "squeeze"],
+    ),
+    ("values from outside", &["from_vec", "from_slice", "from_future", "to_device"]),
+    ("numbers by chance: in `benches/peers/run`", &["rand", "randn", "dropout", "dropout_with"]),
+    (
+        "a form of an op that is swept",
+        &[
+            "eye_diagonal",
+            "cumsum_with",
+            "cumprod_with",
+            "max_initial",
+            "min_initial",
+            "sort",
+            "split_with_sizes",
+            "layer_norm_weighted",
+            "layer_norm_plain",
+            "rms_norm_plain",
+            "batch_norm_train",
+            "max_pool1d",
+            "max_pool3d",
+        ],
+    ),
+    ("PyTorch has none", &["paged_attention", "rope", "top_p", "categorical"]),
+];
+
+/// The cases of the sweep name ops as the reference cases do.
+fn swept() -> Names {
+    let cases = text("benches/peers/sweep/cases.jsonl");
+    let op = |line: &str| {
+        let name = line.split_once("\"op\": \"")?.1.split('"').next()?;
+        Some(match name {
+            "cast" => "to_dtype".to_owned(),
+            "where" => "where_cond".to_owned(),
+            _ => name.to_owned(),
+        })
+    };
+    let found: Names = cases.lines().filter_map(op).collect();
+    assert_eq!(cases.lines().filter_map(op).count(), cases.lines().count(), "a line without an op");
+    found
+}
+
+#[test]
+fn the_sweep_of_speed_has_every_op() {
+    let ops: Names = table()
+        .into_iter()
+        .filter(|(group, _)| !is_beside(group))
+        .flat_map(|(_, names)| names)
+        .collect();
+    let left: Names = NOT_SWEPT.iter().flat_map(|(_, ops)| *ops).map(|op| op.to_string()).collect();
+    let swept = swept();
+    let forgotten: Vec<&String> =
+        ops.iter().filter(|op| !swept.contains(*op) && !left.contains(*op)).collect();
+    assert!(forgotten.is_empty(), "no case in benches/peers/sweep: {forgotten:?}");
+    let stale: Vec<&String> =
+        left.iter().filter(|op| swept.contains(*op) || !ops.contains(*op)).collect();
+    assert!(stale.is_empty(), "left out, and swept or gone: {stale:?}");
+}
