@@ -8,10 +8,10 @@ use std::fmt;
 
 /// The type of a tensor's elements.
 ///
-/// # How two types meet
+/// # Type promotion
 ///
-/// As in PyTorch. Two tensors are computed in the type of their row and column (and comparisons
-/// then give bool):
+/// As in PyTorch. An op on two tensors is computed in the type at their row and column (comparisons
+/// then return bool):
 ///
 /// | | bool | u8 | i32 | i64 | f16 | bf16 | f32 | f64 |
 /// |---|---|---|---|---|---|---|---|---|
@@ -24,11 +24,11 @@ use std::fmt;
 /// | **f32** | f32 | f32 | f32 | f32 | f32 | f32 | f32 | f64 |
 /// | **f64** | f64 | f64 | f64 | f64 | f64 | f64 | f64 | f64 |
 ///
-/// A number, and a 0-d tensor beside one with dimensions, counts only where it is of a higher
-/// *category* (bool, then integers, then floats): it makes of a bool an i64 or an f32, and of an
-/// integer an f32. Ops that need floats (`exp`, `div`...) compute integers and bool in f32; `sum`,
-/// `prod`, `cumsum` and `cumprod` compute them in i64. `matmul` and what is made of it,
-/// convolutions and losses take operands of one type.
+/// A number, or a 0-d tensor beside one with dimensions, affects the type only if it is of a higher
+/// *category* (bool, then integers, then floats): it turns bool into i64 or f32, and integers into
+/// f32. Ops that need floats (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod`,
+/// `cumsum` and `cumprod` compute them in i64. `matmul` and ops based on it, convolutions and
+/// losses need operands of one type.
 ///
 /// ```
 /// use futensor::DType;
@@ -53,7 +53,7 @@ pub enum DType {
     I64,
     /// Unsigned 8-bit integer; arithmetic wraps.
     U8,
-    /// Truth value, one byte each.
+    /// Truth value, stored in one byte.
     Bool,
 }
 
@@ -139,8 +139,8 @@ impl DType {
         }
     }
 
-    /// Bool, integer or float: what a 0-d tensor or a scalar has to exceed to change the other's
-    /// type.
+    /// Bool, integer or float: a 0-d tensor or a scalar changes the other operand's type only if
+    /// its category is higher.
     const fn category(self) -> u8 {
         match self {
             DType::Bool => 0,
@@ -149,8 +149,8 @@ impl DType {
         }
     }
 
-    /// As [`promote`](Self::promote), for operands of which one may be 0-d: that one counts only
-    /// where it is of a higher category than the other, as in PyTorch.
+    /// As [`promote`](Self::promote), for operands of which one may be 0-d: a 0-d operand counts
+    /// only if its category is higher, as in PyTorch.
     pub(crate) const fn promote_ranked(
         self,
         rank: usize,
@@ -167,7 +167,7 @@ impl DType {
     }
 
     /// The type in which an op on a tensor and a scalar is computed. Scalars are weakly typed: only
-    /// one of a higher *category* (bool, integer, float) changes the tensor's type.
+    /// a scalar of a higher *category* (bool, integer, float) changes the tensor's type.
     ///
     /// ```
     /// use futensor::{DType, Scalar};
@@ -209,7 +209,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The number as a type of halves holds it; beside others it stays.
+    /// The number rounded to a half type; unchanged for other types.
     pub(crate) fn rounded_to(self, dtype: DType) -> Scalar {
         match dtype {
             DType::F16 => Scalar::Float(f16::from_scalar(self).to_f64()),
@@ -236,7 +236,7 @@ impl Scalar {
         }
     }
 
-    /// The nearest number that a type holds. Floats hold any, after rounding.
+    /// The nearest number in the range of a type. Floats hold any number, after rounding.
     pub(crate) fn limited_to(self, dtype: DType) -> Scalar {
         match (self, dtype) {
             (Scalar::Int(i), DType::U8) => Scalar::Int(i.clamp(0, u8::MAX as i64)),
@@ -245,7 +245,7 @@ impl Scalar {
         }
     }
 
-    /// The type a tensor made from this scalar alone has: `bool`, `int64` or `float32`.
+    /// The type of a tensor that is made from this scalar alone: `bool`, `int64` or `float32`.
     pub fn default_dtype(self) -> DType {
         match self {
             Scalar::Bool(_) => DType::Bool,
@@ -274,7 +274,7 @@ macro_rules! scalar_from {
 }
 
 impl From<usize> for Scalar {
-    /// The nearest integer of 64 bits: `usize::MAX` is not -1.
+    /// The nearest 64-bit integer: `usize::MAX` does not become -1.
     fn from(x: usize) -> Scalar {
         Scalar::Int(i64::try_from(x).unwrap_or(i64::MAX))
     }
@@ -293,8 +293,8 @@ pub trait Element:
 {
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
-    /// Nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the
-    /// lowest eight bits of what int64 has), `bool` is `x != 0`.
+    /// The nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the
+    /// low eight bits of the int64 result), `bool` is `x != 0`.
     fn from_f64(x: f64) -> Self;
     /// The value of an integer; narrower integers wrap, `bool` is `x != 0`.
     fn from_i64(x: i64) -> Self;
@@ -383,7 +383,7 @@ pub(crate) use with_dtype;
 mod tests {
     use super::DType;
 
-    /// The table in the documentation is what the code does, and symmetric.
+    /// The code follows the documented table, and the table is symmetric.
     #[test]
     fn the_documented_promotions_are_those_of_the_code() {
         let short = |name: &str| match name {

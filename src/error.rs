@@ -1,25 +1,26 @@
-//! The one error type: opaque, cheap to clone, with the caller's line.
+//! The error type: opaque, cheap to clone, with the caller's line.
 //!
-//! An error stays with its value: every value made from a failed one fails with the same root, so
-//! an [`Error`] is an `Arc`, and a clone is a count. Predicates (`is_shape`...) tell the kinds
-//! apart; the message names the op, the shapes, the device and the caller's line.
+//! An error stays with its value: every value computed from a failed one fails with the same root
+//! error. So an [`Error`] is an `Arc`, and cloning one increments a count. Predicates
+//! (`is_shape`...) tell the kinds apart; the message names the op, the shapes, the device and the
+//! caller's line.
 
 use std::{panic::Location, sync::Arc};
 
 /// `Result` with futensor's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A number of things, in words that fit it.
+/// A count with its noun, singular or plural.
 pub(crate) fn number_of(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// So many bytes, likewise.
+/// A number of bytes, likewise.
 pub(crate) fn bytes_of(n: usize) -> String {
     number_of(n, "byte", "bytes")
 }
 
-/// The kind of mistake or fault. Private: callers ask the predicates.
+/// The kind of error. Private: callers use the predicates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ErrorKind {
     Shape,
@@ -34,12 +35,12 @@ pub(crate) enum ErrorKind {
     Source,
     Barrier,
     Refused,
-    /// The member of a group that is gone, by its rank there.
+    /// The lost member of a group, by its rank in the group.
     #[allow(dead_code)] // Made where there are ranks.
     PeerLost(u32),
 }
 
-/// Why a value could not be had.
+/// Why a value could not be computed.
 ///
 /// Displays as `op: what happened (file:line)`.
 ///
@@ -62,7 +63,7 @@ struct Inner {
     op: String,
     message: String,
     at: &'static Location<'static>,
-    /// Of a `waitall` that returns several: each of them.
+    /// Each error of a `waitall` that returns several.
     several: Vec<Error>,
 }
 
@@ -83,8 +84,8 @@ impl Error {
         }))
     }
 
-    /// An error for an op from outside the crate: `op` names it, `message` says what went wrong.
-    /// The caller's line is taken from here unless the engine knows the op's own.
+    /// An error for a custom op: `op` names the op, `message` says what went wrong. The error gets
+    /// the line where the op was called, if the engine knows it, otherwise the line of this call.
     ///
     /// ```
     /// let error = futensor::Error::custom("fft", "length 7 is not a power of two");
@@ -95,7 +96,7 @@ impl Error {
         Error::new(ErrorKind::Kernel, op, message, Location::caller())
     }
 
-    /// One error of several; `more` were only counted.
+    /// One error made of several; `more` were counted but not kept.
     pub(crate) fn several(kept: Vec<Error>, more: usize) -> Option<Error> {
         let first = kept.first()?.clone();
         if kept.len() + more == 1 {
@@ -107,8 +108,8 @@ impl Error {
         Some(Error(Arc::new(Inner { kind, op, message, at, several: kept })))
     }
 
-    /// The errors that a `waitall` returned at once (64 are kept, the rest is counted in the
-    /// message); of any other error, itself.
+    /// All errors that a `waitall` returned together (64 are kept, the rest are counted in the
+    /// message). Any other error returns itself alone.
     pub fn errors(&self) -> &[Error] {
         if self.0.several.is_empty() { std::slice::from_ref(self) } else { &self.0.several }
     }
@@ -117,22 +118,22 @@ impl Error {
         self.0.kind
     }
 
-    /// Name of the operation that failed first.
+    /// The name of the operation that failed first.
     pub fn op(&self) -> &str {
         &self.0.op
     }
 
-    /// The words for the mistake or fault, without op and place.
+    /// What went wrong, without the op and the source line.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// Where in the caller's source the failed operation was asked for.
+    /// The line of the caller's source that called the failed operation.
     pub fn location(&self) -> &'static Location<'static> {
         self.0.at
     }
 
-    /// Shapes do not fit each other or the op.
+    /// The shapes do not fit each other or the op.
     pub fn is_shape(&self) -> bool {
         self.kind() == ErrorKind::Shape
     }
@@ -140,7 +141,7 @@ impl Error {
     pub fn is_dtype(&self) -> bool {
         self.kind() == ErrorKind::DType
     }
-    /// Two devices in one op, or a device that is not there.
+    /// The operands are on different devices, or the device does not exist.
     pub fn is_device(&self) -> bool {
         self.kind() == ErrorKind::Device
     }
@@ -148,45 +149,46 @@ impl Error {
     pub fn is_index(&self) -> bool {
         self.kind() == ErrorKind::Index
     }
-    /// Another argument makes no sense.
+    /// Another argument is invalid.
     pub fn is_argument(&self) -> bool {
         self.kind() == ErrorKind::Argument
     }
-    /// The memory for the result could not be had.
+    /// The memory for the result could not be allocated.
     pub fn is_out_of_memory(&self) -> bool {
         self.kind() == ErrorKind::OutOfMemory
     }
-    /// The op's kernel panicked or said that it failed.
+    /// The op's kernel panicked or reported a failure.
     pub fn is_kernel(&self) -> bool {
         self.kind() == ErrorKind::Kernel
     }
-    /// The device is gone with all that was pending on it: a fault, a loss, or the watchdog.
+    /// The device is lost, with all work that was pending on it: after a fault, a disconnect, or a
+    /// timeout of the watchdog.
     pub fn is_device_lost(&self) -> bool {
         self.kind() == ErrorKind::DeviceLost
     }
-    /// The device was shut down before the op was taken up.
+    /// The device was shut down before the op started.
     pub fn is_shutdown(&self) -> bool {
         self.kind() == ErrorKind::Shutdown
     }
-    /// The future that was to bring the data failed.
+    /// The future that was to supply the data failed.
     pub fn is_source(&self) -> bool {
         self.kind() == ErrorKind::Source
     }
-    /// An await inside [`deny_barriers`](crate::barrier::deny_barriers).
+    /// A barrier inside [`deny_barriers`](crate::barrier::deny_barriers).
     pub fn is_barrier(&self) -> bool {
         self.kind() == ErrorKind::Barrier
     }
-    /// A queue was full, or closed, and took no more: try again later, or elsewhere.
+    /// A queue was full or closed: try again later, or elsewhere.
     pub fn is_refused(&self) -> bool {
         self.kind() == ErrorKind::Refused
     }
 
-    /// A member of a group of ranks is gone, or did not come: [`lost_rank`](Self::lost_rank) says
+    /// A member of a group of ranks was lost or did not join: [`lost_rank`](Self::lost_rank) says
     /// which.
     pub fn is_peer_lost(&self) -> bool {
         self.lost_rank().is_some()
     }
-    /// The rank, in the group of the op that failed, that was lost.
+    /// The rank of the lost member, in the group of the failed op.
     pub fn lost_rank(&self) -> Option<usize> {
         match self.kind() {
             ErrorKind::PeerLost(rank) => Some(rank as usize),
@@ -194,7 +196,7 @@ impl Error {
         }
     }
 
-    /// True where both are the same failure (the same root), not merely alike.
+    /// True if both errors have the same root, not merely equal texts.
     pub fn same_root(&self, other: &Error) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -4,10 +4,10 @@
 //! ```
 //! # tokio_test::block_on(async {
 //! use futensor::Device;
-//! let device = Device::try_gpu(0);                     // a GPU where there is one, else the CPU
+//! let device = Device::try_gpu(0);                     // the GPU if any, otherwise the CPU
 //! let x = device.ones([1, 2]);                         // nothing has waited
 //! let z = &x * &x + 2.0;                               // queued, fused into one kernel
-//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value, for nothing else
+//! assert_eq!(z.display().await?, "tensor([[3., 3.]])"); // waits for this value alone
 //! (&z + 1.0).detach();                                 // fire and forget
 //! device.waitall().await?;                             // joins the whole device
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -17,10 +17,10 @@
 //!
 //! - [`Device`]: where values live. Creation (`zeros`, `randn`, `from_vec`...), barriers,
 //!   backpressure, counters.
-//! - [`TensorFuture`]: a value to come, with every op as a method; [`Tensor`], one that is known to
-//!   be there. [`cat`], [`stack`] and [`einsum`] are functions.
+//! - [`TensorFuture`]: a value that is being computed, with every op as a method; [`Tensor`], a
+//!   value that is complete. [`cat`], [`stack`] and [`einsum`] are functions.
 //! - Operators take futures, tensors, references and numbers: [`Operand`]. Indexing:
-//!   [`TensorFuture::i`]. Random numbers for each task: [`Generator`].
+//!   [`TensorFuture::i`]. A random sequence for each task: [`Generator`].
 //! - Reads: [`TensorFuture::to_vec`], [`TensorFuture::item`], [`TensorFuture::display`].
 //! - Barriers: [`TensorFuture::wait_to_read`], [`Device::waitall`], [`waitall`]. The module
 //!   [`barrier`] reports where a program waits, and can make any wait inside a task an error.
@@ -29,30 +29,31 @@
 //! - Gradients: [`TensorFuture::requires_grad`], [`grad`], [`no_grad`],
 //!   [`TensorFuture::stop_gradient`], [`checkpoint`]. Layers and training: [`nn`], [`optim`],
 //!   [`train`], [`data`].
-//! - A block of ops that is planned once and then only run: [`Device::region`].
+//! - A block of ops that is planned once and replayed: [`Device::region`].
 //! - Several processes and machines: [`ranks`].
-//! - In a service: [`serve`] (many requests, few batches; results as they complete).
-//! - What ran and who waited, as a picture: [`Device::record`].
-//! - Ops of your own: [`custom`](mod@custom), with kernels for a GPU: [`cuda`].
-//! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
+//! - Inference services: [`serve`] (requests gathered into batches; results as they complete).
+//! - A timeline of what ran and which task waited: [`Device::record`].
+//! - Custom ops: [`custom`](mod@custom), with GPU kernels: [`cuda`].
+//! - Tests of your own code: [`Device::simulated`], a device whose execution order and faults are
+//!   chosen by a seed.
 //!
 //! # The first thing to know
 //!
-//! **A value that nobody can observe need not be computed.** Observers are a live handle, a pending
-//! read or await, a [`detach`](TensorFuture::detach), and whatever an observed value is made from.
-//! Dropping a request's future therefore cancels its queued work. `waitall` joins what runs, and is
-//! no observer. (PyTorch's `detach`, which cuts a value off its gradient, is
+//! **Unobserved values may be skipped.** A value is observed while it has a live handle, a pending
+//! read or await, or a [`detach`](TensorFuture::detach), or while an observed value is computed
+//! from it. Dropping a request's future therefore cancels its queued work. `waitall` waits for work
+//! that runs; it is not an observer. (PyTorch's `detach`, which cuts a value off its gradient, is
 //! [`stop_gradient`](TensorFuture::stop_gradient) here.)
 //!
 //! # Errors
 //!
-//! A mistake in the arguments makes a failed value, not a panic, and needs no `?` at the op:
+//! An invalid argument makes a failed value instead of a panic, so an op needs no `?`:
 //!
 //! ```
 //! # tokio_test::block_on(async {
 //! let device = futensor::Device::cpu();
 //! let wrong = device.ones([2, 3]) * device.ones([4]);  // no panic here
-//! let error = (wrong + 1.0).await.unwrap_err();        // the root, wherever it is awaited
+//! let error = (wrong + 1.0).await.unwrap_err();        // the root error, wherever it is awaited
 //! assert!(error.is_shape() && error.op() == "mul");
 //! assert_eq!(error.message(), "cannot broadcast [2, 3] with [4]");
 //! # });
@@ -61,24 +62,24 @@
 //! # Executors
 //!
 //! The library uses no runtime: futures run under tokio, `futures::executor`, smol or a
-//! hand-written loop. From a plain thread, [`block_on`]`(x.to_vec::<f32>())` waits. Inside an async
-//! task only `.await` does.
+//! hand-written loop. A plain thread waits with [`block_on`]`(x.to_vec::<f32>())`; an async task
+//! waits only at an `.await`.
 //!
 //! # Features
 //!
 //! By default:
 //!
-//! - `cuda`: GPUs, without a toolkit;
-//! - `safetensors`, `gguf`: weights from and to disk;
+//! - `cuda`: GPUs; needs no toolkit;
+//! - `safetensors`, `gguf`: weights loaded from and saved to disk;
 //! - `ranks`: groups of processes, collectives with gradients, over an MPI that is found at run
 //!   time;
 //! - `serve`: [`serve::Batcher`], a tower `Service`, and [`serve::completed`];
-//! - `tokio`: [`block_on`] refuses to block a worker of tokio's.
+//! - `tokio`: [`block_on`] refuses to block a tokio worker.
 //!
-//! On demand:
+//! Optional:
 //!
-//! - `ndarray`: host values to and from its arrays;
-//! - `tracing`: ops, steps and barriers for any subscriber, as [`recording`] says.
+//! - `ndarray`: conversions between host values and `ndarray` arrays;
+//! - `tracing`: ops, steps and barriers for any subscriber, described in [`recording`].
 //!
 //! The [book] explains all of it: [concepts](book::concepts), coming [from
 //! PyTorch](book::from_pytorch) and [from candle](book::from_candle), [serving](book::serving),
@@ -111,7 +112,7 @@ mod ops;
 pub mod serve;
 mod tensor;
 
-// After `tensor`, so that the page of `Device` opens with what is for every device.
+// After `tensor`, so that the page of `Device` opens with the methods of every device.
 pub mod cuda;
 
 pub mod data;
@@ -131,7 +132,7 @@ pub mod train;
 #[cfg(doc)]
 pub mod book;
 
-// What a normal program names. The rest has a module for each thing that one might do.
+// The names that a normal program needs. Each special task has a module.
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, Result};
 pub use host::cpu::CpuOptions;
@@ -159,7 +160,7 @@ pub use tensor::methods::windows::interpolate::{InterpolateMode, InterpolateOpti
 pub use tensor::methods::windows::pool::PoolOptions;
 pub use tensor::operand::Operand;
 
-/// Barriers and backpressure: where a program waits, and the futures that it waits for.
+/// Barriers and backpressure: the futures that a program waits for, and a report of where it waits.
 ///
 /// A [`Barriers`](barrier::Barriers) collects where a program waits, how long, and whether the
 /// device ran dry meanwhile. [`deny_barriers`](barrier::deny_barriers) makes a barrier inside a
@@ -175,8 +176,8 @@ pub mod barrier {
 /// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,
 /// [`custom`](custom::custom()) an [`Operation`](custom::Operation).
 ///
-/// An operation has a shape rule and a CPU kernel, and on demand a gradient, a kernel in CUDA C,
-/// and an input that it writes over. Errors, skipping and recordings treat it like any other op.
+/// An operation has a shape rule and a CPU kernel. A gradient, a kernel in CUDA C, and an input
+/// that it overwrites are optional. Errors, skipping and recordings treat it like any other op.
 pub mod custom {
     pub use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
     pub use crate::tensor::custom::{custom, custom_fn, custom_owned};
@@ -191,28 +192,29 @@ pub mod read {
     pub use crate::tensor::read::{Item, NonZero, Shown, ToVec};
 }
 
-/// What a device ran, on which stream, after what; what was fused or skipped; who awaited what.
+/// Recordings of a device: which steps ran, on which stream, after which others; which ops were
+/// fused or skipped; which awaits waited for which values.
 ///
-/// [`Device::record`] begins, [`Recorder::finish`](recording::Recorder::finish) ends with a
-/// [`Recording`](recording::Recording): data, and pictures of it.
+/// [`Device::record`] starts one; [`Recorder::finish`](recording::Recorder::finish) ends it and
+/// returns a [`Recording`](recording::Recording), as data and as pictures.
 ///
 /// # For `tracing`
 ///
-/// With the feature `tracing` any subscriber gets these, all with the caller's line:
+/// With the feature `tracing`, any subscriber receives these, all with the caller's line:
 ///
-/// - `futensor::op`, an event an op as it is queued, at TRACE;
-/// - `futensor::step`, a span a step that runs on a stream, at DEBUG (an event a small op, at
-///   TRACE);
-/// - `futensor::barrier`, an event an await that has ended, at DEBUG.
+/// - `futensor::op`, an event for each op as it is queued, at TRACE;
+/// - `futensor::step`, a span for each step that runs on a stream, at DEBUG (an event for each
+///   small op, at TRACE);
+/// - `futensor::barrier`, an event for each await that has ended, at DEBUG.
 ///
-/// Steps run on the device's threads, so their spans are no children of a task's.
-/// [tokio-console](https://docs.rs/console-subscriber) shows tokio's own spans alone: the tasks
-/// that await, not the steps. A layer beside it prints those:
+/// Steps run on the device's threads, so their spans are not children of a task's span.
+/// [tokio-console](https://docs.rs/console-subscriber) shows only tokio's own spans: the tasks that
+/// await, not the steps. A layer beside it prints the steps:
 ///
 /// ```text
 /// use tracing_subscriber::{EnvFilter, Layer, fmt, prelude::*};
 /// let ours = fmt::layer()
-///     .with_span_events(fmt::format::FmtSpan::CLOSE)       // a step has a line once it has ended
+///     .with_span_events(fmt::format::FmtSpan::CLOSE)       // one line for each finished step
 ///     .with_filter(EnvFilter::new("futensor=debug"));
 /// tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
 /// ```
@@ -222,7 +224,7 @@ pub mod recording {
     pub use crate::tensor::scope::named;
 }
 
-/// The rows of the op tables, for tests and benches: no part of the API.
+/// The rows of the op tables, for tests and benches: not part of the API.
 #[doc(hidden)]
 pub mod rows {
     pub use crate::op::Domain;
@@ -231,7 +233,7 @@ pub mod rows {
     pub use crate::tensor::operand::rows::{Row, ScanRow, all, find, scans};
 }
 
-/// Blocks of ops that are planned once and then only run: [`Device::region`] makes one.
+/// Blocks of ops that are planned once and replayed: [`Device::region`] makes one.
 pub mod region {
     pub use crate::tensor::region::{Flat, Region, Tensors};
 }
@@ -243,15 +245,15 @@ pub mod schedule {
     pub use crate::sync::schedule::{begin, end};
 }
 
-/// A device whose order, faults and clock a seed chooses: [`Device::simulated`].
+/// A device whose execution order, faults and clock are chosen by a seed: [`Device::simulated`].
 ///
-/// For tests of your own code: a seed that failed fails again.
+/// For tests of your own code: a failing seed reproduces the failure.
 pub mod sim {
     pub use crate::host::simulated::SimOptions;
     pub use crate::tensor::simulated::Simulation;
 }
 
-// For the tests of this library alone: no part of what users have of it.
+// For the tests of this library alone: not part of the API.
 #[doc(hidden)]
 pub mod in_hand {
     pub use crate::tensor::in_hand::{InHand, devices, drive, values_and_wakers};

@@ -1,8 +1,8 @@
-//! The options of a device, as methods that take the options and give them back.
+//! The options of a device, as methods that take the options by value and return them.
 
 use std::time::Duration;
 
-/// A duration in nanoseconds; what no number holds is as long as one can be.
+/// A duration in nanoseconds, saturated at the largest `u64`.
 pub(crate) fn nanos(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,12 +1,12 @@
-//! Shapes, strides and the views that need no copy.
+//! Shapes, strides, and views without a copy.
 //!
-//! [`Shape`] is what a user sees; [`Layout`] (shape, strides, offset) is how a value lies in its
+//! [`Shape`] is public; [`Layout`] (strides, offset) describes how a value is stored in its
 //! buffer. Pure arithmetic: no tensors, no devices, no errors beyond `None`.
 
 use smallvec::SmallVec;
 use std::{fmt, ops::Deref};
 
-/// Strides in elements. A stride of 0 repeats, a negative one walks backwards.
+/// Strides in elements. A stride of 0 repeats an element, a negative one goes backwards.
 pub(crate) type Strides = SmallVec<[isize; Shape::FEW]>;
 
 /// The sizes of a tensor's dimensions, outermost first. A 0-d shape has one element.
@@ -22,7 +22,7 @@ pub(crate) type Strides = SmallVec<[isize; Shape::FEW]>;
 pub struct Shape(SmallVec<[usize; Shape::FEW]>);
 
 impl Clone for Shape {
-    /// Each op makes a shape: few sizes go through registers.
+    /// Every op makes a shape: a few sizes are copied through registers.
     #[inline]
     fn clone(&self) -> Shape {
         let dims = self.dims();
@@ -35,7 +35,7 @@ impl Clone for Shape {
 }
 
 impl Shape {
-    /// So many sizes lie in the shape itself.
+    /// The number of sizes that are stored inline.
     pub(crate) const FEW: usize = 4;
 
     /// The sizes as a slice.
@@ -44,19 +44,19 @@ impl Shape {
         &self.0
     }
 
-    /// The same sizes: `==`, without a call for a few of them.
+    /// `==`, without a call for a few sizes.
     #[inline]
     pub(crate) fn is(&self, other: &Shape) -> bool {
         let (a, b) = (self.dims(), other.dims());
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
     }
 
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.0.len()
     }
 
-    /// How many elements there are; saturates at `usize::MAX` where the product overflows.
+    /// The number of elements; saturates at `usize::MAX` if the product overflows.
     #[inline]
     pub fn numel(&self) -> usize {
         numel(self.dims())
@@ -89,7 +89,7 @@ impl Shape {
         Some(Shape(dims))
     }
 
-    /// The dimension that an index, negative from the end, stands for.
+    /// The dimension that an index names; negative ones count from the end.
     pub(crate) fn dim(&self, dim: isize) -> Option<usize> {
         let rank = self.rank() as isize;
         let d = if dim < 0 { dim + rank } else { dim };
@@ -101,7 +101,7 @@ impl Shape {
     }
 }
 
-/// How many elements sizes have: 0 where one of them is 0, whatever the others are; saturates.
+/// The number of elements: 0 if any size is 0, whatever the others are; saturates.
 #[inline]
 pub(crate) fn numel(dims: &[usize]) -> usize {
     let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
@@ -139,7 +139,7 @@ impl From<usize> for Shape {
 }
 macro_rules! tuples {
     ($($(($n:ident $size:ty))*;)*) => {$(
-        /// As in Python; an array says the same.
+        /// As in Python; an array is equivalent.
         impl From<($($size,)*)> for Shape {
             fn from(($($n,)*): ($($size,)*)) -> Shape {
                 Shape(SmallVec::from_slice(&[$($n),*]))
@@ -186,7 +186,8 @@ impl FromIterator<usize> for Shape {
     }
 }
 
-/// How a value lies in its buffer: strides and offset in elements, beside the shape.
+/// How a value is stored in its buffer: strides and offset in elements; the shape is stored
+/// elsewhere.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub shape: Shape,
@@ -196,7 +197,7 @@ pub(crate) struct Layout {
 
 /// Row-major strides of a shape.
 pub(crate) fn contiguous_strides(dims: &[usize]) -> Strides {
-    // Each operand of each op has them: a few lie in an array until they are all there.
+    // Every operand of every op needs strides, so a few are collected in an array first.
     let mut few = [0; Shape::FEW];
     let mut many = Strides::new();
     let strides = match few.get_mut(..dims.len()) {
@@ -231,14 +232,14 @@ impl Layout {
                 if s != step {
                     return false;
                 }
-                // Sizes of a value without elements may be any.
+                // An empty value may have any sizes.
                 step = step.wrapping_mul(n as isize);
             }
         }
         true
     }
 
-    /// Strides with which this value is read as if it had `shape`; the caller has checked that it
+    /// The strides that read this value as `shape`; the caller has checked that it
     /// broadcasts.
     pub fn broadcast_strides(&self, shape: &[usize]) -> Strides {
         let lead = shape.len() - self.shape.rank();
@@ -263,7 +264,7 @@ impl Layout {
     /// negative.
     pub fn slice(&self, dim: usize, start: usize, len: usize, step: isize) -> Layout {
         let mut out = self.clone();
-        // Saturating: a failed value, and one without elements, may have any sizes.
+        // Saturating: a failed or empty value may have any sizes.
         let start = (start as isize).saturating_mul(self.strides[dim]);
         out.offset = (self.offset as isize).saturating_add(start) as usize;
         out.shape.dims_mut()[dim] = len;
@@ -274,14 +275,14 @@ impl Layout {
         out
     }
 
-    /// The same elements in another shape, where no copy is needed for that.
+    /// The same elements in another shape; `None` if that needs a copy.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.is_contiguous() || shape.numel() == 0 {
             let mut out = Layout::contiguous(shape.clone());
             out.offset = self.offset;
             return Some(out);
         }
-        // Each run of old dimensions that is contiguous in itself may be cut up anew.
+        // Each run of old dimensions that is contiguous can be split differently.
         let old: SmallVec<[(usize, isize); 4]> = self
             .shape
             .iter()

@@ -1,7 +1,7 @@
-//! Host memory for kernels: views to read, a view to write, and a way to use threads.
+//! Host memory for kernels: views for reading, a view for writing, and a way to use threads.
 //!
-//! Ground for kernels, for the ops and for custom ops from outside. Knows nothing of nodes or
-//! engines: the maker of a view promises that the memory is there.
+//! Shared by kernels, ops and custom ops. Knows nothing of nodes or engines: the creator of a view
+//! promises that the memory is valid.
 
 #![allow(unsafe_code)]
 
@@ -14,14 +14,14 @@ use std::marker::PhantomData;
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     /// Address of the element at index (0, 0, ...). Valid for reads at every index of the shape.
-    /// Null for an op from outside where the elements are in its output.
+    /// Null for an input of a custom op whose elements are in the output.
     pub(crate) ptr: *const u8,
     pub(crate) dtype: DType,
     pub(crate) shape: &'a [usize],
     pub(crate) strides: &'a [isize],
 }
 
-// SAFETY: a `View` is a shared reference to plain elements that nobody writes while it lives.
+// SAFETY: a `View` is a shared reference to plain elements that are not written while it lives.
 unsafe impl Send for View<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for View<'_> {}
@@ -37,17 +37,17 @@ impl<'a> View<'a> {
         self.shape
     }
 
-    /// Distance in elements from one index to the next, a dimension; 0 repeats.
+    /// The distance in elements between neighbouring indices, for each dimension; 0 repeats.
     pub fn strides(&self) -> &'a [isize] {
         self.strides
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
-    /// True where elements lie row by row without gaps.
+    /// True if the elements are stored in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let mut step = 1isize;
         for (&n, &s) in self.shape.iter().zip(self.strides).rev() {
@@ -64,7 +64,7 @@ impl<'a> View<'a> {
         true
     }
 
-    /// The same shape and type, without the elements: somebody else may write them.
+    /// The same shape and type, without the elements, which may be written through another view.
     pub(crate) fn without_elements(self) -> View<'a> {
         View { ptr: std::ptr::null(), ..self }
     }
@@ -73,7 +73,7 @@ impl<'a> View<'a> {
         T::DTYPE == self.dtype && (!self.ptr.is_null() || self.numel() == 0)
     }
 
-    /// The elements as a slice, where they are contiguous and of type `T`. `None` as well for the
+    /// The elements as a slice, if they are contiguous and of type `T`. Also `None` for the
     /// input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are
     /// in the output.
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
@@ -90,10 +90,10 @@ impl<'a> View<'a> {
         Some(unsafe { std::slice::from_raw_parts(self.ptr as *const T, n) })
     }
 
-    /// A copy of the elements in row-major order, where they are of type `T`. `None` as well for
-    /// the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements
-    /// are in the output. Where there is no memory for it the kernel ends here, and its value fails
-    /// as out of memory.
+    /// A copy of the elements in row-major order, if they are of type `T`. Also `None` for the
+    /// input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its elements are
+    /// in the output. Without memory for the copy the kernel ends here, and its value fails with an
+    /// out-of-memory error.
     pub fn to_vec<T: Element>(&self) -> Option<Vec<T>> {
         if !self.has_elements_of::<T>() {
             return None;
@@ -116,7 +116,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where a CPU kernel writes: contiguous, row-major, possibly uninitialised, exclusively its own.
+/// The memory that a CPU kernel writes: contiguous, row-major, possibly uninitialised, exclusive.
 pub struct ViewMut<'a> {
     /// Address of the first element. Valid for writes of all elements.
     pub(crate) ptr: *mut u8,
@@ -131,13 +131,13 @@ unsafe impl Send for ViewMut<'_> {}
 unsafe impl Sync for ViewMut<'_> {}
 
 impl ViewMut<'_> {
-    /// How many elements there are.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         if self.shape.contains(&0) { 0 } else { self.shape.iter().product() }
     }
 
-    /// Fills all elements from an iterator, in row-major order; false (and nothing is promised of
-    /// the elements) where the type differs or the iterator ends early.
+    /// Fills all elements from an iterator, in row-major order. False if the type differs or the
+    /// iterator ends early; the elements are then unspecified.
     pub fn fill_from<T: Element>(&mut self, values: impl IntoIterator<Item = T>) -> bool {
         if T::DTYPE != self.dtype {
             return false;
@@ -153,7 +153,7 @@ impl ViewMut<'_> {
         true
     }
 
-    /// The elements as a slice, set to zero first; `None` where they are not of type `T`.
+    /// The elements as a slice, set to zero first; `None` if they are not of type `T`.
     pub fn as_zeroed_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         if T::DTYPE != self.dtype {
             return None;
@@ -171,12 +171,12 @@ impl ViewMut<'_> {
     }
 }
 
-/// Where a CPU kernel from outside writes: the elements of the result, contiguous and row-major.
+/// The output of a custom CPU kernel: the elements of the result, contiguous and row-major.
 ///
-/// The previous content (memory of other values) cannot be seen: an op writes all elements with
-/// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. Where it
-/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. An element
-/// that is left unwritten fails the value.
+/// The old contents of the memory are not accessible: an op writes all elements with
+/// [`fill_from`](Self::fill_from), or takes them as a slice of zeros. If it
+/// [reuses](crate::custom::Operation::reuses) an input, they are that input's elements. An
+/// unwritten element fails the value.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -201,7 +201,7 @@ impl ViewMut<'_> {
 /// ```
 pub struct Output<'r> {
     view: ViewMut<'r>,
-    /// So many elements from the first on are initialised.
+    /// The number of elements, from the first, that are initialised.
     written: &'r mut usize,
 }
 
@@ -221,15 +221,15 @@ impl<'r> Output<'r> {
         self.view.shape
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         self.view.numel()
     }
 
-    /// Writes the elements from an iterator, in row-major order; false where the type differs,
-    /// which writes nothing, or where the iterator ends early.
+    /// Writes the elements from an iterator, in row-major order. False if the type differs, which
+    /// writes nothing, or if the iterator ends early.
     pub fn fill_from<T: Element>(self, values: impl IntoIterator<Item = T>) -> bool {
-        /// Counts what is there even where the iterator panics.
+        /// Counts the written elements even if the iterator panics.
         struct Count<'r>(usize, &'r mut usize);
         impl Drop for Count<'_> {
             fn drop(&mut self) {
@@ -250,8 +250,8 @@ impl<'r> Output<'r> {
         count.0 == n
     }
 
-    /// The elements as a slice: those written before, then zeros; the input's, where the op
-    /// [reuses](crate::custom::Operation::reuses) one. `None` where they are not of type `T`.
+    /// The elements as a slice: those written before, then zeros; or the input's elements, if the
+    /// op [reuses](crate::custom::Operation::reuses) one. `None` if they are not of type `T`.
     pub fn into_slice<T: Element>(self) -> Option<&'r mut [T]> {
         if T::DTYPE != self.view.dtype {
             return None;
@@ -271,22 +271,22 @@ impl<'r> Output<'r> {
     }
 }
 
-/// A way to run the parts of a kernel on several threads. The device brings it.
+/// Runs the parts of a kernel on several threads. Implemented by the device.
 pub trait Parallel: Sync {
-    /// How many threads can be had, the caller's included.
+    /// The number of available threads, including the caller's.
     fn threads(&self) -> usize;
     /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are
     /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
-    /// True where the others are awake and wait for parts, so that half as much is worth a
-    /// hand-over.
+    /// True if the other threads are awake and wait for parts, so that a hand-over is worthwhile
+    /// for half as much work.
     #[doc(hidden)]
     fn is_awake(&self) -> bool {
         false
     }
 }
 
-/// The caller's thread alone.
+/// Runs all parts on the caller's thread.
 pub(crate) struct Serial;
 
 impl Parallel for Serial {

@@ -1,4 +1,4 @@
-//! A convolution in the terms of a library: sizes of whole values without gaps. Pure arithmetic.
+//! A convolution as a library takes it: sizes of whole, contiguous values. Pure arithmetic.
 
 use crate::dtype::DType;
 use crate::host::kernels::windows::conv::Geometry;
@@ -32,15 +32,15 @@ pub(crate) struct Convolution {
     pub dtype: DType,
     pub side: Side,
     pub geometry: Geometry,
-    /// The result is added to the output's old value, before it is rounded.
+    /// Whether the result is added to the output's old value before rounding.
     pub adds: bool,
 }
 
-/// The same in numbers that a library takes; the first of a triple is left out where there are
-/// fewer dimensions.
+/// The sizes as numbers that a library takes; with fewer dimensions the first ones of a triple are
+/// left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sizes {
-    /// Of the input, the weight and the output.
+    /// The shapes of the input, the weight and the output.
     pub shapes: [Vec<i32>; 3],
     pub groups: i32,
     pub padding: Vec<i32>,
@@ -49,12 +49,12 @@ pub(crate) struct Sizes {
 }
 
 impl Convolution {
-    /// The sizes; none where a library does not take them: it pads alike on both sides, has
-    /// elements everywhere, and counts them in 31 bits.
+    /// The sizes, or `None` if a library does not support them: it needs equal padding on both
+    /// sides, non-empty values, and element counts in 31 bits.
     pub fn sizes(&self) -> Option<Sizes> {
         let Geometry { batch, groups, channels: [depth, outs], window } = &self.geometry;
         let small = |n: &usize| i32::try_from(*n).ok();
-        // A line is a plane of one row.
+        // A 1-d signal is an image with one row.
         let own = 3 - window.spatial.max(2);
         for axis in 0..3 {
             let (before, kernel) = (window.padding[axis][0], window.kernel[axis]);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn padding_that_no_output_meets_may_differ_and_other_may_not() {
-        // Of ten elements the last is under no window, whether there is padding behind it or not.
+        // No window covers the last of ten elements, with or without padding after it.
         assert!(of(10, [1, 0], 5).sizes().is_some());
         assert!(of(9, [1, 0], 4).sizes().is_none());
         assert!(of(9, [0, 2], 5).sizes().is_none());

@@ -1,6 +1,7 @@
-//! GPUs as a user asks for them: by number, or any that is there.
+//! GPUs as users ask for them: by number, or any GPU.
 //!
-//! A build without the feature `cuda` has this file too, and no GPU. [`gpu`](super::gpu) opens one.
+//! A build without the feature `cuda` has this file too, and reports no GPU. [`gpu`](super::gpu)
+//! opens one.
 
 use super::gpu;
 use crate::error::{Error, ErrorKind, Result};
@@ -8,22 +9,22 @@ use crate::tensor::device::Device;
 use std::panic::Location;
 
 impl Device {
-    /// The GPU with this number. Only looks whether it is there: its context is made on the
-    /// device's own thread, and the first value waits for that. All calls with one number give the
-    /// same device.
+    /// The GPU with this number. The call only checks that the GPU exists: the device's thread
+    /// creates the context, and the first value waits for it. All calls with the same number return
+    /// the same device.
     ///
-    /// A GPU that meets a fault (an illegal address, a device that falls off the bus) is lost for
-    /// the life of the process, since the driver offers no other way: every value on it fails,
-    /// while the CPU and other GPUs go on. A service can go on with [`Device::cpu`], or exit and be
-    /// started again.
+    /// After a fault (an illegal address, a device that falls off the bus) a GPU is lost for the
+    /// life of the process, since the driver offers no recovery: every value on it fails, while the
+    /// CPU and other GPUs go on. A service can continue on [`Device::cpu`], or exit and be
+    /// restarted.
     ///
-    /// A process may end with work queued. Its exit waits until no device's thread is inside one of
-    /// NVIDIA's libraries, microseconds as a rule, while a kernel is compiled for two seconds at
-    /// most: those libraries destroy what they keep, and a call under way would fault.
+    /// A process may end with work queued. Its exit waits until no device thread is inside an
+    /// NVIDIA library: usually microseconds, and at most two seconds while a kernel is compiled.
+    /// These libraries destroy their state at exit, and a call in progress would fault.
     ///
     /// # Errors
-    /// A device error where it is not there, that says which library or device is missing and where
-    /// it was looked for.
+    /// A device error if the GPU does not exist. It names the missing library or device, and where
+    /// it was searched for.
     #[track_caller]
     pub fn cuda(index: usize) -> Result<Device> {
         let at = Location::caller();
@@ -33,7 +34,7 @@ impl Device {
         })
     }
 
-    /// The GPU with this number where there is one, else the CPU.
+    /// The GPU with this number if there is one, otherwise the CPU.
     ///
     /// ```
     /// let device = futensor::Device::try_gpu(1000);
@@ -43,12 +44,12 @@ impl Device {
         Device::cuda(index).unwrap_or_else(|_| Device::cpu())
     }
 
-    /// Every GPU; empty where there is none.
+    /// All GPUs; empty if there are none.
     pub fn try_all_gpus() -> Vec<Device> {
         (0..Device::gpu_count()).filter_map(|i| Device::cuda(i).ok()).collect()
     }
 
-    /// How many GPUs there are: 0 where there is no driver either.
+    /// The number of GPUs; 0 without a driver.
     pub fn gpu_count() -> usize {
         gpu::count()
     }

@@ -1,4 +1,4 @@
-//! One GPU as a device: its options, and how it is opened.
+//! A GPU as a device: its options, and how it is opened.
 
 use crate::cuda::device::driver_context;
 use crate::cuda::worker::{CudaRunner, Settings};
@@ -83,83 +83,82 @@ impl Default for CudaOptions {
 }
 
 options! { CudaOptions;
-    /// Streams that steps run on: how many independent chains can be under way at once; 4 by
-    /// default, from 1 to 64. One more is for copies to the device.
+    /// The number of streams for steps: how many independent chains of ops can be in flight at
+    /// once; 4 by default, from 1 to 64. Copies to the device have one more stream.
     streams: usize;
-    /// How long the idle thread stays awake; 100 us by default, and not at all on machines with two
+    /// How long the idle thread stays awake; 100 us by default, or zero on machines with two
     /// cores or fewer.
     linger: Duration;
-    /// How long a thread that waits for an awaited value asks before it sleeps; 40 us by default,
-    /// and not at all on machines with two cores or fewer.
+    /// How long a thread that waits for an awaited value polls before it sleeps; 40 us by default,
+    /// or zero on machines with two cores or fewer.
     spin: Duration;
-    /// Longest time that a step is delayed in the hope of fusing with what follows; 50 us by
+    /// The longest time that a step is held back so that it can fuse with later ops; 50 us by
     /// default.
     fusion_delay: Duration;
-    /// A step that takes longer than this ends the device with an error; off by default.
+    /// If a step runs longer than this, the device is lost and its values fail; off by default.
     watchdog: Option<Duration>;
-    /// Whether each step runs to its end before the next is launched, so that a fault names its op.
-    /// Off by default, on where the environment has `FUTENSOR_SYNC=1`.
+    /// Whether each step completes before the next one is launched, so that a fault names its op.
+    /// Off by default; `FUTENSOR_SYNC=1` in the environment turns it on.
     sync: bool;
-    /// While somebody records ([`Device::record`]), every so many steps stand between two events
-    /// that the GPU times, and the recording has the GPU's times of them; 1 times all of them.
-    /// Nothing waits for the times. 0 by default: a recorded step then begins when it is launched,
-    /// and ends when it is seen to be through.
+    /// The sampling interval of GPU timings in recordings ([`Device::record`]): every nth step is
+    /// placed between two timed events, so that the recording has the GPU's own times; 1 times
+    /// every step. Nothing waits for the times. 0, the default, turns this off: a recorded step
+    /// then begins when it is launched, and ends when the host sees its completion.
     timed: u32;
-    /// Whether a region ([`Device::region`]) that runs again is launched as one CUDA graph; on by
-    /// default, off where the environment has `FUTENSOR_GRAPHS=never`, and while each step runs to
-    /// its end (`sync`).
+    /// Whether a repeated region ([`Device::region`]) is launched as one CUDA graph. On by default;
+    /// `FUTENSOR_GRAPHS=never` in the environment turns it off, as does `sync`.
     graphs: bool;
-    /// Whether each step has a range for a profiler: an NVTX range, named by the step's ops and the
-    /// caller's line (`mul add sum (src/main.rs:12)`), stands around its launches on the device's
-    /// thread, and a region that is launched step by step has one for each of these inside its own.
-    /// Off by default, on where the environment has `FUTENSOR_NVTX=1`: `FUTENSOR_NVTX=1 nsys
-    /// profile --trace=cuda,nvtx program`. Where no profiler is attached nothing is done, and
-    /// nothing has to be installed.
+    /// Whether each step has an NVTX range for a profiler. The range encloses the launches of the
+    /// step on the device's thread; its name is the step's ops and the caller's line (`mul add sum
+    /// (src/main.rs:12)`). A region that is launched step by step has a range for each step inside
+    /// its own range. Off by default; `FUTENSOR_NVTX=1` in the environment turns it on:
+    /// `FUTENSOR_NVTX=1 nsys profile --trace=cuda,nvtx program`. Without a profiler the ranges do
+    /// nothing, and nothing has to be installed.
     nvtx: bool;
-    /// Whether products and convolutions of float32 may round their operands to TF32, as PyTorch's
-    /// `allow_tf32` has it; off by default, on where the environment has `FUTENSOR_TF32=1`.
+    /// Whether float32 products and convolutions may round their operands to TF32, like PyTorch's
+    /// `allow_tf32`. Off by default; `FUTENSOR_TF32=1` in the environment turns it on.
     tf32: bool;
-    /// Whether convolutions go through cuDNN (version 9) where it is found and takes them: on
-    /// tensor cores, and without columns in memory. Results repeat bit by bit either way, and each
-    /// way has its own last bits. On by default, off where the environment has
-    /// `FUTENSOR_CUDNN=never`.
+    /// Whether convolutions use cuDNN (version 9), if it is installed and supports their sizes: on
+    /// tensor cores, and without columns in memory. Results are bitwise reproducible either way,
+    /// but the last bits differ between the two. On by default; `FUTENSOR_CUDNN=never` in the
+    /// environment turns it off.
     cudnn: bool;
-    /// Whether the device has a library's handles made as it opens, in the background, so that the
+    /// Whether the device creates library handles in the background when it opens, so that the
     /// first product does not wait for one (a third of a second on some machines); off by default.
     /// For a block of ops see [`Region::warm`](crate::region::Region::warm).
     warm: bool;
-    /// Bytes of freed memory that streams keep for their next steps, at most, instead of giving
-    /// them back to the driver: two calls an op are saved. Pieces above 16 MiB are not kept, and
-    /// where memory is short nothing is. 512 MiB by default; 0 for none.
+    /// The most bytes of freed memory that streams keep for their next steps instead of returning
+    /// it to the driver, which saves two driver calls per op. Blocks above 16 MiB are not kept, and
+    /// under memory pressure none are. 512 MiB by default; 0 for none.
     kept_bytes: usize;
-    /// Bytes of page-locked host memory, through which elements go to the GPU and come from it, in
-    /// pieces where they are many. It is had when the device opens. 64 MiB by default, 4 at least.
+    /// Bytes of page-locked host memory for copies to and from the GPU; larger copies are split.
+    /// Allocated when the device opens. 64 MiB by default, at least 4 MiB.
     pinned_bytes: usize;
-    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
-    /// by default but the device's.
+    /// The most bytes of values that may be alive at once; an op that would exceed the limit fails
+    /// with an out-of-memory error. By default only the device's memory is a limit.
     bytes_max: usize;
-    /// Steps that may be started and not finished; 256 by default.
+    /// The most steps in flight (started and not finished); 256 by default.
     in_flight_ops: usize;
-    /// Bytes of results that may be started and not finished; 4 GiB by default. A larger step runs
+    /// The most bytes of results of steps in flight; 4 GiB by default. A larger step runs
     /// alone.
     in_flight_bytes: usize;
-    /// Steps that may be started on one stream and not finished; 64 by default.
+    /// The most steps in flight on one stream; 64 by default.
     depth: u64;
-    /// Queued ops up to which `ready` and `admit` let through; 4096 by default.
+    /// The number of queued ops up to which `ready` and `admit` complete; 4096 by default.
     queue_ops: usize;
-    /// Bytes of queued results up to which `ready` and `admit` let through; 4 GiB by default.
+    /// The bytes of queued results up to which `ready` and `admit` complete; 4 GiB by default.
     queue_bytes: usize;
-    /// Permits that `admit` and `try_admit` give out at once; 64 by default.
+    /// The number of permits that `admit` and `try_admit` grant at the same time; 64 by default.
     permits: usize;
-    /// Seed of the device's generator; 0 by default.
+    /// The seed of the device's generator; 0 by default.
     seed: u64;
 }
 
-/// The process's GPUs, by number.
+/// The GPUs of the process, by number.
 static GPUS: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The process's device for a GPU.
+/// The shared device for a GPU.
 pub(crate) fn shared(index: usize) -> Result<Device, String> {
     driver_context::device(index)?;
     let mut gpus = GPUS.lock().unwrap_or_else(|p| p.into_inner());
@@ -219,9 +218,9 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
 }
 
 impl Device {
-    /// A CUDA device of its own on the GPU with this number: streams, limits, counters. Its threads
-    /// end once its last handle is gone and all its work is done. A fault on the GPU ends every
-    /// device on it.
+    /// A separate CUDA device on the GPU with this number, with its own streams, limits and
+    /// counters. Its threads end when the last handle is dropped and all work is done. A fault on
+    /// the GPU ends every device on it.
     ///
     /// # Errors
     /// As [`Device::cuda`].
@@ -235,10 +234,11 @@ impl Device {
         Ok(open(index, format!("cuda:{index}/{}", COUNT.fetch_add(1, Relaxed) + 1), options))
     }
 
-    /// The GPU and its software, a line each: the GPU, its driver, the compiler of kernels, the
-    /// libraries for products and for convolutions, or why a library is not asked; then each set of
-    /// sizes so far that cuDNN declined, with its reason. The device's own name where it is no GPU.
-    /// The call looks for a library that nobody has needed yet, which takes a moment.
+    /// A description of the GPU and its software, one line each: the GPU, its driver, the kernel
+    /// compiler, and the libraries for products and convolutions, or why a library is not used;
+    /// then each set of sizes that cuDNN has declined so far, with its reason. For other devices,
+    /// the device's name. The call searches for libraries that have not been needed yet, which
+    /// takes a moment.
     ///
     /// ```
     /// use futensor::Device;
@@ -252,7 +252,7 @@ impl Device {
         driver.map_or_else(|| self.name().to_owned(), CudaRunner::report)
     }
 
-    /// The name of the GPU, "NVIDIA H200" say; the device's own name where it is none.
+    /// The name of the GPU, such as "NVIDIA H200"; for other devices, the device's name.
     pub fn hardware(&self) -> String {
         let driver = self.port.runner.as_any().downcast_ref::<CudaRunner>();
         let found = driver.and_then(|driver| driver_context::name(driver.ordinal()));

@@ -1,13 +1,13 @@
-//! GPUs: the options of a device, and the launch of the kernels of your own ops.
+//! GPUs: device options, and CUDA kernels of custom ops.
 //!
-//! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) give a GPU
-//! as it is. An [`Operation`](crate::custom::Operation) brings [CUDA C](CudaKernel), which a
-//! [`CudaRun`] launches; both are there in a build without the feature `cuda` too, so that an op
-//! compiles anywhere.
+//! [`Device::cuda`](crate::Device::cuda) and [`Device::try_gpu`](crate::Device::try_gpu) open a GPU
+//! with default options. A custom [`Operation`](crate::custom::Operation) supplies [CUDA
+//! C](CudaKernel), which a [`CudaRun`] launches; both types exist without the feature `cuda` too,
+//! so that an op compiles everywhere.
 
-// Everything that knows of GPUs: `gpu` opens one; `worker` drives the machine on a thread of its
-// own; `device` knows the driver's calls; `ops` says which kernels an op is; `kernels` is their
-// CUDA C. Nothing outside of this folder calls CUDA.
+// All code that knows GPUs: `gpu` opens one; `worker` drives the engine's machine on a dedicated
+// thread; `device` makes the driver's calls; `ops` maps ops to kernels; `kernels` is their CUDA C.
+// Nothing outside this folder calls CUDA.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod convolution;
@@ -18,7 +18,7 @@ mod devices;
 mod exchange;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 pub(crate) mod gpu;
-// Checked by the package `tests/nvrtc` too.
+// Also checked by the package `tests/nvrtc`.
 #[cfg(feature = "cuda")]
 #[allow(dead_code)] // Some of it only `tests/nvrtc` uses.
 pub(crate) mod kernels;

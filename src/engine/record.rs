@@ -1,4 +1,4 @@
-//! Recordings: what ran, in the order of the ends.
+//! Recordings: the steps that ran, in the order in which they ended.
 //!
 //! The places that end work (a submitted step, a small step, a skip) tell the recordings. While no
 //! recording is on, that costs them one relaxed load. A recording keeps no node alive, so it
@@ -27,18 +27,18 @@ const STEPS_MAX: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Ran {
-    /// As the `point`th step of a stream.
+    /// It ran as the `point`th step of a stream.
     Stream {
         /// Number of the stream.
         stream: usize,
         /// Position on the stream's timeline, from 1.
         point: u64,
     },
-    /// By the engine on the spot, as it took it up: too small for a stream.
+    /// The engine ran it immediately at take-up: it was too small for a stream.
     TakeUp,
-    /// By the poll that awaited it.
+    /// The poll that awaited it ran it.
     Poll,
-    /// Not at all: nobody observed it any more.
+    /// It did not run: it had no observer left.
     Skipped,
 }
 
@@ -50,34 +50,35 @@ pub struct RecordedOp {
     pub number: usize,
     /// The op's name.
     pub name: String,
-    /// Shape of its value.
+    /// The shape of its value.
     pub shape: Shape,
-    /// Element type of its value.
+    /// The element type of its value.
     pub dtype: DType,
-    /// Where the caller asked for it.
+    /// The caller's line.
     pub location: &'static Location<'static>,
-    /// Numbers of the recorded ops that it was made from; `None` is a value that was there before.
+    /// The numbers of the recorded ops that its operands came from; `None` is a value from before
+    /// the recording.
     pub inputs: Vec<Option<usize>>,
-    /// Its value was written out. A fused temporary's is not.
+    /// Whether its value was written to memory. That of a fused temporary is not.
     pub written: bool,
 }
 
-/// Ops that ran at once, or one that was skipped.
+/// Ops that ran as one step, or a single op that was skipped.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RecordedStep {
-    /// In the order of the data; more than one where they were fused.
+    /// The ops, each after its inputs; more than one if they were fused.
     pub ops: Vec<RecordedOp>,
     /// How it came to its end.
     pub ran: Ran,
     /// Points of other streams that it waited for, as (stream, point).
     pub waits: Vec<(usize, u64)>,
-    /// When it began, since the recording began. A skipped op begins and ends at once.
+    /// When it began, since the recording began. A skipped op begins and ends at the same time.
     pub began: Duration,
     /// When it ended, since the recording began.
     pub ended: Duration,
-    /// Both times are the GPU's own. Else they are the host's: launched, or begun; seen to be
-    /// through, or ended.
+    /// Whether both times were measured by the GPU. Otherwise they are the host's: of the launch or
+    /// begin, and of the seen completion or end.
     pub by_device: bool,
 }
 
@@ -94,7 +95,7 @@ pub struct RecordedAwait {
     /// The awaiting task, counted from 0 in the order of their first awaits that ended. Tasks are
     /// told apart by their wakers and names.
     pub task: usize,
-    /// The task's name, where [`named`](crate::recording::named) gave it one.
+    /// The task's name, if [`named`](crate::recording::named) gave it one.
     pub name: Option<Arc<str>>,
     /// When it began to wait, since the recording began.
     pub began: Duration,
@@ -102,14 +103,14 @@ pub struct RecordedAwait {
     pub ended: Duration,
     /// Ops that were queued or running on the device when it began.
     pub queued: usize,
-    /// The device had nothing left to do when it ended.
+    /// Whether the device had no work left when it ended.
     pub ran_dry: bool,
 }
 
 /// The steps that a device ran during the recording, and the awaits.
 ///
-/// Its pictures are those of [`to_html`](Self::to_html), [`to_svg`](Self::to_svg) and
-/// [`to_chrome_json`](Self::to_chrome_json).
+/// [`to_html`](Self::to_html), [`to_svg`](Self::to_svg) and
+/// [`to_chrome_json`](Self::to_chrome_json) draw it.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Recording {
@@ -134,15 +135,15 @@ pub(crate) struct Awaited<'a> {
     pub ran_dry: bool,
 }
 
-/// One recording under way.
+/// A recording in progress.
 struct Reel {
     id: usize,
     since: Instant,
     steps: Vec<RecordedStep>,
-    /// Of these the ones whose times follow, in the order of their launches.
+    /// The steps whose times are still to come, in the order of their launches.
     launched: VecDeque<usize>,
     awaits: Vec<RecordedAwait>,
-    /// Tasks by what tells them apart: their wakers, and the names they go by.
+    /// Tasks, by their wakers and names.
     tasks: HashMap<(usize, Option<Arc<str>>), usize>,
     /// The last op that was recorded at an address. Nodes come and go, so the location is compared
     /// too.
@@ -150,7 +151,7 @@ struct Reel {
     ops: usize,
 }
 
-/// A device's recordings that are under way.
+/// The recordings of a device that are in progress.
 #[derive(Default)]
 pub(crate) struct Recordings {
     open: AtomicUsize,
@@ -223,8 +224,8 @@ impl Recordings {
         }
     }
 
-    /// A submitted step is about to be published; or it was launched, where nobody has taken the
-    /// time, and [`landed`](Self::landed) follows.
+    /// Records a submitted step that is about to be published. Without a begin time it was only
+    /// launched, and [`landed`](Self::landed) follows.
     #[cold]
     pub fn step(&self, step: &Step, began: Option<Instant>) {
         let nodes: Vec<(&NodeLink, bool)> =
@@ -232,19 +233,19 @@ impl Recordings {
         let At { stream, point } = step.at;
         let waits = step.waits.iter().map(|w| (w.stream as usize, w.point)).collect();
         let ran = Ran::Stream { stream: stream as usize, point };
-        // SAFETY: a step that is lent lets nothing go.
+        // SAFETY: a borrowed step does not let its inputs go.
         unsafe { self.add(nodes.iter().map(|(n, w)| (&***n, *w)), ran, waits, began) };
     }
 
-    /// A step that was recorded when it was launched is through: when it was launched, and the
-    /// device's own times of it, where there are any.
+    /// Completes a step that was recorded when it was launched: the time of the launch, and the
+    /// device's own times, if there are any.
     #[allow(dead_code)] // For devices whose streams run by themselves.
     #[cold]
     pub fn landed(&self, at: At, launched: Instant, times: Option<(Instant, Instant)>) {
         let (_, reels) = &mut *lock(&self.reels);
         let ran = Ran::Stream { stream: at.stream as usize, point: at.point };
         for reel in reels.iter_mut() {
-            // Of those that are under way alone: a recording that is full costs a step nothing.
+            // Only steps in flight are searched: once a recording is full, a step costs nothing.
             let Some(at) = reel.launched.iter().position(|&i| reel.steps[i].ran == ran) else {
                 continue;
             };
@@ -257,7 +258,7 @@ impl Recordings {
         }
     }
 
-    /// A small step is about to be published; its last node is written out.
+    /// Records a small step that is about to be published; its last node is written to memory.
     ///
     /// # Safety
     /// The caller has claimed all of them.
@@ -281,7 +282,7 @@ impl Recordings {
         unsafe { self.small(std::iter::empty(), claim.node(), by_poll, began) };
     }
 
-    /// A node that was never run is being freed.
+    /// Records a node that is freed without having run.
     ///
     /// # Safety
     /// The caller owns the node alone.
@@ -292,7 +293,7 @@ impl Recordings {
     }
 
     /// # Safety
-    /// Nobody lets the nodes' inputs go meanwhile.
+    /// The nodes' inputs stay in place during the call.
     unsafe fn add<'a>(
         &self,
         nodes: impl Iterator<Item = (&'a Node, bool)>,
@@ -316,7 +317,7 @@ impl Recordings {
 }
 
 impl Reel {
-    /// A step, as it ends; or as it is launched, where nobody has taken the time.
+    /// Records a step as it ends, or as it is launched if no begin time was taken.
     fn note(
         &mut self,
         ops: Vec<RecordedOp>,
@@ -334,7 +335,7 @@ impl Reel {
     }
 
     /// # Safety
-    /// Nobody lets the node's inputs go meanwhile.
+    /// The node's inputs stay in place during the call.
     unsafe fn op(&mut self, node: &Node, written: bool) -> RecordedOp {
         let number_of = |input: &NodeLink| {
             let number = self.numbers.get(&address(input))?;
@@ -375,7 +376,7 @@ mod tests {
         }
         let under_way = || lock(&recordings.reels).1[0].launched.len();
         let launched = Instant::now();
-        // One stream's steps land in their order, and another's in between.
+        // The steps of one stream land in order, with steps of another stream in between.
         for point in [0, 1, 7, 2] {
             recordings.landed(At { stream: 0, point }, launched, None);
         }
@@ -383,7 +384,7 @@ mod tests {
         for point in 0..STEPS_MAX as u64 {
             recordings.landed(At { stream: 0, point }, launched, Some((launched, launched)));
         }
-        // The recording is full: what lands from now on is looked for nowhere.
+        // The recording is full: later steps are not searched for.
         assert_eq!(under_way(), 0);
         recordings.landed(At { stream: 0, point: 1 << 20 }, launched, None);
         let (steps, _) = recordings.stop(id);

@@ -1,8 +1,8 @@
-//! The arguments of an op's CUDA kernels, and the op's way to name its launches.
+//! The arguments of an op's CUDA kernels, and how the op names its launches.
 //!
 //! The device's counterpart of `CpuRun`. Descriptions only: addresses are numbers here, and a trait
-//! hides the device that carries a launch out. The crate's own ops hand over plans of their own
-//! through [`CudaRun::work`]; an op from outside brings CUDA C.
+//! hides the device that executes a launch. The crate's own ops pass plans through
+//! [`CudaRun::work`]; a custom op brings CUDA C.
 
 use super::refusal::Refusal;
 use crate::dtype::DType;
@@ -21,7 +21,7 @@ pub struct CudaView<'a> {
     pub(crate) strides: &'a [isize],
 }
 
-/// No address: the elements of an input that is changed in place are in the output.
+/// No address: an input that is changed in place has its elements in the output.
 const NOWHERE: u64 = u64::MAX;
 
 impl<'a> CudaView<'a> {
@@ -33,8 +33,8 @@ impl<'a> CudaView<'a> {
     /// Device address of the element at index (0, 0, ...).
     ///
     /// # Panics
-    /// Of the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: its
-    /// elements are in the output, and no other view is there. (The panic fails the op's value.)
+    /// For the input that [`Operation::reuses`](crate::custom::Operation::reuses) names: only the
+    /// output has its elements. (The panic fails the op's value.)
     pub fn address(&self) -> u64 {
         assert_ne!(
             self.ptr, NOWHERE,
@@ -53,17 +53,17 @@ impl<'a> CudaView<'a> {
         self.shape
     }
 
-    /// Distance in elements from one index to the next, a dimension; 0 repeats.
+    /// The distance in elements between neighbouring indices, for each dimension; 0 repeats.
     pub fn strides(&self) -> &'a [isize] {
         self.strides
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         crate::shape::numel(self.shape)
     }
 
-    /// True where elements lie row by row without gaps.
+    /// True if the elements are stored in row-major order without gaps.
     pub fn is_contiguous(&self) -> bool {
         let rows = contiguous_strides(self.shape);
         let mut each = self.shape.iter().zip(self.strides).zip(&rows);
@@ -71,7 +71,7 @@ impl<'a> CudaView<'a> {
     }
 }
 
-/// Where a CUDA kernel writes: contiguous, row-major, exclusively its own.
+/// The memory that a CUDA kernel writes: contiguous, row-major, exclusive.
 #[derive(Clone, Copy, Debug)]
 pub struct CudaViewMut<'a> {
     pub(crate) ptr: u64,
@@ -95,17 +95,17 @@ impl<'a> CudaViewMut<'a> {
         self.shape
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn numel(&self) -> usize {
         crate::shape::numel(self.shape)
     }
 }
 
-/// CUDA C that an op brings: a translation unit, and the `extern "C" __global__` function to
+/// CUDA C of a custom op: a translation unit, and the `extern "C" __global__` function to
 /// launch.
 ///
-/// It is compiled on first use for the device's architecture, and kept in memory and on disk by its
-/// text: what is the same from run to run is compiled once on a machine. No headers can be
+/// The source is compiled on first use for the device's architecture, and cached in memory and on
+/// disk by its text: unchanged source is compiled once per machine. No headers can be
 /// included. Pointers that are only read should be `const T*`.
 ///
 /// ```
@@ -131,18 +131,18 @@ impl<'a> CudaKernel<'a> {
         CudaKernel { entry, source }
     }
 
-    /// Name of the function that is launched.
+    /// The name of the function to launch.
     pub const fn entry(&self) -> &'a str {
         self.entry
     }
 
-    /// The CUDA C.
+    /// The CUDA C source.
     pub const fn source(&self) -> &'a str {
         self.source
     }
 }
 
-/// How many threads a launch has: blocks of a grid, threads of a block, bytes of dynamic shared
+/// The dimensions of a launch: blocks of the grid, threads of a block, and bytes of dynamic shared
 /// memory.
 ///
 /// ```
@@ -158,12 +158,12 @@ pub struct CudaGrid {
 }
 
 impl CudaGrid {
-    /// A grid of blocks, each of so many threads.
+    /// A grid of blocks of threads.
     pub const fn new(grid: [u32; 3], block: [u32; 3]) -> CudaGrid {
         CudaGrid { grid, block, shared: 0 }
     }
 
-    /// As many blocks of `threads` in one dimension as give `n` threads or more; at least one
+    /// Enough blocks of `threads` in one dimension for at least `n` threads; at least one
     /// block.
     pub const fn cover(n: usize, threads: u32) -> CudaGrid {
         let blocks = n.div_ceil(if threads == 0 { 1 } else { threads } as usize);
@@ -174,7 +174,7 @@ impl CudaGrid {
         )
     }
 
-    /// With so many bytes of dynamic shared memory a block.
+    /// Sets the bytes of dynamic shared memory per block.
     pub const fn shared(mut self, bytes: u32) -> CudaGrid {
         self.shared = bytes;
         self
@@ -212,8 +212,8 @@ pub enum CudaArg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// A queue that carries launches out, on one stream, in order. The device implements it. The device
-/// remembers a fault beyond the op itself (memory, the device), and answers with any refusal.
+/// A queue that executes launches in order, on one stream. The device implements it. The device
+/// remembers a fault beyond the op itself (memory, the device), and returns any refusal.
 pub(crate) trait CudaQueue {
     fn launch(
         &mut self,
@@ -225,9 +225,9 @@ pub(crate) trait CudaQueue {
     /// Copies elements in row-major order to contiguous memory that does not overlap.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
-    /// Zeroes memory of the step's own. A fault fails the step, whatever the op answers.
+    /// Zeroes memory that belongs to the step. A fault fails the step, whatever the op returns.
     fn zero(&mut self, ptr: u64, bytes: usize);
-    /// Work in the crate's own terms, which only its ops and `cuda/` know.
+    /// Work in a form that only the crate's ops and `cuda/` know.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn work(
         &mut self,
@@ -235,37 +235,37 @@ pub(crate) trait CudaQueue {
         inputs: &[CudaView<'_>],
         outputs: &[CudaViewMut<'_>],
     ) -> Result<(), Refusal>;
-    /// Whether such work is done here; of some kinds a library may do it, and may not be there.
+    /// Whether the device can do such work; some kinds need a library, which may be missing.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn takes(&mut self, work: &dyn Any) -> Result<bool, Refusal>;
 }
 
-/// The arguments of an op's CUDA side: the places of the operands and of the result, and a way to
-/// launch.
+/// The arguments of a CUDA op: the addresses of the operands and of the result, and a way to launch
+/// kernels.
 ///
-/// Launches run one after the other, on the op's stream, after everything that the operands are
-/// made by. Nothing is computed yet when
-/// [`Operation::run_cuda`](super::operation::Operation::run_cuda) runs: the operands' elements
-/// cannot be looked at from here.
+/// Launches run one after the other on the op's stream, after the operands are complete. When
+/// [`Operation::run_cuda`](super::operation::Operation::run_cuda) runs, the operands may not be
+/// computed yet, so it cannot look at their elements.
 pub struct CudaRun<'a> {
     pub(crate) inputs: &'a [CudaView<'a>],
     pub(crate) output: CudaViewMut<'a>,
     pub(crate) in_place: bool,
-    /// An op from outside has not asked for its output yet, and old memory lies there.
+    /// A custom op has not asked for its output yet, and the memory has old contents.
     pub(crate) fresh: bool,
     pub(crate) queue: &'a mut dyn CudaQueue,
 }
 
 impl<'a> CudaRun<'a> {
-    /// The operands, in order. The one that [`Operation::reuses`](crate::custom::Operation::reuses)
-    /// names has shape and type here, and its elements in the output alone.
+    /// The operands, in order. The operand that
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names has only shape and type here;
+    /// its elements are in the output.
     pub fn inputs(&self) -> &'a [CudaView<'a>] {
         self.inputs
     }
 
-    /// Where the result goes: zeros, or the elements of the input that
+    /// The output, filled with zeros, or with the elements of the input that
     /// [`Operation::reuses`](crate::custom::Operation::reuses) names. An op that returns without
-    /// having asked for it fails.
+    /// asking for its output fails.
     pub fn output(&mut self) -> CudaViewMut<'a> {
         if std::mem::take(&mut self.fresh) {
             let bytes = self.output.numel() * self.output.dtype.size();
@@ -274,8 +274,8 @@ impl<'a> CudaRun<'a> {
         self.output
     }
 
-    /// Where the result goes, with whatever was there before: for kernels that write all of it,
-    /// which saves the zeros.
+    /// The output without the zeros, with the old contents of the memory: cheaper, for kernels that
+    /// write every element.
     ///
     /// # Safety
     /// The launches of this run write every element, whatever the elements of the operands are.
@@ -285,18 +285,18 @@ impl<'a> CudaRun<'a> {
         self.output
     }
 
-    /// True where the output is the memory of the input that
-    /// [`Operation::reuses`](crate::custom::Operation::reuses) names; false where it is a copy.
+    /// True if the output is the memory of the input that
+    /// [`Operation::reuses`](crate::custom::Operation::reuses) names; false if it is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Device memory for this run alone, aligned to 256 bytes and not initialised. It is given back
-    /// by itself when the launches are through.
+    /// Device memory for this run alone, aligned to 256 bytes and uninitialised. It is freed
+    /// automatically when the launches have completed.
     ///
     /// # Errors
-    /// Where there is no memory; the engine may run the op again later: nothing is launched before
-    /// it has returned. Hand the error on.
+    /// If there is no memory. Return the error: the engine may run the op again later, since
+    /// nothing is launched before the op returns.
     pub fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal> {
         self.queue.scratch(bytes)
     }
@@ -304,14 +304,14 @@ impl<'a> CudaRun<'a> {
     /// Queues one launch.
     ///
     /// # Errors
-    /// Where the source does not compile (the compiler's log is in the message) or has no such
-    /// function; and while it is being compiled: the engine then runs the op again. Hand the error
-    /// on.
+    /// If the source does not compile (the message has the compiler's log) or lacks the function;
+    /// and while it is being compiled, in which case the engine runs the op again. Return the
+    /// error.
     ///
     /// # Safety
-    /// The arguments have to be what the kernel's parameters are, in number, order and type, and
-    /// the kernel may read only its operands and write only the output and scratch memory of this
-    /// run, inside their bounds. A bool is written as 0 or 1.
+    /// The arguments must match the kernel's parameters in number, order and type. The kernel may
+    /// read only its operands and write only the output and scratch memory of this run, within
+    /// their bounds. A bool must be written as 0 or 1.
     #[allow(unsafe_code)]
     pub unsafe fn launch(
         &mut self,
@@ -322,7 +322,7 @@ impl<'a> CudaRun<'a> {
         self.queue.launch(kernel, grid, args)
     }
 
-    /// Queues work of the crate's own.
+    /// Queues work of one of the crate's ops.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub(crate) fn work(
         &mut self,

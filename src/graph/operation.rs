@@ -1,4 +1,4 @@
-//! The trait behind every op that is not in the table: shape rule, cost, kernels, gradient rule.
+//! The trait of every op that is not in the tables: shape rule, cost, kernels, gradient rule.
 //!
 //! `ops/` implements the trait, one file an op; a user's custom op implements it from outside. The
 //! engine and the devices call it without knowing the implementation.
@@ -6,8 +6,8 @@
 use super::device_run::CudaRun;
 pub use super::refusal::Refusal;
 use super::value::Buffer;
-// The one name from above: a gradient rule is written in the ops that users call. Nothing here
-// calls it.
+// The only import from a higher layer: a gradient rule is written in the ops that users call.
+// Nothing here calls it.
 use crate::Backward;
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -42,7 +42,7 @@ impl Meta {
     }
 }
 
-/// Shape and type of a result, as a rule gives them.
+/// Shape and type of a result, as a shape rule returns them.
 pub(crate) trait Ruled {
     fn shape(&self) -> &Shape;
     fn dtype(&self) -> DType;
@@ -64,8 +64,8 @@ impl Ruled for Meta {
     }
 }
 
-/// A result with an operand's shape. The shape is copied where the node is written, and not on the
-/// way there: on a stack it would be stored by words and loaded by lines.
+/// A result with an operand's shape. The shape is copied directly into the node: a copy on the
+/// stack would be stored in words and loaded in lines.
 pub(crate) struct Shaped<'a>(pub &'a Shape, pub DType);
 
 impl Ruled for Shaped<'_> {
@@ -89,46 +89,46 @@ pub struct CpuRun<'a> {
     pub(crate) output: ViewMut<'a>,
     pub(crate) parallel: &'a dyn Parallel,
     pub(crate) in_place: bool,
-    /// So many elements of the output, from the first on, an op from outside has written or was
-    /// given. The crate's own write all of them through the field.
+    /// The number of elements, from the first, that a custom op has written or was given. The
+    /// crate's own ops write all elements through `output`.
     pub(crate) written: usize,
-    /// The buffer of each input, if its elements lie in one and not in the node: kernels may keep
-    /// data beside them.
+    /// The buffer of each input, unless its elements are stored in the node: kernels may keep data
+    /// beside a buffer.
     pub(crate) buffers: &'a [Option<&'a dyn Buffer>],
 }
 
 impl<'a> CpuRun<'a> {
-    /// The operands' values, in order. The one that [`Operation::reuses`] names has shape and type
-    /// here, and its elements in the output alone.
+    /// The operands, in order. The operand that [`Operation::reuses`] names has only shape and type
+    /// here; its elements are in the output.
     pub fn inputs(&self) -> &'a [View<'a>] {
         self.inputs
     }
 
-    /// Where the result goes. Every element has to be written, or the value fails.
+    /// The output. Every element has to be written, or the value fails.
     pub fn output(&mut self) -> Output<'_> {
         Output::new(self.output_again(), &mut self.written)
     }
 
-    /// The output once more, for a kernel that sees it in another shape.
+    /// A second view of the output, for a kernel that sees it in another shape.
     pub(crate) fn output_again(&self) -> ViewMut<'a> {
         let ViewMut { ptr, dtype, shape, life } = self.output;
         ViewMut { ptr, dtype, shape, life }
     }
 
-    /// A way to use several threads.
+    /// Runs parts of the kernel on several threads.
     pub fn parallel(&self) -> &'a dyn Parallel {
         self.parallel
     }
 
-    /// True where the output is the memory of the input that [`Operation::reuses`] names; false
-    /// where it is a copy.
+    /// True if the output is the memory of the input that [`Operation::reuses`] names; false if it
+    /// is a copy.
     pub fn in_place(&self) -> bool {
         self.in_place
     }
 }
 
-/// Which values a gradient rule reads: they are kept, or can be computed again, until the gradient
-/// has gone through. The upstream gradient, shapes and types are always there.
+/// The values that a gradient rule reads: they are kept, or can be recomputed, until the gradient
+/// has gone through. The upstream gradient, shapes and types are always available.
 ///
 /// ```
 /// use futensor::custom::Needs;
@@ -139,13 +139,13 @@ impl<'a> CpuRun<'a> {
 pub struct Needs {
     inputs: u64,
     output: bool,
-    /// Computed again of all operands, instead of the result that was kept.
+    /// The result is recomputed from all operands instead of being kept.
     output_again: bool,
     as_they_are: bool,
 }
 
 impl Needs {
-    /// The upstream gradient is enough.
+    /// Only the upstream gradient.
     pub const NOTHING: Needs =
         Needs { inputs: 0, output: false, output_again: false, as_they_are: false };
     /// The result.
@@ -153,7 +153,7 @@ impl Needs {
     /// All operands and the result.
     pub const ALL: Needs = Needs { inputs: u64::MAX, ..Needs::OUTPUT };
 
-    /// These operands. (The 64th stands for all after it as well.)
+    /// These operands. (The 64th also stands for all operands after it.)
     pub const fn inputs(which: &[usize]) -> Needs {
         let (mut inputs, mut i) = (0, 0);
         while i < which.len() {
@@ -163,7 +163,7 @@ impl Needs {
         Needs { inputs, ..Needs::NOTHING }
     }
 
-    /// These and the result.
+    /// These operands, and the result.
     pub const fn and_output(self) -> Needs {
         Needs { output: true, ..self }
     }
@@ -178,14 +178,14 @@ impl Needs {
         }
     }
 
-    /// The same, in their own types. The rules of this crate's ops are else given halves in
-    /// float32, and the result of an op on halves as it was before it was rounded. For a rule that
-    /// rounds once as it is, and for all of users'.
+    /// The same values in their own types. By default the rules of this crate's ops get halves in
+    /// float32, and the result of an op on halves before rounding. For rules that already round
+    /// once, and for all rules of users.
     pub(crate) const fn as_they_are(self) -> Needs {
         Needs { as_they_are: true, ..self }
     }
 
-    /// All operands in place of the result, if that is among them: it is computed again of these.
+    /// Replaces the result, if it is needed, by all operands, from which it is recomputed.
     pub(crate) const fn with_output_again(self) -> Needs {
         match self.output {
             true => Needs { inputs: u64::MAX, output: false, output_again: true, ..self },
@@ -210,19 +210,19 @@ impl Needs {
     }
 }
 
-/// An op that the table does not have. Implement it to bring an op of your own.
+/// An op outside the tables. Implement this trait for an op of your own.
 ///
 /// [`run_cpu`](Self::run_cpu) and [`run_cuda`](Self::run_cuda) are called on the device's threads
-/// and must not wait for anything. The others are asked once, by the caller's thread, when the op
-/// is asked for (the gradient's when the gradient is). Wherever one panics, the value fails and
-/// says so, and nothing else does; so it is with a panic of what the op drops.
-/// [`custom_owned`](crate::custom::custom_owned) shows one that changes a value in place, as a
+/// and must not wait. The other methods are called once, on the caller's thread, when the op is
+/// called (the gradient methods when the gradient is taken). A panic in any method fails only this
+/// value, with an error that says so; so does a panic when the op is dropped.
+/// [`custom_owned`](crate::custom::custom_owned) shows an op that changes a value in place, as a
 /// key-value cache does.
 pub trait Operation: Any + Send + Sync {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;
 
-    /// Shape and type of the result, or why there is none. Called by the caller of the op, at once.
+    /// The shape and type of the result, or a refusal. Called immediately, on the caller's thread.
     ///
     /// # Errors
     /// A [`Refusal`] makes a failed value.
@@ -231,66 +231,67 @@ pub trait Operation: Any + Send + Sync {
     /// Computes the elements. Every element of the output has to be written.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an
-    /// element of the output that was not written.
+    /// A [`Refusal`] fails this value and values computed from it, nothing else. So does a panic,
+    /// or an output element that was not written.
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal>;
 
-    /// Queues what computes the elements on a CUDA device. Called on the device's thread, which it
-    /// must not keep: it says what to launch, and returns. Where a kernel is still being compiled,
-    /// or memory is short, nothing of it is launched, and it is called again later.
+    /// Queues the launches that compute the elements on a CUDA device. Called on the device's
+    /// thread, which it must not block: it names the launches and returns. If a kernel is still
+    /// being compiled, or memory is short, nothing is launched, and the method is called again
+    /// later.
     ///
-    /// By default it refuses: an op without a CUDA kernel fails there, and says so.
+    /// By default it refuses: an op without a CUDA kernel fails on CUDA devices with an error that
+    /// says so.
     ///
     /// # Errors
-    /// A [`Refusal`] fails this value and those made from it, nothing else. So does a panic, and an
-    /// op that never asked where its output is.
+    /// A [`Refusal`] fails this value and values computed from it, nothing else. So does a panic,
+    /// or an op that never asked for its output.
     fn run_cuda(&self, _run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::no_kernel(self.name()))
     }
 
-    /// Estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op
-    /// itself; the engine runs the cheapest where it stands. By default 10,000 and a nanosecond an
-    /// element read or written, since nobody else knows what an op does. Whatever it says, the
-    /// engine takes a nanosecond for 16 elements of all operands and the result as the least.
+    /// The estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op
+    /// itself, and the engine runs the cheapest ops immediately. By default 10,000 plus one
+    /// nanosecond per element read or written, since the cost of a custom op is unknown. The engine
+    /// assumes at least one nanosecond per 16 elements of all operands and the result.
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
         let all = inputs.iter().copied().chain([output]).map(|m| m.shape.numel() as u64);
         all.fold(10_000, u64::saturating_add)
     }
 
-    /// An input (of the output's shape and type) that the op changes in place: the output begins
+    /// The input (of the output's shape and type) that the op changes in place: the output starts
     /// with its elements.
     ///
-    /// Where this op is the input's last reader, the output is its memory, and nothing is copied;
-    /// else it is a copy, and whoever holds the input sees no change. Either way the output is the
-    /// one view of these elements: [`CpuRun::inputs`] and [`CudaRun::inputs`] have the input's
-    /// shape and type alone. One that is not there, or of another shape or type, is an argument
-    /// error.
+    /// If this op is the input's last reader, the output is the input's memory, and nothing is
+    /// copied; otherwise the output is a copy, and other holders of the input see no change. Either
+    /// way only the output has the elements: [`CpuRun::inputs`] and [`CudaRun::inputs`] have only
+    /// the input's shape and type. An input that does not exist, or has another shape or type, is
+    /// an argument error.
     fn reuses(&self) -> Option<usize> {
         None
     }
 
-    /// True where elementwise ops that follow, and a reduction after them, may run in the same
-    /// step, if nobody else can look at this op's result. They then work on its memory while that
-    /// is warm. By default false: worth while for an op that makes a large result in an order of
-    /// its own.
+    /// Whether elementwise ops that follow, and a reduction after them, may run in the same step if
+    /// this op's result is otherwise unobserved. They then work on its memory while it is in the
+    /// caches. False by default; worthwhile for an op that writes a large result in its own order.
     fn takes_epilogue(&self) -> bool {
         false
     }
 
-    /// Which values [`gradient`](Self::gradient) reads, where the inputs marked in `wanted` are on
-    /// the tape. Called with the op itself. By default all of them.
+    /// The values that [`gradient`](Self::gradient) reads if the inputs marked in `wanted` are on
+    /// the tape. Called when the op is called. All values by default.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let _ = wanted;
         Needs::ALL
     }
 
-    /// The gradients of the inputs, in the ops that everybody calls, so that they have gradients
-    /// themselves. Called by [`grad`](crate::grad) in the caller's thread; nothing in it waits.
-    /// [`Backward`] says what is there.
+    /// The gradients of the inputs, written in ordinary ops, so that they have gradients
+    /// themselves. Called by [`grad`](crate::grad) on the caller's thread; must not wait.
+    /// [`Backward`] has the available values.
     ///
     /// # Errors
-    /// A [`Refusal`] makes the gradients that come through here failed values. That is the default:
-    /// an op without a rule has no gradient.
+    /// A [`Refusal`] makes the gradients that flow through this op failed values. This is the
+    /// default: an op without a rule has no gradient.
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let _ = call;
         Err(Refusal::no_gradient())

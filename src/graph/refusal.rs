@@ -1,8 +1,8 @@
-//! The reason for which an op refuses its operands.
+//! The reason why an op refuses its operands.
 
 use crate::error::ErrorKind;
 
-/// Why an op does not take its operands, or why its kernel gave up: a kind and a sentence. The
+/// Why an op refuses its operands, or why its kernel failed: a kind and a message. The
 /// engine adds the op's name and the caller's line.
 ///
 /// ```
@@ -27,13 +27,13 @@ macro_rules! refusals {
 
 impl Refusal {
     refusals! {
-        /// Shapes do not fit.
+        /// The shapes do not fit.
         shape Shape;
         /// An element type does not fit.
         dtype DType;
         /// An index or dimension is out of range.
         index Index;
-        /// Another argument makes no sense.
+        /// Another argument is invalid.
         argument Argument;
         /// The kernel failed.
         kernel Kernel;
@@ -41,12 +41,12 @@ impl Refusal {
 }
 
 impl Refusal {
-    /// An op that has no gradient.
+    /// The refusal of an op without a gradient.
     pub(crate) fn no_gradient() -> Refusal {
         Refusal::argument("this op has no gradient rule")
     }
 
-    /// An op that has no kernel for the kind of device it was asked on.
+    /// The refusal of an op without a kernel for this kind of device.
     pub(crate) fn no_kernel(name: &str) -> Refusal {
         Refusal::kernel(format!(
             "{name} has no CUDA kernel: copy its operands to the CPU with to_device"

@@ -1,4 +1,4 @@
-//! The CPU as a device: its options, and its opening.
+//! The CPU device: its options, and how it is opened.
 
 use super::runner::{CpuRunner, RunnerOptions};
 use crate::engine::limits::Limits;
@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crate::options::{nanos, options};
 use std::time::Duration;
 
-/// How a CPU device of one's own is made. Start from the default and change what matters.
+/// Options for a CPU device of your own. Start from the default and change what you need.
 ///
 /// ```
 /// use futensor::{CpuOptions, Device};
@@ -58,50 +58,51 @@ impl Default for CpuOptions {
 }
 
 options! { CpuOptions;
-    /// Streams: how many independent chains can be under way at once. By default as many as
-    /// threads, and at least 2; from 1 to 1024.
+    /// The number of streams: how many independent chains of ops can be in flight at once. By
+    /// default the number of threads, and at least 2; from 1 to 1024.
     streams: usize;
-    /// Whether an awaiting poll may run a small ready step itself (the default), or every step is
-    /// run by the device's threads.
+    /// Whether an awaiting poll may run a small ready step itself. True by default; if false, the
+    /// device's threads run every step.
     inline: bool;
-    /// How much lower the compute threads' priority is than their creator's, in units of `nice`; 8
-    /// by default, 0 switches it off. Linux only.
+    /// How far the priority of the compute threads is below that of the thread that creates them,
+    /// in units of `nice`; 8 by default, 0 leaves the priority unchanged. Linux only.
     nice: i32;
-    /// Whether a compute thread that another one wakes begins on another core; true by default.
-    /// For that the threads' affinity is set, within what it was when they started. Linux only.
+    /// Whether a compute thread that is woken by another one starts on a different core; true by
+    /// default. This sets the affinity of the threads, within the affinity that they started with.
+    /// Linux only.
     spread: bool;
-    /// How long an idle thread stays awake; 100 us by default. Ten times as long while a call of a
-    /// region runs.
+    /// How long an idle thread stays awake; 100 us by default. Ten times as long while a region
+    /// call runs.
     linger: Duration;
-    /// Longest time that a step is delayed in the hope of fusing with what follows; 50 us by
-    /// default, and never more than 2 % of its own estimated time. Zero switches it off.
+    /// The longest time that a step is held back so that it can fuse with later ops; 50 us by
+    /// default, and never more than 2 % of the step's own estimated time. Zero disables the delay.
     fusion_delay: Duration;
-    /// A step that runs longer than this ends the device with an error; off by default.
+    /// If a step runs longer than this, the device is lost and its values fail; off by default.
     watchdog: Option<Duration>;
-    /// Bytes of values that may be alive at once; an op beyond fails with out-of-memory. No limit
-    /// by default.
+    /// The most bytes of values that may be alive at once; an op that would exceed the limit fails
+    /// with an out-of-memory error. No limit by default.
     bytes_max: usize;
-    /// Steps that may be started and not finished; 64 by default.
+    /// The most steps in flight (started and not finished); 64 by default.
     in_flight_ops: usize;
-    /// Bytes of results that may be started and not finished; 1 GiB by default. A larger step runs
+    /// The most bytes of results of steps in flight; 1 GiB by default. A larger step runs
     /// alone.
     in_flight_bytes: usize;
-    /// Queued ops up to which `ready` and `admit` let through; 1024 by default.
+    /// The number of queued ops up to which `ready` and `admit` complete; 1024 by default.
     queue_ops: usize;
-    /// Bytes of queued results up to which `ready` and `admit` let through; 256 MiB by default.
+    /// The bytes of queued results up to which `ready` and `admit` complete; 256 MiB by default.
     queue_bytes: usize;
-    /// Permits that `admit` and `try_admit` give out at once; 64 by default.
+    /// The number of permits that `admit` and `try_admit` grant at the same time; 64 by default.
     permits: usize;
-    /// Seed of the device's generator; 0 by default.
+    /// The seed of the device's generator; 0 by default.
     seed: u64;
 }
 
 impl CpuOptions {
-    /// Compute threads; by default one a core. From 1 to 64.
+    /// The number of compute threads; one per core by default, from 1 to 64.
     ///
-    /// They call the wakers of what they have run, and drop what came with an op. Where that takes
-    /// long, or waits for this very device, and no other of them is free, one more thread takes its
-    /// place after some milliseconds.
+    /// Compute threads call the wakers of completed steps, and drop the captured values of ops. If
+    /// such user code takes long or waits for the same device, and no other compute thread is free,
+    /// an extra thread takes over after some milliseconds.
     pub fn threads(mut self, threads: usize) -> CpuOptions {
         self.threads = threads.clamp(1, 64);
         self.streams = self.threads.max(2);
@@ -109,7 +110,7 @@ impl CpuOptions {
     }
 }
 
-/// Opens one. Its threads start with the first op.
+/// Opens a CPU device. Its threads start with the first op.
 pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
     let memory = Memory::new(options.bytes_max);
     let runner_options = RunnerOptions {

@@ -1,4 +1,4 @@
-//! The simulated device: its options, and its opening.
+//! The simulated device: its options, and how it is opened.
 
 use super::simulation::{Faults, Script, SimRunner};
 use crate::engine::limits::Limits;
@@ -10,9 +10,9 @@ use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::sync::statics;
 use std::time::Duration;
 
-/// How a simulated device behaves, and what goes wrong on it.
+/// Options for a simulated device, including its faults.
 ///
-/// Steps are counted from 1 in the order in which they begin.
+/// Steps are numbered from 1 in the order in which they begin.
 #[derive(Clone, Debug)]
 pub struct SimOptions {
     seed: u64,
@@ -30,7 +30,7 @@ pub struct SimOptions {
 }
 
 impl SimOptions {
-    /// A device whose events come in the order that this seed chooses, with no faults.
+    /// A device without faults whose events run in an order that this seed chooses.
     pub fn new(seed: u64) -> SimOptions {
         SimOptions {
             seed,
@@ -50,32 +50,32 @@ impl SimOptions {
 }
 
 options! { SimOptions;
-    /// How many streams it has; 3 by default.
+    /// The number of streams; 3 by default.
     streams: usize;
-    /// Whether a thread of its own runs it as work comes (then the order also depends on timing),
-    /// or [`Simulation`](crate::sim::Simulation) does, by hand. By hand is the default.
+    /// Whether the device has its own thread that runs work as it comes (then the order also
+    /// depends on timing). By default [`Simulation`](crate::sim::Simulation) runs it by hand.
     own_thread: bool;
-    /// The kernel of this step fails; its value with it, and nothing else.
+    /// The kernel of this step fails, and with it only the step's values.
     kernel_failure_at: Option<u64>;
-    /// The device is lost when this step begins, with everything that is pending.
+    /// The device is lost when this step begins, and all pending work with it.
     device_loss_at: Option<u64>;
     /// This step never ends.
     stuck_at: Option<u64>;
     /// This allocation fails, counted from 1; 0 for none.
     out_of_memory_at: usize;
-    /// Bytes of values that may be alive at once.
+    /// The most bytes of values that may be alive at once.
     bytes_max: usize;
-    /// Virtual time after which a step that never ends takes the device with it.
+    /// The virtual time after which a step that does not end makes the device lost.
     watchdog: Option<Duration>;
-    /// Steps that may be submitted and not finished.
+    /// The most steps in flight (submitted and not finished).
     in_flight_ops: usize;
-    /// Queued ops up to which `ready` and `admit` let through.
+    /// The number of queued ops up to which `ready` and `admit` complete.
     queue_ops: usize;
-    /// Permits given out at once.
+    /// The number of permits that are granted at the same time.
     permits: usize;
 }
 
-/// Opens one. Nothing happens on it by itself, or a thread of its own runs it.
+/// Opens a simulated device, which runs by hand or on its own thread.
 pub(crate) fn open(options: &SimOptions) -> &'static Port {
     statics! { static COUNT: AtomicUsize = AtomicUsize::new(0); }
     let memory = Memory::new(options.bytes_max);
@@ -117,7 +117,7 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
     })
 }
 
-/// Lets one thing happen on a simulated device; false where nothing can, and on any other device.
+/// Runs one event of a simulated device; false if there is none, and on any other device.
 pub(crate) fn step(port: &'static Port) -> bool {
     let runner = port.runner.as_any().downcast_ref::<SimRunner>();
     runner.is_some_and(|runner| runner.is_by_hand() && runner.step(port))

@@ -1,15 +1,16 @@
-//! The table of elementwise ops of two operands: one row an op. [`op`](super) has the columns.
+//! The table of elementwise ops of two operands: one row per op. [`op`](super) describes the
+//! columns.
 
 /// Rows of binary ops: `name: Variant { columns }`.
 ///
-/// The gradients are those of `a` and of `b`; they read `g`, `a`, `b` and `y`. What broadcasting
-/// repeated is added up by whoever calls them. Where one operand is a number, the same gradients
-/// are given the number, and the other operand's alone is asked for.
+/// The gradients are those of `a` and of `b`; they read `g`, `a`, `b` and `y`. Their caller sums
+/// over broadcast dimensions. If one operand is a number, the gradients get the number, and only
+/// that of the other operand is used.
 macro_rules! for_each_binary {
     ($callback:ident) => {
         $callback! {
             add: Add {
-                doc: "`a + b`; on bool, logical or.",
+                doc: "`a + b`; logical or for bool.",
                 class: any, cost: simple, rounds: once, number: wide, domain: all,
                 gradient: [(g) g; (g) g],
                 cpu: |a, b| a.add(b),
@@ -23,7 +24,7 @@ macro_rules! for_each_binary {
                 cuda: "sub(a, b)",
             }
             mul: Mul {
-                doc: "`a * b`; on bool, logical and.",
+                doc: "`a * b`; logical and for bool.",
                 class: any, cost: simple, rounds: once, number: wide, domain: all,
                 gradient: [(g b) g.mul(b); (g a) g.mul(a)],
                 cpu: |a, b| a.mul(b),
@@ -37,7 +38,7 @@ macro_rules! for_each_binary {
                 cuda: "a / b",
             }
             pow: Pow {
-                doc: "`a` to the power `b`; an integer to a negative one is 0 unless `a` is 1 or \
+                doc: "`a` to the power `b`; for integers a negative power is 0 unless `a` is 1 or \
 -1.",
                 class: number, cost: power, rounds: more, number: wide, domain: positive,
                 gradient: [(g a b) through_base(&g, &a, &b); (g a y) through_exponent(&g, &a, &y)],
@@ -45,21 +46,21 @@ macro_rules! for_each_binary {
                 cuda: "pow(a, b)",
             }
             maximum: Maximum {
-                doc: "The larger; NaN if either is NaN.",
+                doc: "The larger operand; NaN if either is NaN.",
                 class: any, cost: simple, rounds: never, number: limit, domain: apart,
                 gradient: [(g a b) larger(&g, &a, &b); (g a b) larger(&g, &b, &a)],
                 cpu: |a, b| a.maximum(b),
                 cuda: "maximum(a, b)",
             }
             minimum: Minimum {
-                doc: "The smaller; NaN if either is NaN.",
+                doc: "The smaller operand; NaN if either is NaN.",
                 class: any, cost: simple, rounds: never, number: limit, domain: apart,
                 gradient: [(g a b) smaller(&g, &a, &b); (g a b) smaller(&g, &b, &a)],
                 cpu: |a, b| a.minimum(b),
                 cuda: "minimum(a, b)",
             }
             atan2: Atan2 {
-                doc: "Angle of the point `(b, a)` in radians.",
+                doc: "The angle of the point `(b, a)` in radians.",
                 class: float, cost: power, rounds: more, number: rounded, domain: off_zero,
                 gradient: [
                     (g a b) of_angle(g.mul(&b), a.square().add(b.square()));
@@ -69,22 +70,22 @@ macro_rules! for_each_binary {
                 cuda: "atan2(a, b)",
             }
             logaddexp: LogAddExp {
-                doc: "`log(e^a + e^b)`, of the larger and the distance, so that nothing overflows.",
+                doc: "`log(e^a + e^b)`, in a form that does not overflow.",
                 class: float, cost: power, rounds: cancels, number: rounded, domain: all,
                 gradient: [
                     (g a b) part_of_sum(&a, &b).mul(g);
                     (g a b) part_of_sum(&b, &a).mul(g)
                 ],
                 cpu: |a, b| {
-                    // Equal infinities have no distance.
+                    // Equal infinities have the distance 0, not NaN.
                     let apart = if a.eq(b) { a.one().sub(a.one()) } else { a.sub(b) };
                     a.maximum(b).add(apart.abs().neg().exp().log1p())
                 },
                 cuda: "maximum(a, b) + log1p(exp(neg(abs(a == b ? T(0) : a - b))))",
             }
             fmod: Fmod {
-                doc: "Remainder with the sign of `a`, as C's `fmod`; of an integer division by \
-zero, 0.",
+                doc: "Remainder with the sign of `a`, as C's `fmod`; 0 for an integer division by \
+zero.",
                 class: number, cost: remainder, rounds: once, number: rounded,
                 domain: large_divisor,
                 gradient: [(g) g; (g a b y) g.mul(whole_quotient(&a.sub(y), &b)).neg()],
@@ -92,8 +93,8 @@ zero, 0.",
                 cuda: "fmod(a, b)",
             }
             remainder: Remainder {
-                doc: "Remainder with the sign of `b`, as Python's `%`; of an integer division by \
-zero, 0.",
+                doc: "Remainder with the sign of `b`, as Python's `%`; 0 for an integer division \
+by zero.",
                 class: number, cost: remainder, rounds: once, number: rounded,
                 domain: large_divisor,
                 gradient: [(g) g; (g a b) g.mul(a.floor_divide(b)).neg()],
@@ -101,17 +102,17 @@ zero, 0.",
                 cuda: "remainder(a, b)",
             }
             floor_divide: FloorDivide {
-                doc: "The whole number at or below `a / b`, PyTorch's `div` with \
-`rounding_mode=\"floor\"`; integers stay integers, and divided by zero are \
-0. Of floats it is what belongs to `remainder`.",
+                doc: "`a / b` rounded down: PyTorch's `div` with `rounding_mode=\"floor\"`; \
+integers stay integers, and give 0 when divided by zero. For floats it \
+is the quotient that matches `remainder`.",
                 class: number, cost: remainder, rounds: once, number: wide, domain: off_zero,
                 gradient: [],
                 cpu: |a, b| a.floor_divide(b),
                 cuda: "floor_divide(a, b)",
             }
             trunc_divide: TruncDivide {
-                doc: "The whole part of `a / b`, PyTorch's `div` with `rounding_mode=\"trunc\"`; \
-integers stay integers, and divided by zero are 0.",
+                doc: "`a / b` rounded towards zero: PyTorch's `div` with \
+`rounding_mode=\"trunc\"`; integers stay integers, and give 0 when divided by zero.",
                 class: number, cost: truncation, rounds: once, number: wide, domain: off_zero,
                 gradient: [],
                 cpu: |a, b| a.trunc_divide(b),
@@ -160,42 +161,42 @@ integers stay integers, and divided by zero are 0.",
                 cuda: "a >= b",
             }
             logical_and: LogicalAnd {
-                doc: "True where both are.",
+                doc: "True where both operands are nonzero.",
                 class: logic, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a & b,
                 cuda: "truth(a) & truth(b)",
             }
             logical_or: LogicalOr {
-                doc: "True where either is.",
+                doc: "True where either operand is nonzero.",
                 class: logic, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a | b,
                 cuda: "truth(a) | truth(b)",
             }
             logical_xor: LogicalXor {
-                doc: "True where exactly one is.",
+                doc: "True where exactly one operand is nonzero.",
                 class: logic, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a ^ b,
                 cuda: "truth(a) ^ truth(b)",
             }
             bitwise_and: BitwiseAnd {
-                doc: "Bitwise and; on bool, logical.",
+                doc: "Bitwise and; logical for bool.",
                 class: bits, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a & b,
                 cuda: "T(a & b)",
             }
             bitwise_or: BitwiseOr {
-                doc: "Bitwise or; on bool, logical.",
+                doc: "Bitwise or; logical for bool.",
                 class: bits, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a | b,
                 cuda: "T(a | b)",
             }
             bitwise_xor: BitwiseXor {
-                doc: "Bitwise exclusive or; on bool, logical.",
+                doc: "Bitwise exclusive or; logical for bool.",
                 class: bits, cost: simple, rounds: never, number: rounded, domain: all,
                 gradient: [],
                 cpu: |a, b| a ^ b,

@@ -1,4 +1,4 @@
-//! The tables of operations: one row an op, each layer expands its own columns.
+//! The tables of operations: one row per op. Each layer expands its own columns.
 //!
 //! A row is `name: Variant { columns }`. To add an elementwise op or a reduction, add a row to
 //! `unary`, `binary` or `reduce`; a row without one of its columns does not compile.
@@ -8,22 +8,23 @@
 //! | `doc` | the method's first line | `tensor/methods` |
 //! | `page` | the method's place in the documentation | `tensor/methods` |
 //! | `class` | element types, and the type of the result: [`Class`] | `graph/infer`, kernels |
-//! | `cost` | time of an element: [`Cost`] | `graph/cost` |
+//! | `cost` | time per element: [`Cost`] | `graph/cost` |
 //! | `rounds` | how often the result is rounded: [`Rounds`] | `tensor/gradient/table`, tests |
 //! | `keepdim`, `everything` | the methods beside the first | `tensor/methods` |
-//! | `of_nothing`, `of_no_dims` | what no element, and no dimension, means | `graph/infer` |
-//! | `number` | how values see a number beside them: [`Beside`] | `graph/program`, `tensor/build` |
-//! | `domain` | operands at which tests look for slopes: [`Domain`] | tests and benches |
-//! | `gradient` | what flows back to each operand | `tensor/gradient/table` |
+//! | `of_nothing`, `of_no_dims` | what no elements, and no dimensions, mean | `graph/infer` |
+//! | `number` | how a number operand is rounded: [`Beside`] | `graph/program`, `tensor/build` |
+//! | `domain` | operands at which tests check gradients: [`Domain`] | tests and benches |
+//! | `gradient` | the gradient of each operand | `tensor/gradient/table` |
 //! | `cpu` | the expression of the host's loops | `host/kernels/elementwise` |
 //! | `cuda` | the body of a function template over `T` | `cuda/kernels` |
 //!
-//! `cuda` computes in `T`, which is float for halves, and calls what `cuda/kernels/device/ops.cuh`
-//! defines. A gradient names in parentheses what it reads (`g`, the upstream gradient; `x`, or `a`
-//! and `b`, the operands; `y`, the result: nothing else is kept for it), then gives what flows back
-//! in the ops themselves, with the helpers of `tensor/gradient/rules`; `[]` is zero everywhere.
+//! `cuda` computes in `T`, which is float for halves, and calls the functions of
+//! `cuda/kernels/device/ops.cuh`. A gradient names in parentheses the values it reads (`g`, the
+//! upstream gradient; `x`, or `a` and `b`, the operands; `y`, the result), and only these are kept
+//! for it. Its expression is written in the ops themselves, with the helpers of
+//! `tensor/gradient/rules`; `[]` is zero everywhere.
 
-// A new row says all of itself.
+// A new row must be handled everywhere.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 mod binary;
@@ -41,11 +42,11 @@ pub(crate) use unary::for_each_unary;
 
 use crate::dtype::DType;
 
-/// What [`scatter_reduce`](crate::TensorFuture::scatter_reduce) makes of what is there and what
-/// comes.
+/// How [`scatter_reduce`](crate::TensorFuture::scatter_reduce) combines the existing element with a
+/// new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ScatterMode {
-    /// What comes takes the place; of several, the last in the order of the indices.
+    /// The new element replaces the existing one; of several, the last in the order of the indices.
     Assign,
     /// The sum.
     Sum,
@@ -58,7 +59,7 @@ pub enum ScatterMode {
 }
 
 impl ScatterMode {
-    /// Each of them.
+    /// All modes.
     #[allow(dead_code)] // Read by tests and catalogues.
     pub(crate) const ALL: [ScatterMode; 5] = [
         ScatterMode::Assign,
@@ -69,7 +70,7 @@ impl ScatterMode {
     ];
 }
 
-/// Which element types an op takes, and what it makes of them.
+/// The element types that an op takes, and the type of its result.
 ///
 /// Of unary ops: `float` (integers and bool are computed in float32, as PyTorch does), `number`
 /// (keeps the type; bool is refused), `real` (rounding: integers pass unchanged), `test` (the
@@ -96,7 +97,7 @@ pub(crate) enum Class {
 
 #[allow(dead_code)] // Read by devices and tests.
 impl Class {
-    /// True where elementwise ops of the class are computed in this type.
+    /// True if elementwise ops of the class are computed in this type.
     pub fn takes(self, on: DType) -> bool {
         match self {
             Class::float => on.is_float(),
@@ -118,58 +119,59 @@ impl Class {
     }
 }
 
-/// How often a result is rounded.
+/// How exactly a result is rounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
 pub(crate) enum Rounds {
-    /// The result in halves is what it is in float32.
+    /// The result in halves equals that in float32.
     never,
-    /// Correctly.
+    /// Correctly rounded.
     once,
-    /// A function that may be a few units in the last place off.
+    /// The result may be a few units in the last place off.
     more,
-    /// As `more`; a sum whose parts are about 1 and may cancel may be as many units of 1 off.
+    /// As `more`, but for a sum of terms of about 1 that may cancel: the error is in units of the
+    /// last place of 1.
     cancels,
 }
 
-/// What an element costs; `graph/cost` has the picoseconds.
+/// The cost of an element; `graph/cost` has the picoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, non_camel_case_types)]
 pub(crate) enum Cost {
     /// A few instructions.
     simple,
-    /// A root, or one over something.
+    /// A square root or a reciprocal.
     root,
     quotient,
-    /// A quotient of which the whole part is taken.
+    /// A quotient that is truncated.
     truncation,
     remainder,
     /// A polynomial.
     function,
-    /// A longer one, or several.
+    /// A longer polynomial, or several.
     long,
     /// A polynomial in double precision.
     double,
     power,
-    /// One more element of a sum and its like.
+    /// One more element of a sum or a similar reduction.
     fold,
-    /// One more element that may be the largest.
+    /// One more element of a search for the largest.
     search,
 }
 
-/// How values see a number, and halves a 0-d value, beside them.
+/// How a number operand, or a 0-d operand of halves, is rounded before the op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(non_camel_case_types)]
 pub(crate) enum Beside {
-    /// In float32: what computes.
+    /// Taken in float32, for arithmetic.
     wide,
-    /// Rounded to their type: what compares or divides with a remainder.
+    /// Rounded to the tensor's type, for comparisons and remainders.
     rounded,
-    /// As `rounded`, and of an integer type no further than its ends: what limits.
+    /// As `rounded`, and clamped to the range of an integer type, for limits.
     limit,
 }
 
-/// Operands at which an op is smooth and its slopes are moderate.
+/// Operands at which an op is smooth and its gradients are moderate.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs, non_camel_case_types)]
@@ -180,13 +182,13 @@ pub enum Domain {
     /// Between -1 and 1.
     unit,
     above_one,
-    /// No two elements alike.
+    /// No two elements equal.
     apart,
     /// A second operand that is larger than the first.
     large_divisor,
 }
 
-/// True of a row's gradient that says something.
+/// True if a row has a gradient.
 macro_rules! says {
     ([]) => {
         false
@@ -196,7 +198,7 @@ macro_rules! says {
     };
 }
 
-/// An enum of a table's rows, with what all tables say of a row.
+/// An enum of a table's rows, with the columns that all tables have.
 macro_rules! op_enum {
     ($(#[$doc:meta])* $Enum:ident; $($name:ident: $Variant:ident {
         doc: $text:literal, $class:ident, $cost:ident, $rounds:ident, $domain:ident, $gradient:tt
@@ -219,20 +221,20 @@ macro_rules! op_enum {
             pub const fn class(self) -> Class {
                 match self { $($Enum::$Variant => Class::$class),* }
             }
-            /// What an element costs.
+            /// The cost of an element.
             #[inline]
             pub const fn cost(self) -> Cost {
                 match self { $($Enum::$Variant => Cost::$cost),* }
             }
-            /// How often the result is rounded.
+            /// How exactly the result is rounded.
             pub const fn rounds(self) -> Rounds {
                 match self { $($Enum::$Variant => Rounds::$rounds),* }
             }
-            /// Operands at which it is smooth.
+            /// Operands at which the op is smooth.
             pub const fn domain(self) -> Domain {
                 match self { $($Enum::$Variant => Domain::$domain),* }
             }
-            /// True where its gradient is not zero everywhere.
+            /// True if the gradient is not zero everywhere.
             pub const fn has_gradient(self) -> bool {
                 match self { $($Enum::$Variant => says!($gradient)),* }
             }
@@ -240,7 +242,7 @@ macro_rules! op_enum {
     };
 }
 
-/// A word of a column as a truth.
+/// A word of a column as a bool.
 macro_rules! is {
     (refused) => {
         true
@@ -281,7 +283,7 @@ macro_rules! binary_enum {
             doc: $text, $class, $cost, $rounds, $domain, $gradient
         })* }
         impl BinaryOp {
-            /// How values see a number beside them.
+            /// How a number operand is rounded.
             #[inline]
             pub const fn number(self) -> Beside {
                 match self { $(BinaryOp::$Variant => Beside::$number),* }
@@ -302,11 +304,11 @@ macro_rules! reduce_enum {
         })* }
         #[allow(dead_code)]
         impl ReduceOp {
-            /// True where there has to be an element.
+            /// True if at least one element is required.
             pub const fn needs_one(self) -> bool {
                 match self { $(ReduceOp::$Variant => is!($nothing)),* }
             }
-            /// True where no dimension at all stands for none, and not for all of them.
+            /// True if an empty list of dimensions means none, not all of them.
             pub const fn keeps_no_dims(self) -> bool {
                 match self { $(ReduceOp::$Variant => is!($no_dims)),* }
             }

@@ -1,12 +1,12 @@
-//! The table of scans, which run along a dimension: one row a scan.
+//! The table of scans along a dimension: one row per scan.
 
 /// Rows of scans: `name: Variant { columns }`.
 ///
-/// A value is joined to what came before by `cpu`, in a type that implements the host kernels'
-/// `Running`, or by `cuda`, in `A`, the type that the scan is computed in; `nothing` stands before
-/// the first. `gradient` names a rule of `ops/order/scan`, or `positions`, where the method gathers
-/// values from positions, which have the gradient. The order in which a GPU joins is its own, so
-/// joining is associative. Floats are scanned in their type, integers and bool in int64.
+/// `cpu` combines a value with the result so far, in a type that implements the host kernels'
+/// `Running`; `cuda` does so in `A`, the compute type of the scan. `nothing` is the initial value.
+/// `gradient` names a rule of `ops/order/scan`, or is `positions` if the method gathers values by
+/// positions, which then carry the gradient. A GPU combines in any order, so the operation must be
+/// associative. Floats are scanned in their type, integers and bool in int64.
 macro_rules! for_each_scan {
     ($callback:ident) => {
         $callback! {
@@ -36,7 +36,7 @@ macro_rules! scan_enum {
         nothing: $nothing:ident, cpu: |$a:ident, $b:ident| $e:expr,
         cuda_nothing: $cuda_nothing:literal, cuda: $cuda:literal,
     })*) => {
-        /// What runs along a dimension.
+        /// A scan along a dimension.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub(crate) enum Scan { $($Variant),* }
 
@@ -48,7 +48,7 @@ macro_rules! scan_enum {
             pub const fn name(self) -> &'static str {
                 match self { $(Scan::$Variant => stringify!($name)),* }
             }
-            /// What joins two values, and what stands before the first, as CUDA C.
+            /// The combining operation and the initial value, as CUDA C.
             pub const fn cuda(self) -> (&'static str, &'static str) {
                 match self { $(Scan::$Variant => ($cuda, $cuda_nothing)),* }
             }

@@ -1,11 +1,13 @@
-//! The table of elementwise ops of one operand: one row an op. [`op`](super) has the columns.
+//! The table of elementwise ops of one operand: one row per op. [`op`](super) describes the
+//! columns.
 
 /// Rows of unary ops: `name: Variant { columns }`.
 ///
 /// In `cpu`, `x` is of a type that implements the kernels' `Real` (f32 or f64) for the class
 /// `float`, and `Number` (also the integers) for `number`. A gradient reads `g`, `x` and `y`. A
-/// second one for `halves`, which are given to it in float32, keeps the digits of small slopes that
-/// the result, or the first one's differences, have lost: halves can be as small as float32's.
+/// second gradient, for `halves`, gets its operands in float32 and keeps the digits of small slopes
+/// that are lost in the rounded result, or in differences of the first gradient: bfloat16 has
+/// numbers as small as float32.
 macro_rules! for_each_unary {
     ($callback:ident) => {
         $callback! {
@@ -17,14 +19,14 @@ macro_rules! for_each_unary {
                 cuda: "neg(x)",
             }
             abs: Abs {
-                doc: "`|x|`; the smallest integer stays as it is.",
+                doc: "`|x|`; the smallest integer is unchanged.",
                 page: elementwise, class: number, cost: simple, rounds: never, domain: off_zero,
                 gradient: [(g x) g.mul(x.sign())],
                 cpu: |x| x.abs(),
                 cuda: "abs(x)",
             }
             sign: Sign {
-                doc: "-1, 0 or 1 by the sign of `x`; of NaN, 0.",
+                doc: "-1, 0 or 1 by the sign of `x`; 0 for NaN.",
                 page: elementwise, class: number, cost: simple, rounds: never, domain: off_zero,
                 gradient: [],
                 cpu: |x| x.sign(),
@@ -45,7 +47,7 @@ macro_rules! for_each_unary {
                 cuda: "relu(x)",
             }
             sqrt: Sqrt {
-                doc: "Square root; NaN below zero.",
+                doc: "Square root; NaN for negative numbers.",
                 page: elementwise, class: float, cost: root, rounds: once, domain: positive,
                 gradient: [(g y) g.div(y).mul(0.5)],
                 cpu: |x| x.sqrt(),
@@ -87,7 +89,7 @@ macro_rules! for_each_unary {
                 cuda: "expm1(x)",
             }
             log: Log {
-                doc: "Natural logarithm; -inf at 0, NaN below.",
+                doc: "Natural logarithm; -inf at 0, NaN for negative numbers.",
                 page: elementwise, class: float, cost: function, rounds: more, domain: positive,
                 gradient: [(g x) g.div(x)],
                 cpu: |x| x.log(),
@@ -115,21 +117,21 @@ macro_rules! for_each_unary {
                 cuda: "log1p(x)",
             }
             sin: Sin {
-                doc: "Sine of radians.",
+                doc: "Sine of an angle in radians.",
                 page: elementwise, class: float, cost: function, rounds: more, domain: all,
                 gradient: [(g x) g.mul(x.cos())],
                 cpu: |x| x.sin(),
                 cuda: "sin(x)",
             }
             cos: Cos {
-                doc: "Cosine of radians.",
+                doc: "Cosine of an angle in radians.",
                 page: elementwise, class: float, cost: function, rounds: more, domain: all,
                 gradient: [(g x) g.mul(x.sin()).neg()],
                 cpu: |x| x.cos(),
                 cuda: "cos(x)",
             }
             tan: Tan {
-                doc: "Tangent of radians.",
+                doc: "Tangent of an angle in radians.",
                 page: elementwise, class: float, cost: long, rounds: more, domain: all,
                 gradient: [(g y) g.mul(y.square().add(1))],
                 cpu: |x| x.tan(),
@@ -225,7 +227,7 @@ macro_rules! for_each_unary {
             gelu: Gelu {
                 doc: "`x * (1 + erf(x / sqrt 2)) / 2`, the exact form (Hendrycks and Gimpel 2016, \
 arXiv:1606.08415). In float32 within 3 units in the last place on a CPU, \
-and within 7 to the left of -1, where the sum itself would lose its digits.",
+and within 7 below -1, where the sum itself would lose its digits.",
                 page: activation, class: float, cost: function, rounds: more, domain: all,
                 gradient: [(g x) gelu_slope(&x).mul(g)],
                 cpu: |x| x.gelu(),
@@ -251,28 +253,28 @@ and within 7 to the left of -1, where the sum itself would lose its digits.",
                 cuda: "erf(x)",
             }
             floor: Floor {
-                doc: "Largest whole number not above `x`.",
+                doc: "Rounds down: the largest integer that is at most `x`.",
                 page: elementwise, class: real, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.floor(),
                 cuda: "floor(x)",
             }
             ceil: Ceil {
-                doc: "Smallest whole number not below `x`.",
+                doc: "Rounds up: the smallest integer that is at least `x`.",
                 page: elementwise, class: real, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.ceil(),
                 cuda: "ceil(x)",
             }
             round: Round {
-                doc: "Nearest whole number, halves to even.",
+                doc: "Rounds to the nearest integer, ties to even.",
                 page: elementwise, class: real, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.round(),
                 cuda: "rint(x)",
             }
             trunc: Trunc {
-                doc: "Whole part, towards zero.",
+                doc: "Rounds towards zero.",
                 page: elementwise, class: real, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.trunc(),
@@ -286,14 +288,14 @@ and within 7 to the left of -1, where the sum itself would lose its digits.",
                 cuda: "x != x",
             }
             isinf: IsInf {
-                doc: "True where `x` is an infinity.",
+                doc: "True where `x` is infinite.",
                 page: elementwise, class: test, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.is_inf(),
                 cuda: "is_inf(x)",
             }
             isfinite: IsFinite {
-                doc: "True where `x` is neither NaN nor an infinity.",
+                doc: "True where `x` is neither NaN nor infinite.",
                 page: elementwise, class: test, cost: simple, rounds: never, domain: all,
                 gradient: [],
                 cpu: |x| x.is_finite(),

@@ -1,8 +1,8 @@
 //! The barrier report: where a program waits, how long, how deep the queue was, and whether the
-//! device ran dry because of it.
+//! wait left the device idle.
 //!
-//! A [`Barriers`] collects while it lives; [`BarrierReport`] is what it has seen, as a table. The
-//! noting itself is `watch`'s.
+//! A [`Barriers`] collects while it lives; a [`BarrierReport`] is the result, as a table. `watch`
+//! does the collecting.
 
 use super::device::Device;
 use super::watch::{BarrierSite, Table, Watcher};
@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Collects the barriers of a device, or of all, for as long as it lives: [`Device::barriers`],
-/// [`barriers`].
+/// Collects the barriers of one device or of all devices while it lives: made by
+/// [`Device::barriers`] and [`barriers`].
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -35,28 +35,29 @@ pub struct Barriers {
     _watcher: Watcher,
 }
 
-/// Collects the barriers of every device from now on. While nobody collects, an await pays one
-/// relaxed load.
+/// Collects the barriers of every device from now on. Without a collector, an await costs one
+/// relaxed load more.
 pub fn barriers() -> Barriers {
     Barriers { table: Table::open(None), _watcher: Watcher::new() }
 }
 
 impl Device {
-    /// Collects this device's barriers from now on. While nobody collects, an await pays one
-    /// relaxed load.
+    /// Collects this device's barriers from now on. Without a collector, an await costs one relaxed
+    /// load more.
     pub fn barriers(&self) -> Barriers {
         Barriers { table: Table::open(Some(self.port)), _watcher: Watcher::new() }
     }
 }
 
 impl Barriers {
-    /// What has been seen so far.
+    /// The barriers that were collected so far.
     pub fn report(&self) -> BarrierReport {
         BarrierReport { sites: self.table.sites() }
     }
 }
 
-/// Where a program waits: a line for each site, the longest waits first. `Display` is a table.
+/// Where a program waits: one entry for each site, the longest waits first. `Display` prints a
+/// table.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct BarrierReport {
@@ -65,7 +66,7 @@ pub struct BarrierReport {
 }
 
 impl BarrierReport {
-    /// Time waited at all sites.
+    /// The time waited at all sites together.
     pub fn total(&self) -> Duration {
         self.sites.iter().map(|site| site.total).sum()
     }

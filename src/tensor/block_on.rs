@@ -1,4 +1,4 @@
-//! `block_on`: a plain thread waits for a future.
+//! `block_on`: blocks a plain thread until a future completes.
 
 use crate::guard::Kernel;
 use crate::sync::plain::{AtomicBool, Ordering::*};
@@ -27,7 +27,7 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Set until it goes, which it does with a panic as well.
+/// Marks the thread until it is dropped, also by a panic.
 struct Inside;
 
 impl Inside {
@@ -40,8 +40,8 @@ impl Inside {
         );
         #[cfg(feature = "tokio")]
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            // Who may block and who may not only tokio knows (a thread of `spawn_blocking` may, a
-            // worker may not): its own `block_on` of nothing panics where one must not.
+            // Only tokio knows which threads may block (a thread of `spawn_blocking` may, a worker
+            // may not): its own `block_on` of an empty future panics on a thread that may not.
             runtime.block_on(std::future::ready(()));
         }
         let nested = INSIDE.replace(true);
@@ -59,9 +59,9 @@ impl Drop for Inside {
     }
 }
 
-/// Runs a future to its end on this thread, which sleeps while there is nothing to do: for `main`,
-/// tests and threads of your own. Inside an async task use `.await`: this would block the
-/// executor's thread, and every other task on it.
+/// Runs a future to completion on this thread, which sleeps while the future is pending: for
+/// `main`, tests and threads of your own. Inside an async task use `.await`: `block_on` would block
+/// the executor's thread, and every other task on it.
 ///
 /// ```
 /// let device = futensor::Device::cpu();
@@ -70,13 +70,15 @@ impl Drop for Inside {
 /// ```
 ///
 /// # Panics
-/// Inside a task that `block_on` runs; inside the kernel of an [op of one's own](crate::custom),
-/// whose value fails with that; and, with the feature `tokio` (a default one), where tokio's own
-/// `block_on` panics: in its tasks, but not in `spawn_blocking` and `block_in_place`. **Another
-/// executor's tasks are not recognised**: there it blocks, without a word. Another executor's
-/// `block_on` inside a kernel cannot be recognised either. An await of a value ends there, with an
-/// error ([`Error::is_barrier`](crate::Error::is_barrier)); what else is waited for, a channel or a
-/// lock, may wait for ever.
+/// - Inside a task that `block_on` runs.
+/// - Inside the kernel of a [custom op](crate::custom); its value fails with the panic.
+/// - With the feature `tokio` (a default feature), where tokio's own `block_on` panics: in tokio
+///   tasks, but not in `spawn_blocking` and `block_in_place`.
+///
+/// **Tasks of other executors are not recognised**: `block_on` blocks them silently. Nor is another
+/// executor's `block_on` inside a kernel. There an await of a value completes with an error
+/// ([`Error::is_barrier`](crate::Error::is_barrier)), but a wait for a channel or a lock may never
+/// end.
 ///
 /// ```should_panic
 /// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

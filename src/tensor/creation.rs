@@ -1,4 +1,4 @@
-//! Creation: constants, ranges, random numbers, host data, and data that some future brings.
+//! Creation: constants, ranges, random numbers, host data, and data from a future.
 
 mod brought;
 
@@ -24,8 +24,8 @@ use std::future::Future;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Creation of tensors. Float32 unless told otherwise; each has a `_dtype` form or follows its
-/// data. Nothing waits.
+/// Creation of tensors. The type is float32 by default; each function has a `_dtype` form or takes
+/// the type of its data. Nothing waits.
 impl Device {
     /// Zeros, float32.
     ///
@@ -40,7 +40,7 @@ impl Device {
         self.filled("zeros", shape.into(), Scalar::Float(0.0), DType::F32, Location::caller())
     }
 
-    /// Zeros of a type.
+    /// Zeros of an element type.
     #[track_caller]
     pub fn zeros_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
         self.filled("zeros_dtype", shape.into(), Scalar::Int(0), dtype, Location::caller())
@@ -52,13 +52,14 @@ impl Device {
         self.filled("ones", shape.into(), Scalar::Float(1.0), DType::F32, Location::caller())
     }
 
-    /// Ones of a type.
+    /// Ones of an element type.
     #[track_caller]
     pub fn ones_dtype(&self, shape: impl Into<Shape>, dtype: DType) -> TensorFuture {
         self.filled("ones_dtype", shape.into(), Scalar::Int(1), dtype, Location::caller())
     }
 
-    /// One number everywhere. Its type follows the number: bool, int64 or float32.
+    /// A tensor with every element equal to `value`. The type follows the number: bool, int64 or
+    /// float32.
     ///
     /// ```
     /// use futensor::{DType, Device};
@@ -71,7 +72,7 @@ impl Device {
         self.filled("full", shape.into(), value, value.default_dtype(), Location::caller())
     }
 
-    /// One number everywhere, of a type.
+    /// A tensor of an element type with every element equal to `value`.
     #[track_caller]
     pub fn full_dtype(
         &self,
@@ -93,8 +94,8 @@ impl Device {
         build::create_named(Some(name), self.port, Op::Fill(value), shape, dtype, at)
     }
 
-    /// `start, start + step, ...` up to and without `end`: int64 where all three are integers, else
-    /// float32.
+    /// `start, start + step, ...` up to and excluding `end`: int64 if all three are integers,
+    /// otherwise float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -105,7 +106,7 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// An argument error where `step` is zero or leads away from `end`.
+    /// An argument error if `step` is zero or leads away from `end`.
     #[track_caller]
     pub fn arange(
         &self,
@@ -136,7 +137,7 @@ impl Device {
         build::create(self.port, Op::Arange { start, step }, len.into(), dtype, at)
     }
 
-    /// `n` numbers from `start` to `end`, both included, evenly spaced; float32.
+    /// `n` evenly spaced numbers from `start` to `end`, both included; float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -155,7 +156,7 @@ impl Device {
         };
         match n {
             0 | 1 => self.handed("linspace", vec![a; n], n.into(), at),
-            // Host-sized work is the engine's: a kernel computes long ones.
+            // The caller's thread does no device-sized work: a kernel computes long ones.
             2..=1024 => self.handed("linspace", (0..n).map(value).collect(), n.into(), at),
             _ => {
                 let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
@@ -169,8 +170,8 @@ impl Device {
         }
     }
 
-    /// Ones on the diagonal, zeros beside it, float32: the identity matrix of a size, or a matrix
-    /// of rows and columns.
+    /// Ones on the diagonal, zeros elsewhere, float32: an identity matrix for one size, a matrix of
+    /// rows and columns for two.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -185,7 +186,7 @@ impl Device {
         self.diagonal("eye", shape.into(), 0, DType::F32, Location::caller())
     }
 
-    /// [`eye`](Self::eye) of another element type.
+    /// [`eye`](Self::eye) of an element type.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -198,8 +199,8 @@ impl Device {
         self.diagonal("eye_dtype", shape.into(), 0, dtype, Location::caller())
     }
 
-    /// [`eye`](Self::eye) with its ones on another diagonal: so many columns to the right, or below
-    /// zero so many rows down. NumPy's `eye` with `k`.
+    /// [`eye`](Self::eye) with the ones on another diagonal: `diagonal` columns to the right, or
+    /// `-diagonal` rows down. NumPy's `eye` with `k`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -235,7 +236,7 @@ impl Device {
                 return self.refused(op, ErrorKind::Shape, text, dtype, at);
             }
         };
-        // Beyond the corners there is nothing either, and nothing overflows.
+        // A diagonal beyond the corners is empty as well; the clamp avoids an overflow.
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let diagonal = diagonal.clamp(-size(rows), size(columns));
         let count = |n: usize, first: i64| {
@@ -248,8 +249,9 @@ impl Device {
         build::binary(crate::op::BinaryOp::Eq, &column.unsqueeze(1), &row, at).to_dtype(dtype)
     }
 
-    /// Uniform numbers in [0, 1), float32, from the device's generator. Their positions in its
-    /// sequence are reserved now, so the numbers do not depend on when or where they are drawn.
+    /// Uniform numbers in [0, 1), float32, from the device's generator. The call reserves positions
+    /// in the generator's sequence, so the numbers do not depend on when or where they are
+    /// computed.
     #[track_caller]
     pub fn rand(&self, shape: impl Into<Shape>) -> TensorFuture {
         draw(
@@ -285,12 +287,12 @@ impl Device {
         )
     }
 
-    /// Starts the device's generator again, with this seed.
+    /// Restarts the device's generator with this seed.
     pub fn seed(&self, seed: u64) {
         *lock(&self.port.generator) = (seed, 0);
     }
 
-    /// Host data as a tensor, without a copy.
+    /// A tensor of host data, without a copy.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -305,7 +307,7 @@ impl Device {
         self.handed("from_vec", data, shape.into(), Location::caller())
     }
 
-    /// A copy of host data as a tensor. The copy is made by this call.
+    /// A tensor of host data, which this call copies.
     #[track_caller]
     pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
         self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())
@@ -323,13 +325,14 @@ impl Device {
         TensorFuture::new(self.port.given(shape, T::DTYPE, at, value))
     }
 
-    /// A tensor whose elements some future will bring: a download, a decoder, a channel. The engine
-    /// polls it, starting now; nobody has to await it. Dropping the last handle drops the future.
+    /// A tensor whose elements are the result of a future: a download, a decoder, a channel. The
+    /// engine polls the future, starting now; nobody needs to await the tensor. Dropping the last
+    /// handle drops the future.
     ///
-    /// It is polled on a thread of the device's for that, outside of any runtime: where it needs
-    /// one, spawn it there and pass the join handle. A poll that takes long keeps nothing waiting
-    /// but what is made from it (and, where four do so at once, other sources). A panic in it is
-    /// this value's error.
+    /// The future is polled on a dedicated thread of the device, outside any runtime. A future that
+    /// needs a runtime has to be spawned there; pass its join handle. A slow poll delays only
+    /// values computed from this one (and other futures, if four polls are slow at once). A panic
+    /// in the future becomes the error of this value.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -359,7 +362,7 @@ impl Device {
         sourced(port, "from_future", false, shape, T::DTYPE, value, at)
     }
 
-    /// A failed value that no operand stands behind.
+    /// A failed value without operands.
     pub(crate) fn refused(
         &self,
         op: &str,
@@ -373,7 +376,7 @@ impl Device {
     }
 }
 
-/// Host data as a value of a device.
+/// Makes a value of a device from host data.
 fn adopt<T: Element>(
     port: &'static Port,
     data: Vec<T>,

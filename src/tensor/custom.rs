@@ -1,4 +1,4 @@
-//! Ops from outside the crate.
+//! Custom ops: ops from outside the crate.
 
 use super::build;
 use super::future::TensorFuture;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 /// Queues an op of your own on tensors of one device.
 ///
 /// # Errors
-/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with
-/// no inputs at all (on [`Device::cpu`](crate::Device::cpu)).
+/// The value fails if the shape rule or the kernel returns an error or panics. Without inputs it is
+/// an argument error (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
     foreign(op, inputs, Location::caller()).go()
 }
 
-/// [`custom`] on operands that are given away: their handles are gone before the device hears of
-/// the op. So one that [reuses](Operation::reuses) an operand is sure to change it where it lies,
-/// if nobody else holds it.
+/// [`custom`] on operands that are passed by value: their handles are dropped before the device
+/// sees the op. So an op that [reuses](Operation::reuses) an operand changes it in place, unless
+/// another handle exists.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -47,7 +47,7 @@ pub fn custom(op: impl Operation, inputs: &[&TensorFuture]) -> TensorFuture {
 ///     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
 ///         let row = run.inputs()[1].to_vec::<f32>()
 ///             .ok_or_else(|| Refusal::dtype("float32 only"))?;
-///         // The matrix is here, and nowhere else.
+///         // The elements of the matrix are in the output alone.
 ///         let matrix = run.output().into_slice::<f32>()
 ///             .ok_or_else(|| Refusal::dtype("float32 only"))?;
 ///         matrix[self.0 * row.len()..][..row.len()].copy_from_slice(&row);
@@ -77,8 +77,8 @@ pub fn custom_owned(
     asked.without(inputs)
 }
 
-/// Queues an op of your own that is two closures: its shape rule, and its CPU kernel. It runs on
-/// the device's threads; a refusal or a panic in it fails this value and what is made from it.
+/// Queues an op of your own made of two closures: a shape rule and a CPU kernel. The kernel runs on
+/// the device's threads; a refusal or a panic fails this value and values computed from it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -100,8 +100,8 @@ pub fn custom_owned(
 /// ```
 ///
 /// # Errors
-/// Those of the shape rule, whose panic is an error too, and of the kernel; an argument error with
-/// no inputs at all (on [`Device::cpu`](crate::Device::cpu)).
+/// The value fails if the shape rule or the kernel returns an error or panics. Without inputs it is
+/// an argument error (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn custom_fn(
     name: &str,
@@ -112,7 +112,7 @@ pub fn custom_fn(
     foreign(Closures { name: name.into(), infer, run }, inputs, Location::caller()).go()
 }
 
-/// Queues an op of the crate's own, as its gradient rules do.
+/// Queues an op of the crate, for gradient rules.
 #[track_caller]
 pub(crate) fn own(op: impl Listed, inputs: &[&TensorFuture]) -> TensorFuture {
     build::custom(Arc::new(op), inputs, Location::caller())

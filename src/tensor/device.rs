@@ -1,4 +1,4 @@
-//! `Device`: where values live, and the barriers over all of them.
+//! `Device`: where values live, and the barriers over all values of a device.
 
 use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
 use super::future::TensorFuture;
@@ -13,14 +13,14 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where tensors live and ops run. A handle: clone it freely.
+/// Where tensors live and ops run. A device is a handle: clone it freely.
 ///
-/// The CPU device is asynchronous like a GPU: it has streams, queued work and threads of its own.
+/// The CPU device is asynchronous like a GPU: it has streams, a queue and its own threads.
 ///
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::Device;
-/// let device = Device::try_gpu(0);             // a GPU where there is one, else the CPU
+/// let device = Device::try_gpu(0);             // the GPU if there is one, otherwise the CPU
 /// let x = device.randn([2, 3]);                // queued
 /// assert_eq!(x.device(), device);
 /// device.waitall().await?;                     // everything that was queued before is done
@@ -29,7 +29,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Device {
     pub(crate) port: &'static Port,
-    /// While one is left, the device's idle threads sleep; afterwards they end.
+    /// Idle threads of the device sleep while a token exists, and end when the last one is dropped.
     _token: Arc<Token>,
 }
 
@@ -41,53 +41,53 @@ impl Drop for Token {
     }
 }
 
-/// What a device has done, and has in hand. Counts are of ops unless their name says otherwise.
+/// Counters of a device. They count ops unless their name says otherwise.
 ///
-/// `started + fused + skipped` is what has been taken up of `enqueued`; ops that failed at the call
-/// were never queued.
+/// Of the `enqueued` ops, `started + fused + skipped` have left the queue. Ops that failed at the
+/// call were never queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Ops that were called and queued.
     pub enqueued: u64,
-    /// Steps that were started: an op alone, or the first of a fused group.
+    /// Steps that were started. A step is a single op or a fused group; a group counts here once.
     pub started: u64,
-    /// Of those, how many a poll ran itself.
+    /// Started steps that a poll ran itself.
     pub inline: u64,
     /// Ops that ran as part of another op's step.
     pub fused: u64,
-    /// Ops that nobody observed any more, and that were never run.
+    /// Ops that were never run, because they had no observer left.
     pub skipped: u64,
     /// Values that failed, at the call or later.
     pub failed: u64,
     /// Ops that are queued or running.
     pub queued: usize,
-    /// Steps that are submitted and not finished.
+    /// Steps that were submitted and have not finished.
     pub in_flight: usize,
     /// Times that one stream had to wait for another.
     pub stream_waits: u64,
-    /// Calls of regions that a GPU was given as one CUDA graph.
+    /// Calls of regions that were launched as one CUDA graph.
     pub graphs: u64,
-    /// Bytes of values outside their nodes (values of up to 32 bytes lie in their node), and on a
-    /// CPU of what is kept beside them: a weight that several products with few rows have read is
-    /// kept packed as well, where there is room for that, and takes its bytes in float32 once more.
-    /// A value that needs the room has it.
+    /// Bytes of values that are stored outside their nodes (values of up to 32 bytes are stored in
+    /// the node). On a CPU this includes packed copies of weights: a weight that several products
+    /// with few rows have read is also kept packed, if memory allows, which takes its size in
+    /// float32 once more. Packed copies are evicted under memory pressure.
     pub bytes_live: usize,
-    /// Largest `bytes_live` so far.
+    /// The largest `bytes_live` so far.
     pub bytes_peak: usize,
-    /// Bytes of freed values that are kept for the next.
+    /// Bytes of freed values that are kept for later values.
     pub bytes_cached: usize,
     /// Bytes copied by ops that change an operand in place
     /// ([`index_copy`](crate::TensorFuture::index_copy), `scatter`,
-    /// [`slice_assign`](crate::TensorFuture::slice_assign)), because somebody else may still read
-    /// it. Where it stays what it was, everything was done in place.
+    /// [`slice_assign`](crate::TensorFuture::slice_assign)), because another handle or op may still
+    /// read it. If this count does not grow, every change was made in place.
     pub copied_bytes: u64,
-    /// Times that the system, or a GPU's driver, was asked for memory for a value (on a CPU, of 4
-    /// KiB or more), because nothing that is kept fitted. Where it stays what it was, steps run in
-    /// memory that is there.
+    /// How often memory for a value (on a CPU, of 4 KiB or more) was requested from the system or
+    /// the GPU's driver, because no kept memory fitted. If this count does not grow, all steps
+    /// reuse memory.
     pub allocations: u64,
-    /// Awaits that have ended: values, reads, `waitall`.
+    /// Awaits that have completed: of values, of reads, and of `waitall`.
     pub barriers: u64,
-    /// Time that those which had to wait have waited, added up.
+    /// Total time that these awaits have waited.
     pub barrier_time: Duration,
 }
 
@@ -97,7 +97,8 @@ statics! {
 }
 
 impl Device {
-    /// The process's CPU device, with one thread a core. Its threads start with the first op.
+    /// The CPU device of the process, with one thread per core. Its threads start with the first
+    /// op.
     ///
     /// ```
     /// assert_eq!(futensor::Device::cpu(), futensor::Device::cpu());
@@ -106,8 +107,8 @@ impl Device {
         CPU.get_or_init(|| Device::of(cpu::open("cpu".into(), &CpuOptions::default()))).clone()
     }
 
-    /// A CPU device of its own: threads, streams, limits, counters. Its threads end once its last
-    /// handle is gone and all its work is done.
+    /// A separate CPU device, with its own threads, streams, limits and counters. The threads end
+    /// when the last handle is dropped and all work is done.
     pub fn cpu_with(options: CpuOptions) -> Device {
         Device::of(cpu::open(format!("cpu:{}", COUNT.fetch_add(1, Relaxed) + 1), &options))
     }
@@ -126,7 +127,7 @@ impl Device {
         Device { port, _token: token }
     }
 
-    /// Memory of the device: of a GPU its own, of the CPU the machine's.
+    /// The memory of the device: a GPU's own memory, or the memory of the machine for a CPU.
     ///
     /// ```
     /// let memory = futensor::Device::cpu().memory();
@@ -136,12 +137,12 @@ impl Device {
         self.port.runner.memory()
     }
 
-    /// Its name: `cpu`, `cpu:1`...
+    /// The name of the device: `cpu`, `cpu:1`, `cuda:0`...
     pub fn name(&self) -> &str {
         &self.port.profile.name
     }
 
-    /// What it has done and has in hand. Looks, and waits for nothing.
+    /// The counters of the device. Does not wait.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -180,24 +181,24 @@ impl Device {
         }
     }
 
-    /// Waits until everything that was enqueued on this device before this call is done: computed,
-    /// fused, failed, or skipped because nobody observes it. MXNet's `waitall`, PyTorch's
+    /// Waits until all work that was enqueued on this device before this call is done: computed,
+    /// fused, failed, or skipped because it has no observer. MXNet's `waitall`, PyTorch's
     /// `synchronize`.
     ///
     /// # Errors
     /// The errors of *detached* work that failed since the last `waitall`: see
-    /// [`Error::errors`](crate::Error::errors). A value whose handle lives keeps its own error; one
-    /// that was dropped is silent.
+    /// [`Error::errors`](crate::Error::errors). A value with a live handle keeps its own error; a
+    /// dropped value reports none.
     ///
     /// # Cancel safety
-    /// Dropping the future gives up the wait; the errors stay for the next one.
+    /// Dropping the future gives up the wait; the next `waitall` returns the errors.
     #[doc(alias = "synchronize")]
     #[track_caller]
     pub fn waitall(&self) -> WaitAll {
         WaitAll::on(self.port, Location::caller())
     }
 
-    /// Waits until the queue is short enough for more: backpressure for one producer.
+    /// Waits until the queue has room for more work: backpressure for one producer.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -216,15 +217,17 @@ impl Device {
     }
 
     /// Waits for a permit: backpressure for many producers, first come, first served. Keep the
-    /// permit while your work is queued; dropping it lets the next one in.
+    /// permit while your work is queued; dropping it admits the next producer.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the line; a permit that was just granted goes to the next.
+    /// Dropping the future leaves the line; a permit that was just granted goes to the next
+    /// producer.
     pub fn admit(&self) -> Admit {
         Admit::on(self.port)
     }
 
-    /// A permit at once, if one is free and the queue is short enough: else a server answers 503.
+    /// A permit, if one is free and the queue has room, without waiting. On `None` a server answers
+    /// 503.
     ///
     /// ```
     /// use futensor::{CpuOptions, Device};
@@ -236,22 +239,22 @@ impl Device {
         self.port.pressure.try_admit().then(|| Permit::on(self.port))
     }
 
-    /// The orderly end: waits for everything that was enqueued before, refuses what comes after,
-    /// and lets the threads end. Handles stay valid, and what they know (shape, error, whether they
-    /// are ready) can be asked; but a read is an op of its own where it copies more than a few
-    /// bytes, or from a GPU, and is refused then. So read what you need first.
+    /// Shuts the device down in order: waits for all work that was enqueued before, refuses later
+    /// work, and ends the threads. Handles stay valid, and still report shape, error and readiness.
+    /// A read of more than a few bytes, or from a GPU, is an op itself and is refused, so read what
+    /// you need first.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu_with(Default::default());
     /// let x = device.ones([2]) + 1.0;
     /// device.shutdown().await?;
-    /// assert!(x.is_ready());  // what came before is done
-    /// assert!((&x + 1.0).await.unwrap_err().is_shutdown());  // what comes after is refused
+    /// assert!(x.is_ready());  // earlier work is done
+    /// assert!((&x + 1.0).await.unwrap_err().is_shutdown());  // later work is refused
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
-    /// A program that returns from `main` without it leaves queued work unrun.
+    /// If `main` returns without a shutdown, queued work does not run.
     ///
     /// # Errors
     /// As [`waitall`](Self::waitall).
@@ -260,16 +263,18 @@ impl Device {
         Shutdown::on(self.port, Location::caller())
     }
 
-    /// Gives memory that is kept for later values back to the system; returns how many bytes.
+    /// Returns memory that is kept for later values to the system; the result is the number of
+    /// bytes.
     ///
-    /// Freed memory is kept warm, since pages that nobody has touched cost more than most steps;
-    /// what is kept stands in [`Stats::bytes_cached`], and is never more than the most that was
-    /// live (or 64 MiB). Packed weights ([`Stats::bytes_live`]) that no product reads just now go
-    /// too; who is multiplied with again is packed again.
+    /// Freed memory is kept for reuse, since touching new pages costs more than most steps.
+    /// [`Stats::bytes_cached`] counts the kept memory; it never exceeds the peak of live memory (or
+    /// 64 MiB). Packed weights ([`Stats::bytes_live`]) that no running product reads are freed too;
+    /// weights are repacked on their next use.
     ///
-    /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the
-    /// driver's pool keeps and the memory of graphs ([`Region`](crate::region::Region)), and
-    /// unloads kernels that were not used since the last call. What is needed again is made again.
+    /// On a GPU the device's thread trims later, so 0 is returned. It releases the unused memory of
+    /// the driver's pool and the memory of graphs ([`Region`](crate::region::Region)), and unloads
+    /// kernels that were not used since the last call. Graphs and kernels are made again when they
+    /// are next needed.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -288,7 +293,7 @@ impl Device {
 
 /// The device of a value.
 impl TensorFuture {
-    /// The device that the value is, or will be, on.
+    /// The device of this value, whether or not the value is computed yet.
     pub fn device(&self) -> Device {
         Device::of(self.port())
     }

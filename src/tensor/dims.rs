@@ -4,15 +4,15 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// One dimension or several: `0`, `-1`, `[0, 2]`, a slice or a vector. Negative ones count from the
-/// end.
+/// One or several dimensions: `0`, `-1`, `[0, 2]`, a slice or a vector. Negative numbers count from
+/// the end.
 pub trait Dims {
-    /// As signed numbers. One that `isize` cannot hold is `isize::MAX`, which is no dimension and
-    /// no size of anything.
+    /// As signed numbers. A number that `isize` cannot hold becomes `isize::MAX`, which is never a
+    /// valid dimension or size.
     fn dims(&self) -> SmallVec<[isize; 8]>;
 }
 
-/// The nearest number that `isize` holds: `usize::MAX` is beyond everything, and not -1.
+/// The nearest number that `isize` holds: `usize::MAX` becomes `isize::MAX`, not -1.
 #[inline]
 fn nearest(n: impl TryInto<isize> + PartialOrd + Default) -> isize {
     let negative = n < Default::default();
@@ -51,29 +51,30 @@ impl Dims for () {
     }
 }
 
-/// What is taken of one dimension.
+/// The part of one dimension that an index selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Index {
-    /// One position; the dimension goes. Negative ones count from the end.
+    /// One position; the dimension is removed. Negative positions count from the end.
     At(isize),
-    /// From start to end (exclusive), negative ones from the end, limited to what is there:
-    /// Python's `start:end:step`.
+    /// From start to end (exclusive), clamped to the dimension: Python's `start:end:step`. Negative
+    /// positions count from the end.
     Span {
-        /// First position, or the end that the steps lead away from.
+        /// The first position; `None` is the end of the dimension that the steps lead away from.
         start: Option<isize>,
-        /// Position after the last, or the end that the steps lead to.
+        /// The position after the last; `None` is the end of the dimension that the steps lead to.
         end: Option<isize>,
-        /// Distance; not 0. With a negative one a span that is not empty starts above its end.
+        /// The distance between positions; not 0. With a negative step, a non-empty span starts
+        /// above its end.
         step: isize,
     },
 }
 
 impl Index {
-    /// Everything.
+    /// The whole dimension.
     pub const ALL: Index = Index::Span { start: None, end: None, step: 1 };
 
-    /// This span in steps of `by`, as Python's `start:end:by`: `Index::ALL.step(-1)` is all in
-    /// reverse, and `Index::from(3..1).step(-1)` are positions 3 and 2.
+    /// This span in steps of `by`, like Python's `start:end:by`: `Index::ALL.step(-1)` is the whole
+    /// dimension in reverse, and `Index::from(3..1).step(-1)` is positions 3 and 2.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -91,7 +92,7 @@ impl Index {
     }
 }
 
-/// As it is written between the brackets: `5`, `1..3`, `..`.
+/// As written between brackets: `5`, `1..3`, `..`.
 impl fmt::Debug for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -153,10 +154,10 @@ impl From<RangeFull> for Index {
     }
 }
 
-/// Indices of the first dimensions: one, a tuple of up to six, or a list of [`Index`] that is made
+/// Indices of the first dimensions: one index, a tuple of up to six, or a list of [`Index`] made
 /// at run time: `x.i(0)`, `x.i((.., 1..3, -1))`, `x.i(vec![Index::ALL; n])`.
 pub trait Indices {
-    /// One a dimension.
+    /// One index per dimension.
     fn indices(self) -> SmallVec<[Index; 6]>;
 }
 
@@ -214,7 +215,8 @@ tuples! {
     (A 0, B 1, C 2, D 3, E 4, F 5);
 }
 
-/// What an index takes of a dimension of size `n`: first position, how many, distance.
+/// The positions that an index selects of a dimension of size `n`: the first, their number, and
+/// their distance.
 pub(crate) fn resolve(index: Index, n: usize) -> Option<(usize, usize, isize)> {
     // A failed value may have any shape.
     let size = isize::try_from(n).unwrap_or(isize::MAX);
@@ -225,7 +227,7 @@ pub(crate) fn resolve(index: Index, n: usize) -> Option<(usize, usize, isize)> {
         }
         Index::Span { step: 0, .. } => None,
         Index::Span { start, end, step } => {
-            // Backwards all is one lower: from the last position to before the first.
+            // Backwards, both limits are one lower: from the last position to before the first.
             let (low, high) = if step > 0 { (0, size) } else { (-1, size - 1) };
             let place = |i: isize| (if i < 0 { i + size } else { i }).clamp(low, high);
             let (from, to) = if step > 0 { (low, high) } else { (high, low) };
@@ -287,7 +289,7 @@ mod tests {
             let positions: Vec<isize> = (0..n as isize).collect();
             for (&start, &end) in ends.iter().flat_map(|a| ends.iter().map(move |b| (a, b))) {
                 for step in [1, 2, 3, isize::MAX, -1, -2, -3, isize::MIN] {
-                    // The definition: i = start, start + step, ... as long as i lies before the
+                    // The definition: i = start, start + step, ... while i is before the
                     // end.
                     let counted = |i: isize| if i < 0 { i.saturating_add(n as isize) } else { i };
                     let (mut i, stop) = match step > 0 {

@@ -1,4 +1,4 @@
-//! `TensorFuture`: a value to come, and awaiting it; `Tensor`: one that is known to be there.
+//! `TensorFuture`: a value that is being computed, and awaiting it; `Tensor`: a complete value.
 
 use super::budget;
 use crate::concurrent::completion::{AWAITED, DETACHED, Phase, TRACED};
@@ -19,18 +19,18 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Where something was asked for: the caller's line.
+/// The line of a call in the caller's source.
 pub(crate) type At = &'static Location<'static>;
 
-/// A tensor that is being computed, or will be: what every op returns, at once.
+/// A tensor that is being computed, or will be. Every op returns one immediately.
 ///
-/// Shape, element type and device are known now; the elements are not. The op is queued already and
-/// runs by itself; `.await` waits for this one value and gives a [`Tensor`]. The handle is a plain
-/// value: clone it, send it, await it from many tasks, again and again.
+/// Shape, element type and device are known now; the elements are not. The op is already queued and
+/// runs without being polled; `.await` waits for this one value and returns a [`Tensor`]. The
+/// handle is a plain value: it can be cloned, sent to other threads, and awaited by many tasks, any
+/// number of times.
 ///
-/// A value that nobody can observe need not be computed: when the last handle goes before the
-/// engine has taken the op up, the op is skipped. [`detach`](Self::detach) says that it is to run
-/// anyway.
+/// Unobserved values may be skipped: if the last handle is dropped before the op starts, the op
+/// does not run. [`detach`](Self::detach) makes it run anyway.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -45,24 +45,24 @@ pub(crate) type At = &'static Location<'static>;
 ///
 /// # Cancel safety
 ///
-/// Dropping an await (the future in a `select!` that lost, say) gives up the wait and nothing else:
+/// Dropping an await (for example in the branch of a `select!` that lost) gives up only the wait:
 /// while another handle lives, the value is computed and can be awaited again.
 #[must_use = "a tensor that nobody observes is not computed: await it, keep it, or `detach` it"]
 pub struct TensorFuture {
     pub(crate) node: NodeHandle,
     waiting: Option<Box<Waiting>>,
-    /// Its place on the tape of gradients, for those few that have one.
+    /// The value's place on the gradient tape, if it has one.
     pub(crate) tape: Option<TapeHandle>,
 }
 
-/// This file, which is the caller's place where a poll is called through a `dyn Future`.
+/// This file, which is the caller's location if a poll is called through a `dyn Future`.
 pub(crate) const FILE: &str = file!();
 
 /// One await that has not ended.
 struct Waiting {
     id: Option<u32>,
     since: Instant,
-    /// Ops in the device's queue when the wait began, where somebody looks on.
+    /// Ops in the device's queue when the wait began, if a barrier report is being collected.
     queued: Option<usize>,
 }
 
@@ -73,20 +73,21 @@ pub(crate) fn port_of(node: &Node) -> &'static Port {
 
 /// # Awaiting
 ///
-/// `.await` on the value, or on a reference to it, waits for it and gives a [`Tensor`].
+/// `.await` on a value, or on a reference to one, waits for it and returns a [`Tensor`].
 impl TensorFuture {
-    /// Waits until this value is there: MXNet's `wait_to_read`. The same as `(&x).await`.
+    /// Waits until this value is complete: MXNet's `wait_to_read`. Like `(&x).await`, but returns
+    /// `()`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let x = futensor::Device::cpu().ones([2]) + 1.0;
-    /// x.wait_to_read().await?;                     // this value, and nothing else
+    /// x.wait_to_read().await?;                     // this value alone
     /// assert!(x.is_ready());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
     /// # Errors
-    /// The root error of this value: its own, or that of what it is made from.
+    /// The root error of this value: its own, or the error of a value that it is computed from.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the wait; the handle keeps the value.
@@ -95,8 +96,8 @@ impl TensorFuture {
         Wait(self.clone(), Location::caller())
     }
 
-    /// Fire and forget: this value and what it is made from are computed whatever happens to the
-    /// handles. Its error, should it fail, is returned by the device's next
+    /// Fire and forget: this value and the values it depends on are computed even if all handles
+    /// are dropped. If the value fails, its error is returned by the device's next
     /// [`waitall`](crate::Device::waitall).
     ///
     /// ```
@@ -117,7 +118,7 @@ impl TensorFuture {
         }
     }
 
-    /// True once the value is there or has failed. Looks, and waits for nothing.
+    /// True once the value is complete or has failed. Does not wait.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -130,8 +131,7 @@ impl TensorFuture {
         self.node.completion.state().is_complete()
     }
 
-    /// The error, where the op is known to have failed. Looks, and waits for nothing; the error
-    /// stays.
+    /// The error, if the op is known to have failed. Does not wait, and does not consume the error.
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -145,31 +145,31 @@ impl TensorFuture {
 
 /// # What is known at once
 ///
-/// Whether the elements are there or not.
+/// Metadata is available before the elements are computed.
 impl TensorFuture {
-    /// Sizes of the dimensions, known at once.
+    /// The sizes of the dimensions.
     pub fn shape(&self) -> &Shape {
         &self.node.shape
     }
 
-    /// Sizes of the dimensions as a slice.
+    /// The sizes of the dimensions, as a slice.
     #[doc(alias = "size")]
     pub fn dims(&self) -> &[usize] {
         self.node.shape.dims()
     }
 
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub fn rank(&self) -> usize {
         self.node.shape.rank()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     #[doc(alias("nelement", "len"))]
     pub fn numel(&self) -> usize {
         self.node.numel()
     }
 
-    /// Element type, known at once.
+    /// The element type.
     pub fn dtype(&self) -> DType {
         self.node.dtype
     }
@@ -180,7 +180,7 @@ impl TensorFuture {
         TensorFuture { node, waiting: None, tape: None }
     }
 
-    /// A value on the tape of gradients.
+    /// A value on the gradient tape.
     pub(crate) fn taped(node: NodeHandle, tape: TapeHandle) -> TensorFuture {
         TensorFuture { node, waiting: None, tape: Some(tape) }
     }
@@ -189,17 +189,17 @@ impl TensorFuture {
         port_of(&self.node)
     }
 
-    /// Since when this handle waits, where it does.
+    /// When this handle began to wait, if it waits.
     pub(crate) fn waits_since(&self) -> Option<Instant> {
         self.waiting.as_ref().map(|w| w.since)
     }
 
-    /// How deep the queue was when the wait began, where that was noted.
+    /// The depth of the queue when the wait began, if it was recorded.
     pub(crate) fn queued_then(&self) -> Option<usize> {
         self.waiting.as_ref().and_then(|w| w.queued)
     }
 
-    /// Notes how deep the queue was, for the report at the end of the wait.
+    /// Records the depth of the queue, for the report at the end of the wait.
     pub(crate) fn note_queued(&mut self, queued: usize) {
         if let Some(waiting) = &mut self.waiting {
             waiting.queued = Some(queued);
@@ -214,7 +214,7 @@ impl TensorFuture {
     /// Waits for the value; counted as a barrier where a user waits.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>, counted: bool) -> Poll<()> {
         if self.node.completion.state().is_complete() || self.run_inline() {
-            // What was run is there at the next poll.
+            // A value that ran inline is returned by the next poll.
             if !budget::spend(self.node.cost_ns) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
@@ -245,17 +245,17 @@ impl TensorFuture {
         }
         port_of(node).runner.awaits();
         if !before.has(AWAITED) && before.phase() == Phase::Pending {
-            // It may be delayed: not any more.
+            // The engine may have held the op back to fuse it: an awaited op is not held back.
             port_of(node).schedule_awaited(node.link());
         }
-        // Not before: a value that came at the last moment is one more of a loop that has not given
-        // way.
+        // Only here: a value that completed at the last moment counts against the budget of a loop
+        // that has not yielded.
         budget::rest();
         Poll::Pending
     }
 
-    /// Runs a small step on this thread, where the device allows it; true where it is complete
-    /// then.
+    /// Runs a small step on this thread if the device allows it; true if the value is then
+    /// complete.
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
@@ -266,7 +266,7 @@ impl TensorFuture {
         if port.runner.run_inline(port, node, INLINE_NS) {
             return true;
         }
-        // The engine may be writing it at this very moment: that takes less than a hand-over.
+        // The engine may be writing the value right now: that takes less time than a hand-over.
         for _ in 0..64 {
             if node.completion.state().is_complete() {
                 return true;
@@ -342,7 +342,7 @@ impl fmt::Debug for TensorFuture {
     }
 }
 
-/// Shape, type, device and state. Elements are read by [`display`](TensorFuture::display), which is
+/// Shape, type, device and state. [`display`](TensorFuture::display) reads the elements, and is
 /// awaited.
 impl fmt::Display for TensorFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -367,10 +367,10 @@ impl Future for Wait {
     }
 }
 
-/// A value that is there: what awaiting a [`TensorFuture`] gives.
+/// A complete value: the result of awaiting a [`TensorFuture`].
 ///
-/// Everything that a future can do, a tensor can: it dereferences to one for methods, and operators
-/// and `await` take it as it is.
+/// A tensor can do everything that a future can: it dereferences to a [`TensorFuture`] for methods,
+/// and operators and `await` accept it directly.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -388,7 +388,7 @@ impl Tensor {
         Tensor(future)
     }
 
-    /// The same value as a future, for places that want one.
+    /// The same value as a future, for code that expects one.
     pub fn into_future_value(self) -> TensorFuture {
         self.0
     }
@@ -441,7 +441,7 @@ impl fmt::Debug for Tensor {
     }
 }
 
-/// Shape, type and device, and the word for the elements: reading them is a barrier, and so it is
+/// Shape, type and device, and a hint how to read the elements: a read is a barrier, so it is
 /// awaited.
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! Random numbers: a seed and a position, reserved at the call.
+//! Random numbers: a seed and a position that is reserved at the call.
 
 use super::build::intercept::Sequence;
 use super::build::{self, At};
@@ -15,8 +15,8 @@ use crate::sync::Mutex;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Queues a draw, with its positions taken now: a draw that is skipped has used its own up, and one
-/// that fails here has none.
+/// Queues a draw and reserves its positions now: a skipped draw has used its positions, a draw that
+/// fails here reserves none.
 pub(crate) fn draw(
     port: &'static Port,
     sequence: &Sequence,
@@ -37,19 +37,19 @@ pub(crate) fn draw(
     }
     let (seed, offset) = match build::fits(&shape, dtype) {
         Ok(()) => repeat::drawn(|| {
-            // Words of 32 bits: one an element, two for doubles; whole blocks of four.
+            // 32-bit words: one per element, two for float64; in whole blocks of four.
             let words = shape.numel() as u64 * if dtype == DType::F64 { 2 } else { 1 };
             sequence.draw(words.next_multiple_of(4))
         }),
-        // It fails below, and uses no numbers up.
+        // The draw fails below, and uses no numbers.
         Err(_) => (0, 0),
     };
     build::create(port, Op::Random { normal, seed, offset }, shape, dtype, at)
 }
 
-/// A sequence of random numbers of one's own: give each task its own, and what it draws does not
-/// depend on what others draw meanwhile. Counter-based (Philox 4x32-10), so the numbers are those
-/// of seed and position, on every device and in whatever order streams run. Clones share the
+/// A separate sequence of random numbers. Give each task its own generator, and its draws do not
+/// depend on those of other tasks. The generator is counter-based (Philox 4x32-10): a number
+/// depends only on seed and position, on every device and in any order of streams. Clones share the
 /// sequence.
 ///
 /// ```
@@ -65,7 +65,7 @@ pub(crate) fn draw(
 pub struct Generator(Arc<Mutex<(u64, u64)>>);
 
 impl Generator {
-    /// The sequence of this seed, from its start.
+    /// The sequence of this seed, from its beginning.
     pub fn new(seed: u64) -> Generator {
         Generator(Arc::new(Mutex::new((seed, 0))))
     }

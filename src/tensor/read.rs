@@ -1,7 +1,7 @@
-//! Reads: elements back to the host, awaited, never blocking.
+//! Reads: copies of elements to the host, awaited, never blocking.
 //!
-//! A read is asked for at the call and takes its snapshot then (values are immutable, so the handle
-//! is the snapshot). Few bytes are copied by the poll; more are a queued step of their own.
+//! A read is queued, and takes its snapshot, at the call (values are immutable, so the handle is
+//! the snapshot). The poll copies a few bytes itself; a larger read is a queued step.
 
 use super::build;
 use super::display;
@@ -23,7 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// Up to this many bytes a poll copies itself.
+/// The most bytes that a poll copies itself.
 const COPIED_BY_POLL: usize = 4 << 10;
 
 /// A sink that fills a slot.
@@ -36,7 +36,7 @@ struct Slot<R, F> {
     room: Option<MakeRoom<R>>,
 }
 
-/// Memory for all elements as they are, and what it is when somebody has filled it.
+/// Memory for all elements, and a function that makes the result once the memory is filled.
 type Unfilled<R> = (*mut u8, Box<dyn FnOnce() -> R + Send>);
 type MakeRoom<R> = Box<dyn Fn() -> Result<Unfilled<R>, Refusal> + Send + Sync>;
 
@@ -70,7 +70,7 @@ where
     }
 }
 
-/// A queued read, and where its result will be.
+/// A queued read, and the slot for its result.
 #[derive(Debug)]
 pub(crate) struct Reading<R> {
     name: &'static str,
@@ -97,7 +97,7 @@ impl<R: Send + 'static> Reading<R> {
         self.taken()
     }
 
-    /// For the engine: nobody waits, so it counts as no barrier.
+    /// For the engine: no user waits, so it does not count as a barrier.
     pub(crate) fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         ready!(self.step.poll_done(cx));
         self.taken()
@@ -116,7 +116,7 @@ impl<R: Send + 'static> Reading<R> {
     }
 }
 
-/// Host memory for so many elements.
+/// Host memory for `n` elements.
 fn reserve<T: Element>(n: usize) -> Result<Vec<T>, Refusal> {
     let mut out: Vec<T> = Vec::new();
     out.try_reserve_exact(n).map_err(|_| Refusal {
@@ -145,20 +145,20 @@ fn elements<T: Element>(view: View<'_>, parallel: &dyn Parallel) -> Result<Vec<T
     Ok(out)
 }
 
-/// The same for elements that somebody else writes.
+/// The same for elements that a device writes.
 fn unfilled<T: Element>(n: usize) -> Result<Unfilled<Vec<T>>, Refusal> {
     let mut out = reserve::<T>(n)?;
     let ptr = out.as_mut_ptr().cast();
     #[allow(unsafe_code)]
     let full = move || {
-        // SAFETY: who was given the memory says that all n elements are written.
+        // SAFETY: the function is called once all n elements are written.
         unsafe { out.set_len(n) };
         out
     };
     Ok((ptr, Box::new(full)))
 }
 
-/// Host memory of a device's, for so many bytes.
+/// Host memory that a device accounts for, of this many bytes.
 fn memory_of(port: &'static Port, bytes: usize) -> Result<(*mut u8, Value), Refusal> {
     let block = port.memory.alloc(bytes).ok_or_else(|| Refusal {
         kind: ErrorKind::OutOfMemory,
@@ -168,7 +168,7 @@ fn memory_of(port: &'static Port, bytes: usize) -> Result<(*mut u8, Value), Refu
     Ok((ptr, Value::contiguous(Storage::Shared(block))))
 }
 
-/// Queues a copy of a value to host memory of another device.
+/// Queues a copy of a value to the host memory of another device.
 pub(crate) fn to_memory(x: &TensorFuture, to: &'static Port, at: build::At) -> Reading<Value> {
     let (dtype, bytes) = (x.dtype(), x.node.bytes());
     let take = move |view: View<'_>, parallel: &dyn Parallel| {
@@ -280,7 +280,7 @@ impl<T: Element> Future for Item<T> {
     type Output = Result<T>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
         if let How::Few(x, name, at) = &mut self.0 {
-            // The one element, without a vector for it.
+            // A single element, without a vector.
             ready!(x.poll_await(cx, name, at))?;
             if let Some(error) = x.node.error() {
                 return Poll::Ready(Err(error.clone()));
@@ -298,7 +298,7 @@ impl<T: Element> Future for Item<T> {
 
 /// # Reading
 ///
-/// Each is asked for at the call and gives its result when awaited; nothing blocks.
+/// Each read is queued at the call and returns its result when awaited; nothing blocks.
 impl TensorFuture {
     /// All elements in row-major order.
     ///
@@ -312,16 +312,16 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A dtype error where the tensor holds another type; the tensor's own error where it failed.
+    /// A dtype error if the tensor has another element type; the tensor's own error if it failed.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the read up; a copy that has not begun is skipped.
+    /// Dropping the future cancels the read; a copy that has not begun is skipped.
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> ToVec<T> {
         ToVec(How::new("to_vec", self, Location::caller()))
     }
 
-    /// The one element of a tensor that has one.
+    /// The element of a tensor with exactly one element.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -332,7 +332,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A shape error where there is not exactly one element; else as [`to_vec`](Self::to_vec).
+    /// A shape error if the tensor does not have exactly one element; otherwise as
+    /// [`to_vec`](Self::to_vec).
     #[track_caller]
     pub fn item<T: Element>(&self) -> Item<T> {
         let at = Location::caller();
@@ -347,7 +348,7 @@ impl TensorFuture {
         Item(How::new("item", self, at))
     }
 
-    /// The elements as text, in PyTorch's look; of a large tensor only the edges are copied.
+    /// The elements as text, in PyTorch's format; only the edges of a large tensor are copied.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -357,7 +358,7 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The tensor's own error where it failed.
+    /// The tensor's own error if it failed.
     #[track_caller]
     pub fn display(&self) -> Shown {
         let at = Location::caller();
@@ -366,8 +367,8 @@ impl TensorFuture {
         Shown(Reading::queue("display", self, at, sink, None))
     }
 
-    /// Indices of the elements that are not zero, one row each, in row-major order: int64 `[n,
-    /// rank]`. A future of a [`Tensor`], since its shape depends on the data.
+    /// The indices of the nonzero elements, one row each, in row-major order: int64 `[n, rank]`.
+    /// Returns a future of a [`Tensor`], since the shape depends on the data.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -396,9 +397,9 @@ impl TensorFuture {
     }
 }
 
-/// The text of a value: only the elements that are shown are looked at.
+/// The text of a value. Only the elements that are shown are read.
 fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
-    // Of a value without elements nothing is shown, however large its other sizes are.
+    // An empty value shows no elements, however large its other sizes are.
     let window = if shape.numel() == 0 { Default::default() } else { display::window(shape) };
     let mut offsets = if shape.numel() == 0 { Vec::new() } else { vec![0isize] };
     for (ranges, &stride) in window.iter().zip(view.strides) {

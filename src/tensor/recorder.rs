@@ -1,11 +1,12 @@
-//! `Recorder`: notes what a device runs, from now until one asks.
+//! `Recorder`: records the steps of a device until it is finished.
 
 use super::device::Device;
 use super::watch::Watcher;
 use crate::engine::port::Port;
 use crate::engine::record::Recording;
 
-/// Notes what a device runs, fuses and skips: the dependency graph as the engine saw it.
+/// Records the steps that a device runs, fuses and skips: the dependency graph as the engine saw
+/// it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -23,10 +24,10 @@ use crate::engine::record::Recording;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// Nothing waits for it: a step appears when it ends, so await what you want to see first. Keeps
-/// nothing alive. The first 65,536 steps are kept. Dropping it ends it. To see a GPU's steps in
-/// Nsight Systems beside what else the GPU does, ask for NVTX ranges: `CudaOptions::nvtx`, or
-/// `FUTENSOR_NVTX=1`.
+/// Recording never waits: a step is recorded when it ends, so await the work that you want to see.
+/// A recorder keeps no values alive, and at most the first 65,536 steps. Dropping it stops the
+/// recording. NVTX ranges (`CudaOptions::nvtx`, or `FUTENSOR_NVTX=1`) show a GPU's steps in Nsight
+/// Systems.
 #[derive(Debug)]
 #[must_use = "a recorder that is dropped at once has recorded nothing"]
 pub struct Recorder {
@@ -36,15 +37,15 @@ pub struct Recorder {
 }
 
 impl Device {
-    /// Records from now on which steps this device runs, fuses and skips, on which stream and for
-    /// which line of the program. While nobody records it costs one relaxed load a step.
+    /// Starts a recording: which steps this device runs, fuses and skips, on which stream, and for
+    /// which line of the program. Without a recording, a step costs one relaxed load more.
     pub fn record(&self) -> Recorder {
         Recorder { port: self.port, id: self.port.recordings.start(), _watcher: Watcher::new() }
     }
 }
 
 impl Recorder {
-    /// Ends the recording, and gives it: steps, and the awaits that had to wait.
+    /// Ends the recording and returns it: the steps, and the awaits that had to wait.
     pub fn finish(self) -> Recording {
         let (steps, awaits) = self.port.recordings.stop(self.id);
         Recording { device: self.port.profile.name.clone(), steps, awaits }
@@ -71,7 +72,7 @@ mod tests {
         let recording = device.record();
         let line = line!() + 1;
         let y = (&x * 2.0 + 1.0).relu();
-        // The whole chain is queued before any of it can run.
+        // The whole chain is queued before any op can run.
         release.send(vec![1.0; 1 << 16]).unwrap();
         let m = large.matmul(&large).sum_all();
         drop(large.matmul(&large).matmul(&large));
@@ -96,7 +97,7 @@ mod tests {
         let sum = ops.iter().find(|(op, _)| op.name == "sum").unwrap().0;
         let product = ops[sum.inputs[0].expect("its operand was recorded")].0;
         assert_eq!(product.name, "matmul");
-        // Two were dropped at once. The engine may have begun one before the drop, never both.
+        // Two ops were dropped at once. The engine may have begun one before the drop, never both.
         let skipped =
             ops.iter().filter(|(op, ran)| op.name == "matmul" && *ran == Ran::Skipped).count();
         assert!(skipped >= 1, "{steps:#?}");

@@ -1,9 +1,10 @@
 //! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`],
 //! [`named`].
 //!
-//! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it
-//! back after it, so that it follows the task from thread to thread and leaks to no other. What the
-//! task spawns is another task, and outside. What awaits do inside stands in `watch`.
+//! Each is a pinned wrapper around a future that sets its scope before each poll and resets it
+//! afterwards. So the scope follows the task from thread to thread and does not leak into other
+//! tasks. Tasks that the task spawns are outside the scope. `watch` implements the behaviour of
+//! awaits inside.
 
 use super::watch::{Barrier, Manner, Scope, Watcher};
 use std::fmt;
@@ -12,7 +13,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A future with a scope around it: see [`deny_barriers`] and its siblings.
+/// A future inside a scope: see [`deny_barriers`] and its siblings.
 #[pin_project::pin_project]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Scoped<F> {
@@ -51,14 +52,13 @@ impl<F> fmt::Debug for Scoped<F> {
     }
 }
 
-/// Makes every barrier inside this future an error that names its line: a piece of code that is
-/// meant to queue work and wait for nothing is held to it.
+/// Makes every barrier inside this future an error that names its line. Use it to enforce that code
+/// only queues work and never waits.
 ///
-/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, whether or not they
-/// would have had to wait. [`Device::ready`](crate::Device::ready) and
-/// [`admit`](crate::Device::admit) are backpressure, and allowed. The scope is the task's: it holds
-/// on whatever thread the future is polled, and not in what the future spawns. Of scopes inside
-/// each other the innermost counts.
+/// Barriers are awaits of a value, of a read, of `nonzero` and of `waitall`, even if they would not
+/// have to wait. [`Device::ready`](crate::Device::ready) and [`admit`](crate::Device::admit) are
+/// backpressure, and allowed. The scope belongs to the task: it holds on every thread that polls
+/// the future, but not in tasks that the future spawns. The innermost of nested scopes applies.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -70,18 +70,18 @@ impl<F> fmt::Debug for Scoped<F> {
 /// };
 /// let error = deny_barriers(work).await.unwrap_err();
 /// assert!(error.is_barrier() && error.op() == "item");
-/// assert!(error.location().file().ends_with(".rs")); // and this line
+/// assert!(error.location().file().ends_with(".rs")); // the line of the barrier
 /// # });
 /// ```
 ///
 /// # Cancel safety
-/// That of the future inside.
+/// As the future inside.
 pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, Some(Manner::Deny), None)
 }
 
-/// Tells of every barrier inside this future as it is met, and lets it pass: [`deny_barriers`] as a
-/// warning.
+/// Calls `f` at every barrier inside this future, and lets the barrier proceed: [`deny_barriers`]
+/// as a warning.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -98,7 +98,7 @@ pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 /// ```
 ///
 /// # Cancel safety
-/// That of the future inside.
+/// As the future inside.
 pub fn tell_barriers<F: IntoFuture>(
     future: F,
     tell: impl Fn(Barrier) + Send + Sync + 'static,
@@ -118,7 +118,7 @@ pub fn tell_barriers<F: IntoFuture>(
 /// ```
 ///
 /// # Cancel safety
-/// That of the future inside.
+/// As the future inside.
 pub fn allow_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, Some(Manner::Allow), None)
 }
@@ -137,7 +137,7 @@ pub fn allow_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 /// ```
 ///
 /// # Cancel safety
-/// That of the future inside.
+/// As the future inside.
 pub fn named<F: IntoFuture>(name: impl Into<Arc<str>>, future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, None, Some(name.into()))
 }

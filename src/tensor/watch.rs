@@ -1,13 +1,12 @@
-//! Who looks on while somebody awaits: the scopes of
-//! [`deny_barriers`](crate::barrier::deny_barriers), the tables of
-//! [`Barriers`](crate::barrier::Barriers), recordings, and `tracing`.
+//! The watchers of awaits: the scopes of [`deny_barriers`](crate::barrier::deny_barriers), the
+//! tables of [`Barriers`](crate::barrier::Barriers), recordings, and `tracing`.
 //!
-//! Every await of a value passes here once it is polled and once it ends, if anybody looks on; else
-//! that costs it one relaxed load. Where an await stands is the caller's line: of the `.await`
-//! itself where a value is awaited, of the call that made the future where that is a read or a
-//! `waitall`. A value that is polled by another library's code (`join!`, a stream) has the line of
-//! its op. The engine's own waits (copies between devices, loading) pass elsewhere and do not
-//! count. Knows nothing of executors: tasks are told apart by their wakers.
+//! If there is a watcher, every await of a value reports here at its first poll and at its end;
+//! without one, an await costs one relaxed load more. The site of an await is the caller's line: of
+//! the `.await` itself for a value, of the call that made the future for a read or a `waitall`. A
+//! value that is polled by another library's code (`join!`, a stream) has the line of its op. The
+//! engine's own waits (copies between devices, loading) take another path and do not count. This
+//! file knows nothing of executors: it identifies tasks by their wakers.
 
 use super::future::{At, TensorFuture};
 use crate::concurrent::completion::AWAITED;
@@ -29,17 +28,17 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 statics! {
-    /// How many look on: scopes, tables and recordings that are alive.
+    /// The number of watchers: live scopes, tables and recordings.
     static WATCHERS: AtomicUsize = AtomicUsize::new(0);
 }
 
-/// True while anybody looks on.
+/// True while there is a watcher.
 #[inline]
 pub(crate) fn is_on() -> bool {
     WATCHERS.load(Relaxed) != 0 || events::barriers_are_seen()
 }
 
-/// One who looks on.
+/// A watcher; counted while it lives.
 #[derive(Debug)]
 pub(crate) struct Watcher(());
 
@@ -59,17 +58,17 @@ impl Drop for Watcher {
 // ---- scopes
 // -------------------------------------------------------------------------------------------
 
-/// An await, as [`tell_barriers`](crate::barrier::tell_barriers) tells of it.
+/// An await, as [`tell_barriers`](crate::barrier::tell_barriers) reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Barrier {
-    /// What was awaited: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
+    /// The kind of await: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
     pub what: &'static str,
-    /// Where.
+    /// The source location of the await.
     pub site: &'static Location<'static>,
 }
 
-/// What a scope does about awaits.
+/// How a scope treats awaits.
 #[derive(Clone)]
 pub(crate) enum Manner {
     Deny,
@@ -77,7 +76,7 @@ pub(crate) enum Manner {
     Tell(Arc<dyn Fn(Barrier) + Send + Sync>),
 }
 
-/// What holds inside a task's scope; what is `None` is as it is outside.
+/// The settings of a task's scope; `None` inherits the setting from outside.
 #[derive(Clone, Default)]
 pub(crate) struct Scope {
     pub manner: Option<Manner>,
@@ -85,7 +84,7 @@ pub(crate) struct Scope {
 }
 
 thread_local! {
-    /// The scope of the task that this thread polls just now. Set and taken back at each poll.
+    /// The scope of the task that this thread is polling. Set and reset at each poll.
     static SCOPE: RefCell<Scope> = const { RefCell::new(Scope { manner: None, name: None }) };
 }
 
@@ -93,7 +92,7 @@ thread_local! {
 pub(crate) struct Inside(Scope);
 
 impl Scope {
-    /// Puts the scope around what this thread does until the result is dropped.
+    /// Sets the scope on this thread until the result is dropped.
     pub fn enter(&self) -> Inside {
         SCOPE.with_borrow_mut(|scope| {
             let outer = scope.clone();
@@ -114,7 +113,7 @@ impl Drop for Inside {
     }
 }
 
-/// The error of an await that its scope denies; where the scope only wants to know, it is told at
+/// The error of an await that its scope denies. A scope that only observes is told at
 /// the `first` poll.
 fn refusal(what: &'static str, site: At, first: bool) -> Option<Error> {
     match SCOPE.with_borrow(|scope| scope.manner.clone())? {
@@ -137,35 +136,37 @@ fn refusal(what: &'static str, site: At, first: bool) -> Option<Error> {
 // ---- tables
 // -------------------------------------------------------------------------------------------
 
-/// What one line of the program has waited for. Awaits that are given up are not counted.
+/// The awaits at one line of the program. Awaits that were dropped before their end are not
+/// counted.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BarrierSite {
-    /// What is awaited there: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
+    /// The kind of await: `await`, `wait_to_read`, `to_vec`, `item`, `waitall`...
     pub what: &'static str,
     /// File, line and column.
     pub site: &'static Location<'static>,
     /// The device.
     pub device: &'static str,
-    /// Awaits that have ended.
+    /// The number of awaits that have completed.
     pub count: u64,
-    /// Of those, how many had to wait: the value was not there at the first poll, nor computed by
-    /// it.
+    /// The number of awaits that had to wait: the value was not complete at the first poll, and the
+    /// poll did not compute it.
     pub waited: u64,
-    /// Time from their first poll to their end, added up.
+    /// The total time from first poll to end.
     pub total: Duration,
-    /// The longest.
+    /// The longest time of one await.
     pub worst: Duration,
-    /// Ops that were queued or running at the first poll, the awaited one included: on the average.
+    /// The mean number of ops that were queued or running at the first poll, the awaited one
+    /// included.
     pub queued_mean: f64,
-    /// The same at most.
+    /// The largest number of ops that were queued or running at the first poll.
     pub queued_max: usize,
-    /// How often the device had nothing left to do when the wait ended: it idles until this task,
-    /// or another, queues more.
+    /// How often the device had no work left when the wait ended, so that it idles until a task
+    /// queues more.
     pub ran_dry: u64,
 }
 
-/// What one site has seen.
+/// The counts of one site.
 #[derive(Clone, Debug, Default)]
 struct Tally {
     count: u64,
@@ -177,10 +178,10 @@ struct Tally {
     ran_dry: u64,
 }
 
-/// Sites of one report, by place, kind and device.
+/// The sites of one report, by location, kind and device.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Only this device's, by the address of its port.
+    /// The only device to collect, by the address of its port.
     only: Option<usize>,
     sites: Mutex<HashMap<(Location<'static>, &'static str, usize), (At, &'static str, Tally)>>,
 }
@@ -221,7 +222,7 @@ impl Table {
         }
     }
 
-    /// The sites that were seen, the longest waits first.
+    /// The collected sites, the longest waits first.
     pub fn sites(&self) -> Vec<BarrierSite> {
         let mut sites: Vec<_> = lock(&self.sites)
             .iter()
@@ -245,23 +246,23 @@ impl Table {
     }
 }
 
-/// An await that has come to its end.
+/// An await that has completed.
 struct Ended<'a> {
     port: &'static Port,
     node: Option<&'a Node>,
     what: &'static str,
     site: At,
     queued: usize,
-    /// Since when, and how long, where it had to wait.
+    /// Start and length of the wait, if it had to wait.
     waited: Option<(Instant, Duration)>,
     task: usize,
 }
 
 impl Ended<'_> {
     fn tell(&self) {
-        // Who waits is woken before the engine has taken the step out of its task table: what is in
-        // between counts as done. In this order: a step is taken off the queue first, and then off
-        // what is closing.
+        // A waiter is woken before the engine removes the step from its task table: a step between
+        // the two counts as done. The order of the loads matters: a step leaves the queue count
+        // first, and the closing count second.
         let counters = &self.port.counters;
         let closing = counters.closing.load(Relaxed) + counters.closing_small.load(Relaxed);
         let ran_dry = self.waited.is_some() && self.port.pressure.queued().0 <= closing;
@@ -294,7 +295,7 @@ impl Ended<'_> {
     }
 }
 
-/// The wait for a device that has nothing to wait for: refused like any other, and noted.
+/// An await of an idle device: denied and recorded like any other.
 pub(crate) fn at_once(
     port: &'static Port,
     what: &'static str,
@@ -311,8 +312,8 @@ pub(crate) fn at_once(
 }
 
 impl TensorFuture {
-    /// An await of this value by a user: ends once the value is there or has failed, or with the
-    /// error of a scope that denies it. The value's own error is not looked at.
+    /// A user's await of this value: completes once the value is complete or has failed, or with
+    /// the error of a scope that denies it. The value's own error is not looked at.
     #[inline]
     pub(crate) fn poll_await(
         &mut self,
@@ -329,7 +330,8 @@ impl TensorFuture {
         }
     }
 
-    /// Pending, unless this thread runs a kernel: it would wait for what it may itself be to run.
+    /// Pending, unless this thread runs a kernel: the wait could be for work that this very thread
+    /// has to run.
     #[cold]
     fn wait_for_it(&self, what: &'static str, site: At) -> Poll<Result<()>> {
         let is_forked = self.port().life.is_forked();
@@ -358,7 +360,7 @@ impl TensorFuture {
             return Poll::Ready(Err(error));
         }
         let port = self.port();
-        // How deep the queue was when the wait began, whether or not its end comes at once.
+        // The depth of the queue when the wait began, even if the await completes immediately.
         let queued = self.queued_then().unwrap_or_else(|| port.pressure.queued().0);
         let ended = self.poll_ended(cx, true);
         if ended.is_pending() {
@@ -373,8 +375,8 @@ impl TensorFuture {
     }
 }
 
-/// True for a line of the standard library, of another crate, or of this one: who polled is not the
-/// user.
+/// True for a line of the standard library, of another crate, or of this one: the poll did not come
+/// from the user's code.
 pub(crate) fn is_foreign(site: At) -> bool {
     let file = site.file();
     file.starts_with("/rustc/")

@@ -1,4 +1,4 @@
-//! Values that somebody else brings: a future of the user's behind a node, and a copy of a value of
+//! Values from outside the engine: the result of a user's future, and a copy of a value of
 //! another device.
 
 use crate::concurrent::completion::{AWAITED, Phase, TRACED};
@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A future behind a node.
+/// A future that supplies a node's value.
 struct Brought {
     port: &'static Port,
     name: &'static str,
@@ -34,12 +34,13 @@ struct Brought {
     stage: Mutex<Stage>,
 }
 
-/// A future, and after it what counts it.
+/// A future, and the guard that counts it; fields are dropped in this order.
 type Bringing = (Pin<Box<dyn Future<Output = Result<Value, Error>> + Send>>, Held);
 
 enum Stage {
     Waiting(Bringing),
-    /// A thread is polling it; whoever came meanwhile is told to ask again.
+    /// A thread is polling the future. The waker is that of a poll that came meanwhile, and has to
+    /// be repeated.
     Polled(Option<Waker>),
     Over,
 }
@@ -51,7 +52,7 @@ impl Source for Brought {
             match std::mem::replace(&mut *stage, Stage::Polled(None)) {
                 Stage::Waiting(future) => future,
                 Stage::Polled(_) => {
-                    // The engine's waker: nothing of the user's is called under the lock.
+                    // The waker is the engine's: no user code is called under the lock.
                     *stage = Stage::Polled(Some(context.waker().clone()));
                     return Poll::Pending;
                 }
@@ -91,14 +92,15 @@ impl Drop for Brought {
     fn drop(&mut self) {
         let stage = std::mem::replace(&mut *lock(&self.stage), Stage::Over);
         match stage {
-            // Whoever lets the last link go is not to wait for this.
+            // The thread that drops the last link must not wait for user code.
             Stage::Waiting(future) if !self.ours => self.port.aside(move || discard(future)),
             stage => discard_unlocked(stage),
         }
     }
 }
 
-/// A node whose value a future brings. `ours` where the future is the library's own, and short.
+/// A node whose value a future supplies. `ours` means that the future is the library's own, with
+/// short polls.
 pub(crate) fn sourced(
     port: &'static Port,
     name: &'static str,
@@ -113,23 +115,23 @@ pub(crate) fn sourced(
     build::create(port, Op::Source(Arc::new(source)), shape, dtype, at)
 }
 
-/// The value of a node on another device, for the engine: nobody waits for it, so it counts as no
-/// barrier.
+/// The value of a node on another device, for the engine. No user waits for it, so it does not
+/// count as a barrier.
 pub(crate) struct Arrival {
     from: TensorFuture,
     registration: Option<u32>,
     to: &'static Port,
     at: At,
-    /// Its elements are to lie in row-major order.
+    /// The elements have to be in row-major order.
     plain: bool,
-    /// Where they do not, the device can put them so.
+    /// The device can copy them into that order.
     packs: bool,
-    /// The copy to host memory, where that is on the way.
+    /// The copy to host memory, if the value takes that path.
     reading: Option<read::Reading<Value>>,
 }
 
 impl Arrival {
-    /// From elsewhere to the host the copy is queued now, behind what makes the value.
+    /// A copy from another device to the host is queued now, behind the op that computes the value.
     pub fn new(x: &TensorFuture, to: &'static Port, plain: bool, at: At) -> Arrival {
         let reading = (!x.port().profile.in_memory && to.profile.in_memory)
             .then(|| read::to_memory(x, to, at));
@@ -162,7 +164,8 @@ impl Future for Arrival {
             }
             if !node.completion.register(registration, cx.waker()) {
                 if !before.has(AWAITED) && before.phase() == Phase::Pending {
-                    // It may be delayed: not any more.
+                    // The engine may have held the op back to fuse it: an awaited op is not held
+                    // back.
                     from.port().schedule(node.link());
                 }
                 return Poll::Pending;
@@ -200,8 +203,8 @@ impl Drop for Arrival {
 
 /// Copies between devices.
 impl TensorFuture {
-    /// The same values on another device, copied while everything else goes on; itself where it is
-    /// there already.
+    /// The same values on another device. The copy is asynchronous; a value that is already on the
+    /// device is returned as it is.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -1,5 +1,4 @@
-//! What a gradient rule is given, and where it puts the gradients. Called by the walk; known to
-//! `graph/` by name only.
+//! The arguments and results of a gradient rule. Created by the walk; `graph/` knows only its name.
 
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
@@ -49,7 +48,7 @@ pub struct Backward<'a> {
     pub(super) turned: SmallVec<[bool; 2]>,
     pub(super) output: Option<TensorFuture>,
     pub(super) output_meta: &'a Meta,
-    /// As the rule is to see it, which may be in a wider type than it came in.
+    /// The upstream gradient as the rule sees it, which may be in a wider type.
     pub(super) upstream: TensorFuture,
     pub(super) passed: TensorFuture,
     pub(super) graph: bool,
@@ -57,7 +56,7 @@ pub struct Backward<'a> {
 }
 
 impl Backward<'_> {
-    /// The gradient of the result; of its shape and type.
+    /// The gradient of the result, in its shape and type.
     pub fn upstream(&self) -> &TensorFuture {
         &self.upstream
     }
@@ -65,7 +64,7 @@ impl Backward<'_> {
     /// The value of operand `i`.
     ///
     /// # Panics
-    /// Where the op's `gradient_needs` did not name it.
+    /// If the op's `gradient_needs` did not name it.
     pub fn input(&self, i: usize) -> &TensorFuture {
         self.inputs[i].as_ref().expect("an operand that `gradient_needs` names")
     }
@@ -73,7 +72,7 @@ impl Backward<'_> {
     /// The value of the result.
     ///
     /// # Panics
-    /// Where the op's `gradient_needs` did not name it.
+    /// If the op's `gradient_needs` did not name it.
     pub fn output(&self) -> &TensorFuture {
         self.output.as_ref().expect("`gradient_needs` names the result")
     }
@@ -88,12 +87,12 @@ impl Backward<'_> {
         self.output_meta
     }
 
-    /// How many operands there are.
+    /// The number of operands.
     pub fn operands(&self) -> usize {
         self.metas.len()
     }
 
-    /// True where somebody asks for the gradient of operand `i`.
+    /// True if the gradient of operand `i` is needed.
     pub fn wants(&self, i: usize) -> bool {
         self.wanted[i]
     }
@@ -103,15 +102,15 @@ impl Backward<'_> {
         self.upstream.device().zeros_dtype(self.metas[i].shape.clone(), self.metas[i].dtype)
     }
 
-    /// Gives the gradient of operand `i`; the closure runs only where somebody asks for it. What
-    /// was broadcast is summed up and the type is matched, so a rule may give the gradient in the
-    /// result's shape; one whose shape does not fit is a failed gradient. An operand that is given
-    /// none has gradient zero; what is given twice is added.
+    /// Sets the gradient of operand `i`; the closure runs only if the gradient is needed. The
+    /// gradient may have the result's shape: it is summed over broadcast dimensions and cast to the
+    /// operand's type. A shape that does not fit is a failed gradient. An operand without a
+    /// gradient has gradient zero; several gradients of one operand are added.
     pub fn give(&mut self, i: usize, gradient: impl FnOnce(&Self) -> TensorFuture) {
         if self.wanted[i] {
             let mut gradient = gradient(self);
             if gradient.node.address() == self.upstream.node.address() {
-                // It only passes through: as it came.
+                // The gradient passes through unchanged: use it in its original type.
                 gradient = self.passed.clone();
             }
             let gradient = fitted(gradient, self.metas[i]);
@@ -119,27 +118,27 @@ impl Backward<'_> {
         }
     }
 
-    /// True where the gradients are to have gradients themselves.
+    /// True if the gradients need gradients themselves.
     pub(crate) fn keeps_graph(&self) -> bool {
         self.graph
     }
 
-    /// True where operand `i` is a view with the last two dimensions changed: a rule that can give
-    /// its gradient so that it is row-major once it is turned back had better do it.
+    /// True if operand `i` is a view with the last two dimensions swapped. A rule should then, if
+    /// it can, produce a gradient that is row-major once it is swapped back.
     pub(crate) fn is_turned(&self, i: usize) -> bool {
         self.turned[i]
     }
 }
 
-/// A gradient in the shape and type of what it belongs to, where it fits; the walk looks. One of
-/// halves that is in float32 stays so: the walk rounds the sum of all.
+/// A gradient in the shape and type of its operand, if it fits; the walk checks. A float32 gradient
+/// of a half operand stays float32: the walk rounds the sum of all gradients.
 fn fitted(gradient: TensorFuture, to: &Meta) -> TensorFuture {
     let sum = sum_to(gradient, &to.shape);
     if sum.dtype() == to.dtype.wide() { sum } else { sum.to_dtype(to.dtype) }
 }
 
-/// Sums up what broadcasting has repeated; a gradient that is itself smaller is repeated first. One
-/// that does not fit stays as it is.
+/// Sums over broadcast dimensions; a smaller gradient is broadcast first. A gradient that does not
+/// fit is unchanged.
 fn sum_to(x: TensorFuture, shape: &Shape) -> TensorFuture {
     if x.shape() == shape {
         return x;

@@ -1,5 +1,4 @@
-//! Checkpoints: a block whose values are not kept for its gradient but computed again when it
-//! comes.
+//! Checkpoints: blocks whose values are not kept for the gradient, but recomputed when it is taken.
 
 use super::backward::Backward;
 use super::repeat::{self, Draw};
@@ -14,22 +13,22 @@ use std::sync::Arc;
 
 type Block = dyn Fn(&[TensorFuture]) -> TensorFuture + Send + Sync;
 
-/// A block on the tape: its operands are the inputs, then what the block reads of its own.
+/// A block on the tape: its operands are the inputs, then the captured values.
 struct Checkpoint {
     block: Box<Block>,
     inputs: usize,
-    /// Values of the tape that the block has captured (a module's weights).
+    /// Values on the tape that the block captures (a module's weights).
     captured: Vec<TapeLink>,
     draws: Vec<Draw>,
 }
 
-/// Calls `block` on `inputs` and keeps nothing of what it computes: when a gradient goes through,
-/// the block is called once more, and its values live only as long as that takes. Less memory for a
-/// second forward pass.
+/// Calls `block` on `inputs` without keeping its intermediate values. When a gradient goes through,
+/// the block is called again, and its values live only during that call. This saves memory at the
+/// cost of a second forward pass.
 ///
-/// The block has to do the same both times: where its result has another shape or type the second
-/// time, the gradients fail. Random draws are repeated; values of the tape that it
-/// captures (a layer's weights) get their gradients too. Nothing waits.
+/// The block has to do the same both times: if the second result has another shape or type, the
+/// gradients fail. Random draws are repeated. Captured values on the tape (a layer's weights) get
+/// gradients too. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -79,7 +78,7 @@ where
     TensorFuture::taped(result.node.clone(), entry)
 }
 
-/// What was on the tape before a block began, and is read in it.
+/// The values that were on the tape before the block began, and that it reads.
 fn captured(root: TapeLink, before: u64) -> Vec<TapeLink> {
     let (mut found, mut seen, mut stack) = (Vec::new(), HashSet::new(), vec![root]);
     while let Some(entry) = stack.pop() {
@@ -113,7 +112,8 @@ impl Operation for Checkpoint {
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        // Where gradients are recorded, the inputs are on the tape already, and stay who they are.
+        // If gradients are being recorded, the inputs are on the tape already, and keep their
+        // identity.
         let graph = is_taping();
         let inputs: Vec<TensorFuture> = (0..self.inputs)
             .map(|i| match call.wants(i) && !graph {
@@ -122,7 +122,7 @@ impl Operation for Checkpoint {
             })
             .collect();
         let result = with_taping(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
-        // What fails at the call is on no tape.
+        // A value that fails at the call is not on the tape.
         if let (None, Some(error)) = (&result.tape, result.node.error()) {
             return Err(Refusal { kind: error.kind(), message: error.to_string() });
         }

@@ -1,6 +1,6 @@
-//! Gradients: reverse mode on the same lazy graph. Nothing here waits.
+//! Gradients: reverse-mode differentiation on the same lazy graph. Nothing here waits.
 //!
-//! `record` puts values on the tape (`graph/tape`), `walk` goes back over it, `table` and the ops'
+//! `taped` puts values on the tape (`graph/tape`), `walk` goes back over it, `table` and the ops'
 //! `gradient` methods are the rules, `checkpoint` trades memory for a second run.
 
 pub(crate) mod backward;
@@ -20,14 +20,14 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use std::panic::Location;
 
-/// How [`grad_with`] goes about it. Start from the default and change what matters.
+/// Options of [`grad_with`]. Start from the default and change what you need.
 ///
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, GradOptions, grad, grad_with};
 /// let x = Device::cpu().from_vec(vec![2.0f32], [1]).requires_grad();
 /// let y = (&x * &x * &x).sum_all();
-/// // 3 x^2, on the tape itself
+/// // 3 x^2, itself on the tape
 /// let first = grad_with(&y, &[&x], GradOptions::default().graph(true));
 /// let second = grad(&first[0].sum_all(), &[&x]);                          // 6 x
 /// assert_eq!(second[0].to_vec::<f32>().await?, [12.0]);
@@ -42,34 +42,35 @@ pub struct GradOptions {
 }
 
 impl GradOptions {
-    /// The gradient that comes in from above: of the shape of the first argument, which then need
-    /// not be a scalar. By default one.
+    /// The upstream gradient: in the shape of the first argument, which then need not be a scalar.
+    /// One by default.
     pub fn upstream(mut self, gradient: &TensorFuture) -> GradOptions {
         self.upstream = Some(gradient.clone());
         self
     }
 
-    /// Keeps what the tape holds, so that another gradient can go the same way. Off by default.
+    /// Keeps the tape, so that another gradient can use it. Off by default.
     pub fn retain(mut self, on: bool) -> GradOptions {
         self.retain = on;
         self
     }
 
-    /// Puts the gradients on the tape, so that they have gradients themselves; keeps the tape as
-    /// well. Off by default.
+    /// Puts the gradients on the tape, so that they have gradients themselves; also keeps the tape.
+    /// Off by default.
     pub fn graph(mut self, on: bool) -> GradOptions {
         self.graph = on;
         self
     }
 
-    /// Gives zeros for what the loss does not depend on, instead of an error. Off by default.
+    /// Returns zeros instead of an error for values that the loss does not depend on. Off by
+    /// default.
     pub fn zeros(mut self, on: bool) -> GradOptions {
         self.zeros = on;
         self
     }
 }
 
-/// What gradients can be asked for: values, and the parameters of layers.
+/// Types that gradients can be computed for: values, and the parameters of layers.
 ///
 /// ```
 /// use futensor::{Device, grad, nn, nn::Module};
@@ -94,12 +95,13 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
         self.as_ref().clone()
     }
 }
-/// The gradients of `loss`, a floating point value of one element, with respect to `wrt`: one for
-/// each, of its shape and type. They are queued like any other op; nothing waits.
+/// The gradients of `loss`, a floating point value of one element, with respect to the values in
+/// `wrt`: one gradient each, of the same shape and type. They are queued like any other op; nothing
+/// waits.
 ///
-/// The tape is used up as the gradients are formed: what it held for the rules is let go, and a
-/// second `grad` through the same ops fails; [`grad_with`] can retain it. The values in `wrt` are
-/// leaves ([`requires_grad`](TensorFuture::requires_grad)) or anything made from them.
+/// `grad` consumes the tape: the values that it kept for the rules are dropped, and a second `grad`
+/// through the same ops fails; [`grad_with`] can keep the tape. The values in `wrt` are leaves
+/// ([`requires_grad`](TensorFuture::requires_grad)) or values computed from leaves.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -115,22 +117,21 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// Halves: one op, one method, one gradient rule, one optimizer step computes in float32 between
-/// its inputs and its result where they are halves, and rounds once; sums into one place and
-/// statistics too. So what flows to a value that is used often is added up in float32. A chain of
-/// your ops rounds at each of them.
+/// Halves: each op, method, gradient rule and optimizer step takes halves, computes in float32, and
+/// rounds its result once; so do sums into one place, and statistics. So the gradients of a value
+/// that is used several times are added up in float32. A chain of your ops rounds at each op.
 ///
 /// # Errors
-/// They stay with the gradients, which are failed values: where `loss` has failed, is not of one
-/// element or not floating point; where it does not depend on that value (where it does, through an
-/// op whose gradient is zero everywhere, the gradient is zeros); where an op on the way has no
+/// A gradient is a failed value if `loss` has failed, does not have exactly one element, or is not
+/// floating point; if `loss` does not depend on the value (a dependence through an op whose
+/// gradient is zero everywhere gives zeros); or if an op on the way has no
 /// gradient rule.
 #[track_caller]
 pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf]) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, GradOptions::default(), Location::caller())
 }
 
-/// [`grad`] with options: an upstream gradient, a tape that is kept, gradients that have gradients.
+/// [`grad`] with options: an upstream gradient, keeping the tape, gradients of gradients.
 #[track_caller]
 pub fn grad_with(
     loss: impl AsRef<TensorFuture>,
@@ -180,8 +181,7 @@ fn gradients(
         .collect()
 }
 
-/// The gradients with respect to those values that `loss` depends on: it is to depend on one of
-/// them.
+/// The gradients with respect to the values that `loss` depends on, which must be at least one.
 #[track_caller]
 pub(crate) fn some_gradients(
     loss: &TensorFuture,
@@ -204,7 +204,7 @@ pub(crate) fn some_gradients(
     Ok(gradients)
 }
 
-/// What the walk from `loss` finds for each of `wrt`.
+/// The results of the walk from `loss`, for each of `wrt`.
 fn found(
     loss: &TensorFuture,
     wrt: &[TensorFuture],

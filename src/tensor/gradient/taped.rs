@@ -1,5 +1,5 @@
-//! Putting values on the tape: what `build` calls once an operand is on it, and the three ways on
-//! and off.
+//! Putting values on the tape: `build` calls this if an operand is on it; and the three ways on and
+//! off the tape.
 
 use super::table;
 use crate::graph::node::NodeHandle;
@@ -14,12 +14,12 @@ thread_local! {
     static RECORDING: Cell<bool> = const { Cell::new(true) };
 }
 
-/// True where ops on values of the tape put their results on it.
+/// True if ops on values on the tape put their results on it.
 pub(crate) fn is_taping() -> bool {
     RECORDING.get()
 }
 
-/// Calls `f` with recording on or off, and puts it back as it was, after a panic too.
+/// Calls `f` with taping on or off, and restores the setting afterwards, also after a panic.
 pub(super) fn with_taping<R>(on: bool, f: impl FnOnce() -> R) -> R {
     struct Back(bool);
     impl Drop for Back {
@@ -31,9 +31,9 @@ pub(super) fn with_taping<R>(on: bool, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Calls `f` with the tape off: what is made in it has no gradient. It is a synchronous closure, so
-/// that nothing of it can leak across an await; an `async` block made in it is not covered once it
-/// is polled.
+/// Calls `f` with the tape off: values computed inside have no gradient. `f` is a synchronous
+/// closure, so the setting cannot leak across an await. An `async` block that is created inside is
+/// not covered when it is polled later.
 ///
 /// ```
 /// let w = futensor::Device::cpu().ones([2]).requires_grad();
@@ -44,7 +44,7 @@ pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     with_taping(false, f)
 }
 
-/// A value as the operand of an op on the tape.
+/// A value, as an operand of an op on the tape.
 pub(super) fn given(x: &TensorFuture) -> Given<'_> {
     Given {
         node: Some(&x.node),
@@ -66,11 +66,11 @@ pub(crate) fn taped(made: Made, operands: &[&TensorFuture], node: NodeHandle) ->
 
 /// # Gradients
 ///
-/// The tape: which values have gradients.
+/// The tape records which values have gradients.
 impl TensorFuture {
-    /// This value as a leaf of the tape: gradients can be asked for it, and what is made from the
-    /// handle that this returns is recorded. (Values are immutable: the handle it is called on
-    /// stays as it was.)
+    /// This value as a leaf of the tape: [`grad`](crate::grad) can compute its gradients, and ops
+    /// on the returned handle are recorded. (Values are immutable: the handle it is called on does
+    /// not change.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -81,16 +81,15 @@ impl TensorFuture {
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
-    /// A value whose type is no floating point type has no gradient: asking for it is an error
-    /// then.
+    /// Only floating point values have gradients: `grad` with respect to another value is an error.
     pub fn requires_grad(&self) -> TensorFuture {
         let node = self.node.clone();
         let tape = Entry::record(Made::Leaf, std::iter::empty(), &node, Needs::NOTHING);
         TensorFuture::taped(node, tape)
     }
 
-    /// The same value off the tape: no gradient goes through it. PyTorch's `detach`, which here is
-    /// the name of fire-and-forget.
+    /// The same value off the tape: no gradient flows through it. PyTorch's `detach`; here
+    /// [`detach`](Self::detach) means fire and forget.
     ///
     /// ```
     /// let w = futensor::Device::cpu().ones([2]).requires_grad();
@@ -100,7 +99,7 @@ impl TensorFuture {
         TensorFuture::new(self.node.clone())
     }
 
-    /// True where a gradient can go through this value.
+    /// True if a gradient can flow through this value.
     pub fn is_on_tape(&self) -> bool {
         self.tape.is_some()
     }

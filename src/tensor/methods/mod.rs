@@ -1,7 +1,7 @@
-//! The methods of a value: a folder for each family of ops, in the order of the op table,
-//! which is that of the page of `TensorFuture`.
+//! The methods of `TensorFuture`: a folder for each family of ops, in the order of the table of
+//! ops, which is also the order of the rustdoc page.
 
-// Each in a group of its own: rustfmt sorts within one.
+// Blank lines keep the order: rustfmt sorts adjacent lines.
 mod elementwise;
 
 mod reduce;

@@ -9,10 +9,10 @@ use std::panic::Location;
 
 /// # Types and devices
 impl TensorFuture {
-    /// The same values in another element type; itself where it has that type already. Floats
-    /// become integers by truncation: int32 and int64 saturate, uint8 keeps the lowest eight bits
-    /// of what int64 has, as narrower integers do of wider ones (PyTorch's `c10::convert` goes
-    /// through int64 as well). Anything becomes bool by `!= 0`.
+    /// Converts to another element type; a value that already has the type is returned as it is.
+    /// Floats are truncated to integers: int32 and int64 saturate; uint8 takes the low eight bits
+    /// of the int64 result, as in any conversion to a narrower integer (PyTorch's `c10::convert`
+    /// goes through int64 as well). The conversion to bool is `!= 0`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -33,7 +33,7 @@ impl TensorFuture {
         build::apply(Op::Cast, &[self], rule, Location::caller())
     }
 
-    /// What `f` makes of this value; of halves in float32, and rounded once.
+    /// Applies `f`; halves are computed in float32 and rounded once.
     #[track_caller]
     pub(crate) fn rounded_once(
         &self,
@@ -45,7 +45,7 @@ impl TensorFuture {
         }
     }
 
-    /// The value in the type that floats are computed in: halves in float32.
+    /// The value in its compute type: halves in float32.
     #[track_caller]
     pub(crate) fn wide(&self) -> TensorFuture {
         self.to_dtype(self.dtype().wide())

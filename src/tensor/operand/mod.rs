@@ -1,4 +1,4 @@
-//! What may stand beside a tensor in an op: futures and tensors, owned or borrowed, and numbers.
+//! The operands of an op: futures and tensors, owned or borrowed, and numbers.
 
 pub(crate) mod operators;
 pub(crate) mod rows;
@@ -23,8 +23,8 @@ pub enum OperandRef<'a> {
 /// A tensor or a number: `TensorFuture`, `Tensor`, references to them, `f32 f64 i32 i64 u8 u32
 /// usize bool`.
 ///
-/// Numbers are weakly typed as in PyTorch: `&x + 2` keeps an integer tensor an integer tensor, `&x
-/// + 2.0` makes it float32. Sealed.
+/// Numbers are weakly typed as in PyTorch: for an integer tensor, `&x + 2` keeps the type and `&x +
+/// 2.0` is float32. Sealed.
 ///
 /// ```
 /// use futensor::{DType, Device};
@@ -39,7 +39,7 @@ pub enum OperandRef<'a> {
         `parameter.value()`"
 )]
 pub trait Operand: sealed::Sealed {
-    /// As the ops see it.
+    /// The operand as the ops see it.
     #[doc(hidden)]
     fn operand(&self) -> OperandRef<'_>;
 }

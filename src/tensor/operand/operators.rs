@@ -1,4 +1,4 @@
-//! The operators, and the ops of a number on the left. Operators do not dereference, so they are
+//! The operators, and ops with a number on the left. Operators do not dereference, so they are
 //! written once over [`Operand`].
 
 use super::{Operand, OperandRef};
@@ -9,7 +9,7 @@ use crate::tensor::future::{Tensor, TensorFuture};
 use std::ops::{Add, Div, Mul, Neg, Rem, Sub};
 use std::panic::Location;
 
-/// A binary op of a tensor and whatever is on its right.
+/// A binary op of a tensor and any right operand.
 pub(crate) fn binary(
     op: BinaryOp,
     a: &TensorFuture,
@@ -26,8 +26,9 @@ fn ask(op: BinaryOp, a: &TensorFuture, b: &impl Operand, at: build::At) -> build
     }
 }
 
-/// A number first, where an op has no operator: PyTorch's `torch.pow(2, x)`. With operators a
-/// number stands on the left as it is (`2.0 - &x`), and so does a [`Scalar`]. Nothing waits.
+/// Ops with a number as the first operand, for ops without an operator: PyTorch's `torch.pow(2,
+/// x)`. An operator takes a number or a [`Scalar`] on the left directly (`2.0 - &x`). Nothing
+/// waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -56,15 +57,15 @@ impl Scalar {
             .without(x)
     }
 
-    /// The whole number at or below this number over each element; see
-    /// [`TensorFuture::floor_divide`].
+    /// This number divided by each element, rounded down; see [`TensorFuture::floor_divide`].
     #[track_caller]
     pub fn floor_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::FloorDivide, x.as_ref(), self, true, Location::caller())
             .without(x)
     }
 
-    /// The whole part of this number over each element; see [`TensorFuture::trunc_divide`].
+    /// This number divided by each element, rounded towards zero; see
+    /// [`TensorFuture::trunc_divide`].
     #[track_caller]
     pub fn trunc_divide(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         build::ask_with_scalar(BinaryOp::TruncDivide, x.as_ref(), self, true, Location::caller())
@@ -83,8 +84,8 @@ impl Scalar {
 macro_rules! operators {
     ($($Trait:ident $method:ident $op:ident),* $(,)?) => {$(
         operators!(@tensor $Trait $method $op; TensorFuture, &TensorFuture, Tensor, &Tensor);
-        // On the left one float and one integer type: with two, the type of `(1.0 - &x).exp()`
-        // would be open.
+        // On the left only one float and one integer type: with two, the type of `(1.0 - &x).exp()`
+        // would be ambiguous.
         operators!(@scalar $Trait $method $op; f64, i64, Scalar; TensorFuture, &TensorFuture,
             Tensor, &Tensor);
     )*};

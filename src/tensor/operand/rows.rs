@@ -1,4 +1,4 @@
-//! The rows of the op tables as values, each with its method: what tests and benches go over. No
+//! The rows of the op tables as values, each with its method, for tests and benches. Not
 //! part of the API.
 
 use super::OperandRef;
@@ -10,7 +10,7 @@ use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// How a row's method is called.
+/// The signature of a row's method.
 enum Call {
     Unary(fn(&TensorFuture) -> TensorFuture),
     Binary(BinaryOp, fn(&TensorFuture, OperandRef<'_>) -> TensorFuture),
@@ -21,15 +21,15 @@ enum Call {
 pub struct Row {
     /// The method's name.
     pub name: &'static str,
-    /// Operands at which it is smooth.
+    /// Operands at which the op is smooth.
     pub domain: Domain,
-    /// True where its gradient is not zero everywhere.
+    /// True if the gradient is not zero everywhere.
     pub has_gradient: bool,
     class: Class,
     call: Call,
 }
 
-/// A reduction's methods; those of positions take one dimension.
+/// A reduction's methods; reductions to positions take one dimension.
 macro_rules! reduction {
     (index, $name:ident $keepdim:ident $everything:ident) => {
         |x, dims, keepdim| match dims {
@@ -97,7 +97,7 @@ for_each_reduce!(reduce_rows);
 /// A row of the table of scans: its method's name, and its values along a dimension.
 pub type ScanRow = (&'static str, fn(&TensorFuture, isize) -> Vec<TensorFuture>);
 
-/// What a scan's method gives: values, or values and their positions.
+/// The result of a scan's method: values, or values and their positions.
 trait Scanned {
     fn values(self) -> Vec<TensorFuture>;
 }
@@ -143,27 +143,27 @@ impl Row {
         Row { name, domain, has_gradient, class, call }
     }
 
-    /// How many operands it has; a reduction has one.
+    /// The number of operands; a reduction has one.
     pub fn operands(&self) -> usize {
         if matches!(self.call, Call::Binary(..)) { 2 } else { 1 }
     }
 
-    /// True of a row of the table of reductions.
+    /// True for a row of the table of reductions.
     pub fn is_reduction(&self) -> bool {
         matches!(self.call, Call::Reduce(_))
     }
 
-    /// True of a reduction to positions, which takes one dimension.
+    /// True for a reduction to positions, which takes one dimension.
     pub fn is_positions(&self) -> bool {
         self.class == Class::index
     }
 
-    /// True where integers are computed in floating point.
+    /// True if integers are computed in floating point.
     pub fn is_float(&self) -> bool {
         self.class == Class::float
     }
 
-    /// True where its values are those of a type, and not truths, bits or positions.
+    /// True if the results are numbers, not truth values, bits or positions.
     pub fn gives_numbers(&self) -> bool {
         match self.class {
             Class::number | Class::float | Class::real | Class::any => true,
@@ -172,8 +172,8 @@ impl Row {
         }
     }
 
-    /// Its method on these operands, of which one may be a number; `None` where it has not so
-    /// many, or is a reduction.
+    /// Calls the method on these operands, of which one may be a number; `None` for a wrong number
+    /// of operands, and for a reduction.
     pub fn call(&self, operands: &[OperandRef<'_>]) -> Option<TensorFuture> {
         use OperandRef::{Scalar, Tensor};
         match (&self.call, operands) {
@@ -186,7 +186,7 @@ impl Row {
         }
     }
 
-    /// A reduction over these dimensions, or all; `None` where it is none.
+    /// Calls a reduction over these dimensions, or all; `None` if the row is not a reduction.
     pub fn reduce(
         &self,
         x: &TensorFuture,

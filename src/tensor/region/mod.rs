@@ -1,8 +1,8 @@
-//! `Region`: a block of ops that is planned once and then only run.
+//! `Region`: a block of ops that is planned once and replayed.
 //!
 //! A call with inputs of new shapes traces the closure (`trace`) and plans the whole block
-//! (`graph/plan`); every call queues one op that stands for all of it. How the plan is run is the
-//! devices' affair.
+//! (`graph/plan`); every call queues one op that stands for the whole block. The devices decide how
+//! to run a plan.
 
 mod tensors;
 mod trace;
@@ -29,16 +29,17 @@ use std::sync::Arc;
 pub use tensors::{Flat, Tensors};
 use trace::{Draw, Trace, is_traced};
 
-/// Plans that a region keeps, unless it is told otherwise.
+/// The default number of plans that a region keeps.
 const PLANS_MAX: usize = 64;
 
-/// A block of ops that is planned as a whole, and then only run: made by [`Device::region`].
+/// A block of ops that is planned once as a whole and replayed by each call: made by
+/// [`Device::region`].
 ///
-/// The first call with inputs of some shapes and types *traces* the closure: it runs with stand-ins
-/// for the inputs, and the ops that it asks for are noted. The block is then planned at once, which
-/// ops run as one step, in what order, who reads each value last; every later call with such inputs
-/// queues **one** op, and nothing is built, fused or scheduled anew. Values are the same to the bit
-/// as op by op.
+/// The first call with inputs of some shapes and types *traces* the closure: the closure runs with
+/// placeholders for the inputs, and its ops are recorded. Then the whole block is planned: which
+/// ops run as one step, in what order, and which op reads each value last. Every later call with
+/// such inputs queues **one** op; nothing is built, fused or scheduled again. Values are bitwise
+/// the same as op by op.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -58,46 +59,48 @@ const PLANS_MAX: usize = 64;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// # What is fixed when it is traced
+/// # What a trace fixes
 ///
 /// The closure runs once for each set of shapes, types and keys (numbers among the inputs: see
-/// [`Tensors`]), as under `torch.compile`, `jax.jit` and
-/// `tf.function`: side effects happen then, `if`s are decided then. It is synchronous, so nothing
-/// in it can be awaited and no step of it can depend on elements; a read of a traced value inside
-/// is an error. As with `jax.jit`, tensors that the closure captures are constants (and what is
-/// made of them alone is computed once): what changes from call to call has to come in as an input.
-/// `torch.compile` checks at each call whether what it captured is still the same, and compiles
-/// again; here nothing is checked but shapes and types, and nothing falls back silently.
+/// [`Tensors`]), as under `torch.compile`, `jax.jit` and `tf.function`: side effects and `if`s
+/// happen during the trace. The closure is synchronous, so it cannot await, and its ops cannot
+/// depend on elements; a read of a traced value inside is an error. As with `jax.jit`, tensors that
+/// the closure captures are constants (and values computed only from constants are computed once):
+/// pass everything that changes from call to call as an input. `torch.compile` checks its captures
+/// at each call, and recompiles if they changed; a region checks only shapes and types, and never
+/// falls back silently.
 ///
-/// Random numbers are new at each call: positions are reserved at the call, in the order of the
-/// closure, so the numbers are those of the same ops outside a region. (`jax.jit` wants the key as
-/// an input; `tf.function` does as here.)
+/// Each call draws new random numbers: the call reserves positions in the order of the closure, so
+/// the numbers are those of the same ops outside a region. (`tf.function` does the same; `jax.jit`
+/// takes the key as an input.)
 ///
-/// # How it behaves
+/// # Behaviour of a call
 ///
-/// - An op of a region begins when *all* its inputs are there, and its outputs are there together.
-/// - An output that nobody can observe when the block begins is not computed, nor what only it
-///   needs. With no observer at all the call is skipped like any op; `detach` in the closure holds
-///   at each call.
-/// - A failed input, or an op that fails, fails the outputs that are made from it; the error names
+/// - A call begins when *all* its inputs are complete, and all its outputs complete together.
+/// - An output that is unobserved when the block begins is not computed, nor are ops that only it
+///   needs. A call without observers is skipped like any op; a `detach` in the closure applies to
+///   each call.
+/// - A failed input, or an op that fails, fails the outputs that depend on it; the error names
 ///   the op and its line in the closure.
-/// - In a region that is called in another's closure, the ops become the outer region's.
-/// - **Gradients.** With an input, or a captured tensor, on the tape of gradients, a call runs the
-///   closure op by op, and gradients flow as ever. A whole step, [`grad`](crate::grad) included,
-///   can be a region: mark the inputs with [`requires_grad`](TensorFuture::requires_grad) inside.
-/// - An input that is handed in by its last handle may be written over.
-/// - **On a GPU** a block that runs again is launched as one CUDA graph, from its second run on, or
-///   once its fused kernels are compiled: one call for all its steps, with the inputs and outputs
-///   of each call, new random numbers, and memory for what is only inside kept with the graph. It
-///   is launched step by step, as before, where an op from outside takes part
-///   ([`custom`](crate::custom::custom)), where there is but one launch, where a call's inputs go
-///   into products of matrices and are larger than 16 MiB together (captured tensors may be of any
-///   size), and while memory is short. The graphs go with the region, or with [`Device::trim`];
-///   [`Stats::graphs`](crate::Stats::graphs) counts their launches.
+/// - If a region is called inside another region's closure, its ops become part of the outer
+///   region.
+/// - **Gradients.** If an input or a captured tensor is on the gradient tape, a call runs the
+///   closure op by op, and gradients flow as usual. A whole training step, [`grad`](crate::grad)
+///   included, can be a region: call [`requires_grad`](TensorFuture::requires_grad) on the inputs
+///   inside the closure.
+/// - An input that is passed by its last handle may be overwritten.
+/// - **On a GPU** a repeated block is launched as one CUDA graph, from its second run on or once
+///   its fused kernels are compiled: a single launch runs all steps, with the inputs and outputs of
+///   this call and new random numbers. The graph keeps the memory of internal values. The block is
+///   launched step by step instead if it contains a [custom op](crate::custom::custom), if it has
+///   only one launch, if inputs that go into matrix products are larger than 16 MiB together
+///   (captured tensors may have any size), and while memory is short. Graphs are freed with the
+///   region, or by [`Device::trim`]; [`Stats::graphs`](crate::Stats::graphs) counts their launches.
 ///
-/// # In a struct of one's own
+/// # In a struct
 ///
-/// The lifetime is that of what the closure borrows: `'static` where it owns what it uses.
+/// The lifetime parameter is that of the closure's borrows: `'static` if the closure owns its
+/// captures.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -127,15 +130,15 @@ pub struct Region<'a, I, O> {
     traces: AtomicUsize,
 }
 
-// The closure is shared between threads anyhow: what it leaves half done at a panic, others may see
-// at any time.
+// The closure is shared between threads, so its state is visible to other threads at any time, not
+// only after a panic.
 impl<I, O> UnwindSafe for Region<'_, I, O> {}
 impl<I, O> RefUnwindSafe for Region<'_, I, O> {}
 
-/// A plan, and for which inputs it is.
+/// A plan, and the inputs it is for.
 struct Known {
     inputs: Vec<(Shape, DType)>,
-    /// Lengths of the `Vec`s that the inputs came in, and keys.
+    /// The lengths of the inputs' `Vec`s, and the keys.
     lengths: Vec<usize>,
     recording: bool,
     how: How,
@@ -144,22 +147,22 @@ struct Known {
 #[derive(Clone)]
 enum How {
     Planned(Arc<Ready>),
-    /// Something captured is on the tape.
+    /// A captured tensor is on the tape.
     OpByOp,
 }
 
-/// A plan, with what it takes from outside and gives.
+/// A plan, with its captures and outputs.
 struct Ready {
     plan: Arc<Plan>,
-    /// Values from outside beside the inputs.
+    /// Captured values.
     captured: Vec<NodeLink>,
     draws: Vec<Draw>,
     gives: Vec<Gives>,
-    /// Lengths of the `Vec`s that the outputs go in.
+    /// The lengths of the outputs' `Vec`s.
     lengths: Vec<usize>,
-    /// Metadata of the plan's outputs.
+    /// The metadata of the plan's outputs.
     metas: Vec<Meta>,
-    /// So many of the plan's outputs, the last, were detached in the closure.
+    /// The number of the plan's outputs, at the end, that were detached in the closure.
     detached: usize,
 }
 
@@ -168,13 +171,13 @@ enum Gives {
     /// An output of the plan.
     Made(usize),
     Input(usize),
-    /// Something from outside, or an op that was refused.
+    /// A value from outside, or an op that was refused.
     Outside(TensorFuture),
 }
 
 impl Device {
-    /// A block of ops of this device that is planned once for each set of input shapes and types,
-    /// and then run again and again: see [`Region`]. Nothing happens before the first call.
+    /// A block of ops on this device that is planned once for each set of input shapes and types,
+    /// and then replayed: see [`Region`]. Nothing happens before the first call.
     pub fn region<'a, I: Tensors, O: Tensors>(
         &self,
         closure: impl Fn(I) -> O + Send + Sync + 'a,
@@ -191,8 +194,8 @@ impl Device {
 }
 
 impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
-    /// Keeps so many plans, at least one; 64 unless told otherwise. Beyond that the one that was
-    /// made first goes, with its graph on a GPU, and is made again where a call needs it.
+    /// The most plans that the region keeps: at least one, 64 by default. Beyond the limit the
+    /// oldest plan is dropped, with its graph on a GPU, and made again if a call needs it.
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -208,11 +211,11 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
         self
     }
 
-    /// Its calls are taken up before all that waits for a thread or a stream and is not urgent,
-    /// once their inputs are there: a step that somebody waits for before the long ones of a queue.
-    /// What runs already is not interrupted. On a GPU they, their outputs and reads queued behind
-    /// them have a stream of their own, of the greatest priority. (A call within another region's
-    /// closure is a part of that one.)
+    /// Gives calls of this region priority. Once their inputs are complete, they start before all
+    /// non-urgent work that waits for a thread or a stream, for example a decode step before queued
+    /// prefills. Running work is not interrupted. On a GPU urgent calls, their outputs and reads of
+    /// these outputs use a separate stream with the highest priority. (A call inside another
+    /// region's closure is part of that region.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -221,7 +224,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     /// let prefill = device.region(|x: TensorFuture| x.matmul(&x));
     /// let decode = device.region(|x: TensorFuture| x.exp()).urgent(true);
     /// let long: Vec<_> = (0..8).map(|_| prefill.call(device.ones([64, 64]))).collect();
-    /// // It does not wait for all of those.
+    /// // The call does not wait for all prefills.
     /// assert_eq!(decode.call(device.zeros([4])).to_vec::<f32>().await?, [1.0; 4]);
     /// # drop(long);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -232,16 +235,16 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
         self
     }
 
-    /// Queues the block on these inputs, and returns its outputs at once. Traces and plans first
-    /// where no call had such shapes and types; that takes about as long as calling the ops.
+    /// Queues the block on these inputs and returns its outputs immediately. The first call with
+    /// new shapes and types traces and plans, which takes about as long as calling the ops.
     ///
     /// # Errors
-    /// None of its own: an op that is refused, or fails, makes the outputs that are made from it
-    /// failed values. Inputs on another device make all of them such.
+    /// None of its own. If an op is refused or fails, the outputs that depend on it are failed
+    /// values. If an input is on another device, all outputs are.
     ///
     /// # Panics
-    /// Where the closure does; and where the caller's own [`Tensors`] do not put together again
-    /// what they gave.
+    /// If the closure panics, or if a user's [`Tensors`] implementation cannot rebuild a value from
+    /// its parts.
     #[track_caller]
     pub fn call(&self, inputs: I) -> O {
         let at = Location::caller();
@@ -257,10 +260,10 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
         }
     }
 
-    /// Runs the block on these inputs until everything it needs is there: the plan; on a GPU its
-    /// kernels, compiled and loaded, a library's handles, and the block as one graph. Then a call
-    /// of such shapes takes no longer than those that follow it. What the block draws is drawn, and
-    /// what it detaches is done.
+    /// Runs the block on these inputs until everything it needs has been prepared: the plan and, on
+    /// a GPU, compiled and loaded kernels, library handles, and the block's graph. After that, the
+    /// first call with such shapes takes no longer than later calls. The runs are real: random
+    /// numbers are drawn, and detached values are computed.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -273,10 +276,10 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     /// ```
     ///
     /// # Errors
-    /// Of the first output that fails.
+    /// The error of the first output that fails.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves what was made.
+    /// Dropping the future keeps what has been prepared.
     pub async fn warm(&self, inputs: I) -> Result<(), Error> {
         let (inputs, lengths) = Flat::of(inputs);
         loop {
@@ -293,7 +296,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     }
 
     /// How often the closure was traced: once for each set of input shapes, types and keys, and
-    /// again for one whose plan is no longer kept.
+    /// again if a plan was dropped.
     pub fn traces(&self) -> usize {
         self.traces.load(Relaxed)
     }
@@ -306,7 +309,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
     fn known(&self, inputs: &[TensorFuture], lengths: &[usize]) -> Option<(How, bool)> {
         let recording = is_taping();
         let plans = lock(&self.plans);
-        // The last inputs first: a state comes before what it meets, and is mostly of one shape.
+        // Compares the last inputs first: state usually comes first, and rarely changes its shape.
         let fits = |known: &&Known| {
             known.recording == recording
                 && known.inputs.len() == inputs.len()
@@ -372,7 +375,7 @@ impl Ready {
         for output in outputs {
             let node = output.node.link();
             gives.push(match output.node.error() {
-                // An op that was refused, or a value that was waited for inside.
+                // An op that was refused, or a value that was awaited inside.
                 Some(error) if is_traced(&node) => {
                     Gives::Outside(build::failed(port, node.meta.clone(), error.clone(), at))
                 }
@@ -410,7 +413,7 @@ impl Ready {
         }
     }
 
-    /// Queues one run. The `first` has the random numbers that were drawn while it was traced.
+    /// Queues one run. The `first` run uses the random numbers that were drawn during the trace.
     fn run(
         &self,
         port: &'static Port,
@@ -456,7 +459,7 @@ impl Ready {
         let call = Arc::new(Call::new(self.plan.clone(), draws));
         let mut links: Inputs = inputs.iter().map(|x| x.node.link()).collect();
         links.extend(self.captured.iter().cloned());
-        // Before the engine can look: what nobody else holds is written over.
+        // Before the engine can see the call: inputs without another owner may be overwritten.
         drop(inputs);
         if let [meta] = &self.metas[..] {
             let node = Node::new(Op::Call(call), links, meta.shape.clone(), meta.dtype, port, at);
@@ -483,7 +486,8 @@ impl Ready {
     }
 }
 
-/// Outputs of a plan, each once. (A search of the list at each made a region of 8,000 quadratic.)
+/// The outputs of a plan, each once. (A linear search for each output made a region with 8,000
+/// outputs quadratic.)
 #[derive(Default)]
 struct Made {
     nodes: Vec<NodeLink>,

@@ -1,15 +1,14 @@
-//! What a region takes and gives: one tensor, or several in tuples, arrays and `Vec`s, nested as
-//! one likes.
+//! The inputs and outputs of a region: one tensor, or several in nested tuples, arrays and `Vec`s.
 
 use crate::error::number_of;
 use crate::tensor::future::TensorFuture;
 use std::collections::VecDeque;
 
-/// One or several tensors: what the closure of a [`Region`](super::Region) takes and gives.
+/// One or several tensors: the inputs or outputs of a [`Region`](super::Region)'s closure.
 ///
-/// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples of up to eight of what
-/// implements it. A `usize` or a `bool` among the inputs is a *key*: the closure is traced for each
-/// of its values, as it is for each shape, and may decide by it.
+/// Implemented for [`TensorFuture`], and for arrays, `Vec`s and tuples (of up to eight) of types
+/// that implement it. A `usize` or `bool` among the inputs is a *key*: the closure is traced for
+/// each of its values, as for each shape, so it may branch on it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -41,7 +40,7 @@ use std::collections::VecDeque;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// A struct of one's own is taken apart, and put together, field by field in the same order:
+/// A struct of your own is flattened and rebuilt field by field, in the same order:
 ///
 /// ```
 /// use futensor::{TensorFuture, region::{Flat, Tensors}};
@@ -72,27 +71,27 @@ pub trait Tensors: Sized {
     /// Adds the tensors, in order, to the end of `flat`.
     fn into_flat(self, flat: &mut Flat);
 
-    /// The same from the front of `flat`; `None` where too few are left.
+    /// Rebuilds the value from the front of `flat`; `None` if too few tensors are left.
     fn from_flat(flat: &mut Flat) -> Option<Self>;
 }
 
-/// Tensors one after the other, taken out of what they were in: see [`Tensors`].
+/// A flat list of tensors: see [`Tensors`].
 #[derive(Default)]
 pub struct Flat {
     tensors: VecDeque<TensorFuture>,
-    /// Of each `Vec`, from the outside in; and keys.
+    /// The length of each `Vec`, from the outside in, and the keys.
     lengths: VecDeque<usize>,
 }
 
 impl Flat {
-    /// The tensors of a value, and the lengths and keys that tell how they were put together.
+    /// The tensors of a value, and the lengths and keys that describe its structure.
     pub(super) fn of(tensors: impl Tensors) -> (Vec<TensorFuture>, Vec<usize>) {
         let mut flat = Flat::default();
         tensors.into_flat(&mut flat);
         (flat.tensors.into(), flat.lengths.into())
     }
 
-    /// Such a value again.
+    /// Rebuilds a value.
     pub(super) fn put_together<T: Tensors>(tensors: Vec<TensorFuture>, lengths: &[usize]) -> T {
         let mut flat = Flat { tensors: tensors.into(), lengths: lengths.iter().copied().collect() };
         let all = T::from_flat(&mut flat).filter(|_| flat.tensors.is_empty());

@@ -1,9 +1,9 @@
-//! Pictures of a [`Recording`]: Chrome's (and Perfetto's) JSON, and a timeline as SVG or as a page
-//! of its own.
+//! Pictures of a [`Recording`]: JSON for Chrome and Perfetto, and a timeline as SVG or as an HTML
+//! page.
 //!
-//! Lanes are the device's streams, the small steps that the engine or a poll ran on the spot, and
-//! one lane for each awaiting task. This file sorts a recording into lanes; `chrome` and `svg`
-//! write them down. Neither knows the engine: they see what was recorded, and only that.
+//! There is a lane for each stream of the device, one for small steps that the engine or a poll ran
+//! immediately, and one for each awaiting task. This file sorts a recording into lanes; `chrome`
+//! and `svg` write them. They know only the recording, not the engine.
 
 mod chrome;
 #[cfg(test)]
@@ -32,20 +32,21 @@ impl Recording {
         chrome::json(self)
     }
 
-    /// The recording as a picture: a lane a stream and one for each awaiting task, idle stretches
-    /// hatched, arrows where a step needed what another stream made, dashed lines from what ended a
-    /// barrier to who awaited it. `width` in pixels.
+    /// The recording as a picture, with a lane for each stream and each awaiting task. Idle
+    /// stretches are hatched. An arrow marks a step that needed a result of another stream; a
+    /// dashed line leads from the step that ended a barrier to the task that awaited it. `width` is
+    /// in pixels.
     pub fn to_svg(&self, width: usize) -> String {
         svg::svg(self, width)
     }
 
-    /// The picture as a page that needs nothing else: the wheel zooms, dragging moves, pointing
+    /// The picture as a self-contained HTML page: scroll to zoom, drag to pan, hover for
     /// names.
     pub fn to_html(&self) -> String {
         svg::page(self)
     }
 
-    /// Stretches in which the device ran nothing at all, between its first step and its last.
+    /// The periods between the first and the last step in which the device was idle.
     pub fn idle(&self) -> Vec<(Duration, Duration)> {
         let mut spans: Vec<(Duration, Duration)> = self
             .steps
@@ -115,7 +116,7 @@ fn place(at: &Location<'_>) -> String {
     format!("{file}:{}", at.line())
 }
 
-/// What a step is called: its ops, and the line of the last.
+/// The title of a step: its ops, and the line of the last one.
 fn step_title(step: &RecordedStep) -> String {
     let names: Vec<&str> = step.ops.iter().map(|op| op.name.as_str()).collect();
     let mut text = names.join(" + ");
@@ -129,9 +130,9 @@ fn await_title(a: &RecordedAwait) -> String {
     format!("{}  {}", a.what, place(a.site))
 }
 
-/// Pairs of steps, by index: the second needed the first, on another stream. On a GPU its stream
-/// was told to wait, unless an earlier wait implied this one; on the host the step was not made
-/// before what it reads was there.
+/// Pairs of steps, by index: the second step needed the first, on another stream. On a GPU the
+/// stream was told to wait, unless an earlier wait implied this one; on the host the step was not
+/// made before its operands were complete.
 fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
     let mut at: HashMap<(usize, u64), usize> = HashMap::new();
     let mut made_by: HashMap<usize, usize> = HashMap::new();
@@ -162,7 +163,7 @@ fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
     arrows
 }
 
-/// The step whose end let each await go on, where its op was recorded.
+/// For each await, the step whose end completed it, if its op was recorded.
 fn barriers(recording: &Recording) -> Vec<Option<usize>> {
     let steps = recording.steps.iter().enumerate();
     let made_by: HashMap<usize, usize> =

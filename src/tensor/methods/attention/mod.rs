@@ -1,3 +1,3 @@
-//! Attention, and the rotation of positions.
+//! Attention, and rotary positions.
 
 pub(crate) mod scaled;

@@ -16,7 +16,7 @@ use crate::tensor::methods::shaping::join::cat;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Options of an attention, by PyTorch's names.
+/// Options of an attention, with PyTorch's names.
 ///
 /// ```
 /// use futensor::{AttentionOptions, Device};
@@ -44,50 +44,50 @@ impl From<()> for AttentionOptions {
 }
 
 impl AttentionOptions {
-    /// Which keys each query sees: bool (true is seen), or numbers that are added to the scores.
-    /// Broadcast to `[..., queries, keys]`.
+    /// The attention mask: bool (true means that the query sees the key), or numbers that are added
+    /// to the scores. Broadcast to `[..., queries, keys]`.
     pub fn mask(mut self, mask: impl AsRef<TensorFuture>) -> AttentionOptions {
         self.mask = Some(mask.as_ref().clone());
         self
     }
 
-    /// Query `i` sees keys `0..=i` alone.
+    /// Query `i` sees only keys `0..=i`.
     pub fn causal(mut self, causal: bool) -> AttentionOptions {
         self.causal = causal;
         self
     }
 
-    /// What scores are multiplied by; one over the root of the width by default.
+    /// The factor of the scores; one over the square root of the width by default.
     pub fn scale(mut self, scale: f64) -> AttentionOptions {
         self.scale = Some(scale);
         self
     }
 
-    /// Heads, the dimension before the last two, share those of keys and values: so many in a row
-    /// as there are for each of them. PyTorch's `enable_gqa`.
+    /// Grouped-query attention: consecutive query heads share a head of keys and values. Heads are
+    /// the dimension before the last two. PyTorch's `enable_gqa`.
     pub fn grouped(mut self, grouped: bool) -> AttentionOptions {
         self.grouped = grouped;
         self
     }
 
-    /// How many keys there are for each row of the first dimensions, `[batch]` as a rule: what lies
-    /// beyond is neither seen nor computed. Whole numbers; one that is more than there are stands
-    /// for all, a negative one for none.
+    /// The number of keys for each row of the first dimensions, usually `[batch]`: keys beyond it
+    /// are neither seen nor computed. Integers; a length above the number of keys means all keys, a
+    /// negative one means none.
     pub fn lengths(mut self, lengths: impl AsRef<TensorFuture>) -> AttentionOptions {
         self.lengths = Some(lengths.as_ref().clone());
         self
     }
 
-    /// The probability with which a weight is dropped.
+    /// The probability of dropping a weight.
     pub fn dropout(mut self, p: f64) -> AttentionOptions {
         self.dropout = p;
         self
     }
 
-    /// The rows are sequences of these lengths, one after the other, and a query sees keys of its
-    /// own alone: a batch of texts without padding, so that everything else is computed for the
-    /// words that are there. Neighbours of one length share a step. It takes neither a mask nor
-    /// lengths beside it.
+    /// The rows are sequences of these lengths, one after the other, and a query sees only keys of
+    /// its own sequence. This is a batch of texts without padding, so the rest of the model
+    /// computes no padding either. Adjacent sequences of equal length share a step. It cannot be
+    /// combined with a mask or with lengths.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -105,7 +105,7 @@ impl AttentionOptions {
     }
 }
 
-/// Refuses operands that do not belong together.
+/// Refuses operands that do not fit each other.
 fn checked(q: &TensorFuture, k: &TensorFuture, v: &TensorFuture) -> Result<(), Refusal> {
     float(q)?;
     if k.dtype() != q.dtype() || v.dtype() != q.dtype() {
@@ -135,7 +135,8 @@ fn lead(x: &TensorFuture) -> Shape {
     Shape::from(&x.dims()[..x.rank().saturating_sub(2)])
 }
 
-/// Lengths as int64, one for each of the batch of these: theirs are its first dimensions.
+/// Lengths as int64, one for each batch element; their dimensions are the first dimensions of the
+/// batch.
 fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorFuture, Refusal> {
     indices(&lengths.node.meta)?;
     let [q, k, v] = all.map(lead);
@@ -146,8 +147,8 @@ fn lengths_of(lengths: &TensorFuture, all: [&TensorFuture; 3]) -> Result<TensorF
     Ok(lengths.to_dtype(DType::I64).reshape(shape).expand(batch.dims()))
 }
 
-/// Queries, keys, values and a mask with heads in groups: a group has the heads of one of the
-/// keys'.
+/// Queries, keys, values and a mask with heads in groups: a group is the query heads of one key
+/// head.
 fn in_groups(
     [q, k, v]: [&TensorFuture; 3],
     mask: Option<&TensorFuture>,
@@ -170,17 +171,17 @@ fn in_groups(
     Ok(([split(q, own), k.unsqueeze(-3), v.unsqueeze(-3)], mask))
 }
 
-/// Bytes of scores from which on a host computes them by blocks on a tape as well. Below that they
-/// stay in its caches, and are kept for the gradient, which would have to compute them again: 64
-/// heads of 64 by 64, forward and backward, took 520 us, and 1,020 by blocks.
+/// Size of the scores in bytes from which a host computes them in blocks even on the tape. Smaller
+/// scores fit in its caches, and are kept for the gradient, which would have to recompute them: 64
+/// heads of 64 by 64, forward and backward, took 520 us, and 1,020 us in blocks.
 const BLOCKED_FROM: usize = 4 << 20;
 
-/// Queries that are worth a block of a GPU, and keys that one block may walk over for fewer.
+/// The number of queries that is worth a block of a GPU, and of keys that one block may process for
+/// fewer queries.
 const QUERIES: usize = 16;
 const KEYS: usize = 512;
 
-/// The operands in one batch, where there is a kernel that never has all scores and it is worth
-/// while.
+/// The operands as one batch, if a kernel that never stores all scores exists and is worthwhile.
 fn blocked(
     op: &Attention,
     q: &TensorFuture,
@@ -201,7 +202,7 @@ fn blocked(
     let scores =
         batch.numel().saturating_mul(rows.saturating_mul(keys)).saturating_mul(q.dtype().size());
     let worth = match q.port().profile.in_memory {
-        // For one query keys and values are read as they lie: to bring them into blocks takes twice
+        // For a single query, keys and values are read in place: a copy into blocks takes twice
         // the time.
         true => {
             rows > 1
@@ -209,7 +210,7 @@ fn blocked(
         }
         false => rows >= QUERIES || keys <= KEYS,
     };
-    // What is not to be computed is not computed by blocks alone.
+    // Only the block kernels leave out keys beyond the lengths.
     if !(worth || op.lengths) || batch.rank() > 14 || !q.port().runner.has_kernel(op) {
         return None;
     }
@@ -224,20 +225,20 @@ fn blocked(
     Some(out)
 }
 
-/// Whether what is made of these is put on a tape.
+/// Whether results of these operands go on the tape.
 fn is_for_gradient(of: [Option<&TensorFuture>; 4]) -> bool {
     is_taping() && of.into_iter().flatten().any(TensorFuture::is_on_tape)
 }
 
 /// Attention.
 impl TensorFuture {
-    /// `softmax(self key^T * scale + mask) value`: what these queries `[..., queries, width]` find
-    /// among keys `[..., keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017,
-    /// arXiv:1706.03762). A query that sees no key finds zeros, as in PyTorch. Scores that are many
-    /// are never there all at once; on a GPU those of their gradient neither. (On a host's tape
-    /// fewer are kept for the gradient, and the last bits may be others than off it.)
-    /// [`grouped`](AttentionOptions::grouped) has several heads share keys and values,
-    /// [`lengths`](AttentionOptions::lengths) leaves out the padding of each row.
+    /// `softmax(self key^T * scale + mask) value`, for queries `[..., queries, width]`, keys `[...,
+    /// keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017, arXiv:1706.03762). A query
+    /// that sees no key gives zeros, as in PyTorch. A large matrix of scores is never stored as a
+    /// whole; on a GPU neither is that of the gradient. (On the tape of a host a small one is kept
+    /// for the gradient, and the last bits may differ from those off the tape.)
+    /// [`grouped`](AttentionOptions::grouped) lets several heads share keys and values,
+    /// [`lengths`](AttentionOptions::lengths) skips the padding of each row.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -250,7 +251,7 @@ impl TensorFuture {
     ///     .scaled_dot_product_attention(&q, &v, AttentionOptions::default().causal(true));
     /// assert_eq!(causal.to_vec::<f32>().await?, [1.0, 2.0]);
     ///
-    /// // Rows of one and of two keys; four heads on two of the keys.
+    /// // Two rows, with one and two keys; four query heads on two key heads.
     /// let (q, v) = (device.zeros([2, 4, 1, 1]), v.expand([2, 2, 2, 1]));
     /// let options = AttentionOptions::default().grouped(true).lengths(device.arange(1, 3, 1));
     /// let found = q.scaled_dot_product_attention(device.zeros([2, 2, 2, 1]), &v, options);
@@ -318,7 +319,7 @@ impl TensorFuture {
         weights.matmul(v).to_dtype(self.dtype())
     }
 
-    /// Attention within each of these sequences, which neighbours of one length do together.
+    /// Attention within each sequence; adjacent sequences of equal length run together.
     #[track_caller]
     fn by_sequence(
         &self,
@@ -360,20 +361,20 @@ impl TensorFuture {
         })
     }
 
-    /// Pairs of numbers in the last dimension turned by angles, as rotary positions do (Su et al.
-    /// 2021, arXiv:2104.09864): `(a, b)` to `(a cos - b sin, a sin + b cos)`. Pairs are the first
-    /// half with the second, as in Llama's files of Hugging Face's, or neighbours where they are
-    /// `interleaved`, as in the paper.
+    /// Rotary position embedding (Su et al. 2021, arXiv:2104.09864): rotates pairs of numbers in
+    /// the last dimension, `(a, b)` to `(a cos - b sin, a sin + b cos)`. A pair is an element of
+    /// the first half with its counterpart in the second half, as in Llama files from Hugging Face;
+    /// or two adjacent elements if `interleaved`, as in the paper.
     ///
-    /// `cosine` and `sine`, of half the width, are broadcast: one row a position, say `[length,
-    /// width / 2]` for `[batch, heads, length, width]`, so that frequencies may be scaled as one
-    /// likes. Halves are computed in float32.
+    /// `cosine` and `sine` have half the width and are broadcast, for example one row per position:
+    /// `[length, width / 2]` for `[batch, heads, length, width]`. The caller may thus scale the
+    /// frequencies. Halves are computed in float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu();
     /// let x = device.from_vec(vec![1.0f32, 2.0, 3.0, 4.0], [1, 4]);
-    /// // By a right angle, and not at all.
+    /// // Rotates one pair by a right angle, and the other not at all.
     /// let (cosine, sine) =
     ///     (device.from_vec(vec![0.0f32, 1.0], [2]), device.from_vec(vec![1.0f32, 0.0], [2]));
     /// assert_eq!(x.rope(&cosine, &sine, false).to_vec::<f32>().await?, [-3.0, 2.0, 1.0, 4.0]);
@@ -398,15 +399,16 @@ impl TensorFuture {
         custom(Arc::new(Rope { interleaved }), &[self, &tables[0], &tables[1]], at)
     }
 
-    /// Attention over keys `[pages, page, key heads, width]` and as many values that lie in pages:
-    /// what a cache of many sequences asks. `self` is `[batch, queries, heads, width]`, or of one
-    /// query each `[batch, heads, width]`; so many heads in a row as there are for each key head
-    /// share it. Row `b` of `table`, `[batch, most]`, names the pages of a sequence of `lengths[b]`
-    /// keys; what lies beyond is not read. With one page a row it is a batch of plain caches.
+    /// Attention over keys and values `[pages, page, key heads, width]` that are stored in pages,
+    /// as in a cache of many sequences. `self` is `[batch, queries, heads, width]`, or `[batch,
+    /// heads, width]` with one query each; consecutive heads share a key head. Row `b` of `table`,
+    /// `[batch, most]`, names the pages of a sequence of `lengths[b]` keys; pages beyond the length
+    /// are not read. With one page per row this is a batch of plain caches.
     ///
-    /// `causal` has query `j` of `n` stand at key `lengths[b] - n + j`, and see none after it; one
-    /// that sees no key finds zeros. Keys and values may be halves beside float32. The bits of a
-    /// query's result do not depend on the others, on pages, nor on threads.
+    /// With `causal`, query `j` of `n` is at key `lengths[b] - n + j` and sees no later key. A
+    /// query that sees no key gives zeros. Keys and values may be halves when the queries are
+    /// float32. The bits of a query's result do not depend on other queries, on pages, or on
+    /// threads.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -422,9 +424,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where shapes or types do not belong together, with a mask, lengths or
-    /// dropout, where a length is more than its row of the table has room for, and where a page is
-    /// not there.
+    /// The value fails if shapes or types do not fit each other; if the options have a mask,
+    /// lengths or dropout; if a length exceeds the room in its row of the table; or if a page does
+    /// not exist.
     #[track_caller]
     pub fn paged_attention(
         &self,
@@ -457,7 +459,7 @@ impl TensorFuture {
     }
 }
 
-/// What scores are multiplied with where nothing else is said. Rows of no width score zero.
+/// The default factor of the scores. Rows of width 0 have score zero.
 fn scale_of(width: usize) -> f64 {
     1.0 / (width.max(1) as f64).sqrt()
 }
@@ -466,7 +468,7 @@ fn scale_of(width: usize) -> f64 {
 mod tests {
     use crate::{AttentionOptions, Device, GradOptions, grad_with};
 
-    /// The same attention with and without the matrix of scores: values, and gradients of all
+    /// Attention with and without a stored matrix of scores agrees: values, and gradients of all
     /// operands.
     #[tokio::test]
     async fn long_sequences_have_the_values_and_gradients_of_short_ones() {
@@ -478,7 +480,7 @@ mod tests {
             let [lq, lk, lv, lmask] = &leaves;
             let options = AttentionOptions::default().causal(causal);
             let long = lq.scaled_dot_product_attention(lk, lv, options.clone().mask(lmask));
-            // Few queries at a time have few scores.
+            // A few queries at a time have few scores.
             let parts: Vec<_> = (0..7)
                 .map(|i| {
                     let rows = |x: &crate::TensorFuture| x.narrow(-2, i * 100, 100);
@@ -508,7 +510,7 @@ mod tests {
         }
     }
 
-    /// Few scores are computed by blocks where they are not kept for a gradient, and where there
+    /// A small matrix of scores is computed in blocks if it is not kept for a gradient and there
     /// are several queries.
     #[tokio::test]
     async fn few_scores_are_kept_on_a_tape_alone() {
@@ -521,7 +523,7 @@ mod tests {
             let options = mask.map_or(options.clone(), |mask| options.mask(mask));
             q.scaled_dot_product_attention(&k, &v, options)
         };
-        // The values, and whether one op made them.
+        // The values, and whether a single op computed them.
         let of = async |make: &dyn Fn() -> crate::TensorFuture| {
             let recorder = device.record();
             let values = make().to_vec::<f32>().await.unwrap();
@@ -543,7 +545,7 @@ mod tests {
         assert!(!of(&|| attend(&one, None)).await.1, "one query");
     }
 
-    /// Sequences one after the other find what they find alone, and so do their gradients.
+    /// Concatenated sequences give the same values and gradients as single ones.
     #[tokio::test]
     async fn sequences_do_not_see_each_other() {
         let device = Device::cpu_with(Default::default());
@@ -581,7 +583,7 @@ mod tests {
         let sequences = AttentionOptions::default().sequences([1, 2]);
         assert_eq!(why(sequences.clone()), "sequences of 3 together, beside 4 queries and 4 keys");
         assert_eq!(why(sequences.mask(&mask)), "takes neither a mask nor lengths beside sequences");
-        // Not even too many for a number.
+        // A sum of lengths that overflows is refused too.
         let all = AttentionOptions::default().sequences([usize::MAX, 5]);
         assert!(x.scaled_dot_product_attention(&x, &x, all).error().unwrap().is_shape());
     }

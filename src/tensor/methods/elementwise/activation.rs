@@ -1,4 +1,4 @@
-//! Activations: rows of the table, and those that have a number to them or are made of a row of
+//! Activations: rows of the table, and those that take a number or work on rows of
 //! elements.
 
 use crate::dtype::DType;
@@ -34,9 +34,9 @@ macro_rules! activations {
 }
 for_each_unary!(activations);
 
-/// With a number, over rows, or at random.
+/// Activations with a parameter, over rows, or random.
 impl TensorFuture {
-    /// `x` above zero, `slope * x` elsewhere.
+    /// `x` where `x > 0`, `slope * x` elsewhere.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -50,7 +50,7 @@ impl TensorFuture {
         self.gt(0.0).where_cond(self, self * slope)
     }
 
-    /// `x` above zero, `alpha * (e^x - 1)` elsewhere (Clevert et al. 2016, arXiv:1511.07289).
+    /// `x` where `x > 0`, `alpha * (e^x - 1)` elsewhere (Clevert et al. 2016, arXiv:1511.07289).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -63,14 +63,14 @@ impl TensorFuture {
         let _within = build::within("elu", Location::caller());
         self.rounded_once(|x| {
             let above = x.gt(0.0);
-            // Not of large numbers: the slope of an infinite power is none, even where it does not
-            // count.
+            // Large inputs are masked first: the slope of an infinite power is NaN, even in a
+            // branch that is not selected.
             let below = above.where_cond(0.0, x).expm1() * alpha;
             above.where_cond(x, below)
         })
     }
 
-    /// `e^x / sum e^x` along `dim`, computed with the largest element taken off.
+    /// `e^x / sum e^x` along `dim`. The largest element is subtracted first, to avoid an overflow.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -83,7 +83,7 @@ impl TensorFuture {
         custom(Arc::new(Softmax { dim, form: Form::Plain }), &[self], Location::caller())
     }
 
-    /// The same, and zeros of a row of -inf alone.
+    /// The same, but a row of -inf alone gives zeros.
     #[track_caller]
     pub(crate) fn safe_softmax(&self, dim: isize) -> TensorFuture {
         custom(Arc::new(Softmax { dim, form: Form::Safe }), &[self], Location::caller())
@@ -102,9 +102,9 @@ impl TensorFuture {
         custom(Arc::new(Softmax { dim, form: Form::Log }), &[self], Location::caller())
     }
 
-    /// Each element set to zero with probability `p`, the others divided by `1 - p` (Srivastava et
-    /// al. 2014, JMLR 15). The numbers come from the device's generator; their positions are
-    /// reserved at the call.
+    /// Sets each element to zero with probability `p` and divides the others by `1 - p` (Srivastava
+    /// et al. 2014, JMLR 15). The random numbers come from the device's generator; the call
+    /// reserves their positions.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -129,7 +129,7 @@ impl TensorFuture {
         })
     }
 
-    /// [`dropout`](Self::dropout) with numbers from a generator of one's own.
+    /// [`dropout`](Self::dropout) with random numbers from a given generator.
     #[track_caller]
     pub fn dropout_with(&self, p: f64, generator: &Generator) -> TensorFuture {
         self.dropped(p, || generator.rand(&self.device(), self.shape()))

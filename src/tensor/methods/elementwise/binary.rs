@@ -1,4 +1,4 @@
-//! Elementwise ops of two operands, rows of the table, and those of three.
+//! Elementwise ops of two operands (rows of the table), and of three.
 
 use crate::dtype::DType;
 use crate::graph::infer;
@@ -36,9 +36,9 @@ macro_rules! binary_methods {
 }
 for_each_binary!(binary_methods);
 
-/// With a condition, or limits.
+/// Elementwise ops with a condition or limits.
 impl TensorFuture {
-    /// `a` where this condition is true, else `b`; all three are broadcast. PyTorch's `where`,
+    /// `a` where this condition is true, `b` elsewhere; all three are broadcast. PyTorch's `where`,
     /// which is a keyword in Rust.
     ///
     /// ```
@@ -52,7 +52,8 @@ impl TensorFuture {
     #[track_caller]
     pub fn where_cond(&self, a: impl Operand, b: impl Operand) -> TensorFuture {
         let at = Location::caller();
-        // A number takes the other branch's type, if that is a tensor; two numbers their own.
+        // A number takes the type of the other branch, if that is a tensor; two numbers keep their
+        // own types.
         let other = |x: OperandRef<'_>| match x {
             OperandRef::Tensor(t) => Some(t.dtype()),
             OperandRef::Scalar(_) => None,
@@ -78,7 +79,7 @@ impl TensorFuture {
         build::apply(Op::Where, &[self, &a, &b], rule, at)
     }
 
-    /// `value` where `mask` (bool, broadcast) is true.
+    /// `value` where `mask` (bool, broadcast) is true, this value elsewhere.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -96,8 +97,8 @@ impl TensorFuture {
         mask.as_ref().where_cond(value, self).to_dtype(self.dtype())
     }
 
-    /// `self` limited to `min..=max`; NaN stays NaN. Numbers beyond what an integer type holds
-    /// limit nothing.
+    /// Clamps the elements to `min..=max`; NaN stays NaN. A limit outside the range of an integer
+    /// type has no effect.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -113,14 +114,14 @@ impl TensorFuture {
         binary(BinaryOp::Minimum, &low, max, at)
     }
 
-    /// `self`, but not below `min`; NaN stays NaN.
+    /// Clamps the elements to at least `min`; NaN stays NaN.
     #[track_caller]
     pub fn clamp_min(&self, min: impl Operand) -> TensorFuture {
         let _within = build::within("clamp_min", Location::caller());
         self.maximum(min)
     }
 
-    /// `self`, but not above `max`; NaN stays NaN.
+    /// Clamps the elements to at most `max`; NaN stays NaN.
     #[track_caller]
     pub fn clamp_max(&self, max: impl Operand) -> TensorFuture {
         let _within = build::within("clamp_max", Location::caller());

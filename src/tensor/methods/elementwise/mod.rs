@@ -1,13 +1,13 @@
 //! Elementwise ops: the rows of the tables, and the ops composed of them.
 
-/// A method of a row of the table of unary ops: the first where its page is that of activations,
-/// else the second.
+/// Selects for a row of the table of unary ops: the first argument if the row is an activation,
+/// otherwise the second.
 macro_rules! on_page {
     (activation { $($method:tt)* } $other:tt) => { $($method)* };
     (elementwise $other:tt { $($method:tt)* }) => { $($method)* };
 }
 
-// Each in a group of its own: rustfmt sorts within one.
+// Blank lines keep the order: rustfmt sorts adjacent lines.
 mod unary;
 
 mod binary;

@@ -28,9 +28,9 @@ macro_rules! unary_methods {
 }
 for_each_unary!(unary_methods);
 
-/// Made of other rows.
+/// Composed of other rows.
 impl TensorFuture {
-    /// Each bit of an integer turned over; of a bool, not.
+    /// Inverts each bit of an integer; logical not for bool.
     ///
     /// ```
     /// # tokio_test::block_on(async {

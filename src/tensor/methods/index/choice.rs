@@ -1,5 +1,5 @@
-//! Choosing by weight, with the same choice on every device: weights are counted as whole numbers,
-//! whose sums do not depend on an order.
+//! Weighted choice, with the same result on every device: weights are summed as integers, so the
+//! sums do not depend on the order.
 
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -13,20 +13,20 @@ use crate::tensor::operand::{Operand, OperandRef};
 use std::panic::Location;
 use std::sync::Arc;
 
-/// # Choosing by weight
+/// # Weighted choice
 ///
-/// Weights are numbers of 0 and above, of any sum: probabilities, or what `exp` makes of logits
-/// that the largest was subtracted from (by a temperature, where one is wished for). They lie in
-/// rows along the last dimension, of at most 2^24.
+/// Weights are non-negative numbers with any sum: probabilities, or `exp` of logits after the
+/// largest was subtracted (and after a division by a temperature, if wanted). Rows of weights run
+/// along the last dimension, of size at most 2^24.
 impl TensorFuture {
-    /// Each row with zeros for all but the largest weights that together have the share `p` of the
-    /// whole, the last of them included: nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751)
-    /// is [`categorical`](Self::categorical) of it. `p` is a number, or one for each row, `[..,
-    /// 1]`.
+    /// Keeps the largest weights of each row whose sum reaches the share `p` of the row's sum, and
+    /// sets the others to zero. Nucleus sampling (Holtzman et al. 2020, arXiv:1904.09751) is
+    /// [`categorical`](Self::categorical) of the result. `p` is a number, or one number for each
+    /// row, `[.., 1]`.
     ///
-    /// Of equal weights those at lower places come first, and the first of all is always there. A
-    /// share of 1 or more leaves the row as it is, as does one without weight. Nothing is sorted.
-    /// The result is the same on every device.
+    /// Equal weights are kept in the order of their positions, and the largest weight is always
+    /// kept. A row stays unchanged if `p` is 1 or more, or if all its weights are 0. Nothing is
+    /// sorted. The result is the same on every device.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -51,14 +51,14 @@ impl TensorFuture {
         custom(Arc::new(TopP), &[self, &share], at)
     }
 
-    /// Places drawn by weight, as int64: for each number in `draws`, `[.., any]` and uniform in [0,
-    /// 1), the first place where the sum of the row's weights so far is above that share of the
-    /// whole.
+    /// Draws positions by weight, as int64. `draws` is `[.., any]`, uniform in [0, 1). Each draw
+    /// gives the first position at which the running sum of the row's weights exceeds the draw
+    /// times the row's sum.
     ///
-    /// [`Generator::categorical`] draws the numbers as well. A number of one's own for each row
-    /// makes a row's choice independent of who else is drawn for. A row without weight, or with one
-    /// that is not a number, gives its length, which no place has. The result is the same on every
-    /// device.
+    /// [`Generator::categorical`] draws the random numbers as well. With a draw of its own for each
+    /// row, the choice in one row does not depend on the other rows. A row whose weights are all 0,
+    /// or contain NaN, gives the row's length, which is not a position. The result is the same on
+    /// every device.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -101,7 +101,7 @@ impl TensorFuture {
 }
 
 impl Generator {
-    /// `n` places for each row of weights, drawn by weight and with replacement: see
+    /// Draws `n` positions for each row of weights, with replacement: see
     /// [`TensorFuture::categorical`].
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Picking and putting by index.
+//! Reading and writing elements by index.
 
 use crate::dtype::DType;
 use crate::error::number_of;
@@ -19,14 +19,14 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// # Picking
+/// # Indexing
 ///
-/// Indices are int64, int32 or uint8; negative ones count from the end (but not numbers of words
-/// and classes, in [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot)).
-/// One that is out of range fails the value, never the device.
+/// Indices are int64, int32 or uint8. Negative indices count from the end, except in
+/// [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot). An index out of
+/// range fails the value, never the device.
 impl TensorFuture {
-    /// Elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or index
-    /// counts as a row of one.
+    /// Gathers elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or
+    /// index counts as a vector of one element.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -50,13 +50,13 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, index], at)
     }
 
-    /// This with `source`'s slices at the places along `dim` that a row of indices names:
-    /// `out[index[j]] = source[j]` for `dim` 0. Of several that go to one place, the last stays;
-    /// the gradient is its.
+    /// Copies slices of `source` to the positions along `dim` that a vector of indices names:
+    /// `out[index[j]] = source[j]` for `dim` 0. If several slices go to one position, the last one
+    /// wins, and only it has a gradient.
     ///
-    /// Takes the old value by value: where this was its last handle, and no other op still reads
-    /// it, only these slices are written, so that a cache of keys and values whose places lie on
-    /// the device costs what it changes. [`Stats::copied_bytes`](crate::Stats::copied_bytes) says
+    /// Takes `self` by value: if it is the last handle and no other op still reads the value, only
+    /// these slices are written. So a key-value cache with positions on the device costs only what
+    /// it changes. [`Stats::copied_bytes`](crate::Stats::copied_bytes) tells
     /// whether anything was copied.
     ///
     /// ```
@@ -70,8 +70,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where an index names no place, where the source has another shape than this
-    /// but for its length in `dim`, which is the number of indices, and where the types differ.
+    /// The value fails if an index is out of range, if the types differ, or if the shape of
+    /// `source` differs from this one in any dimension but `dim`, where its size is the number of
+    /// indices.
     #[track_caller]
     pub fn index_copy(
         self,
@@ -81,7 +82,7 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (index, at) = (index.as_ref(), Location::caller());
         let given = [&self, index, source.as_ref()];
-        // One number counts as a row of one.
+        // A 0-d value counts as a vector of one element.
         if given.iter().any(|x| x.rank() == 0)
             && index.rank() <= 1
             && (self.rank() > 1) == (given[2].rank() > 1)
@@ -94,9 +95,9 @@ impl TensorFuture {
         asked.without((self, source))
     }
 
-    /// This with `source`'s elements at `index` along `dim`: `out[index[i][j]][j] = source[i][j]`
-    /// for `dim` 0. Of several that go to one place, the last in the order of the indices stays, on
-    /// every device; the gradient is its.
+    /// Writes the elements of `source` to `index` along `dim`: `out[index[i][j]][j] = source[i][j]`
+    /// for `dim` 0. If several elements go to one position, the last one in the order of the
+    /// indices wins on every device, and only it has a gradient.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -116,8 +117,8 @@ impl TensorFuture {
         self.scatter_reduce(dim, index, source, ScatterMode::Assign)
     }
 
-    /// This with `source`'s elements added at `index` along `dim`; in the order of the indices, so
-    /// the sums are the same every time. A 0-d value counts as a row of one.
+    /// Adds the elements of `source` at `index` along `dim`, in the order of the indices, so the
+    /// sums are reproducible. A 0-d value counts as a vector of one element.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -139,7 +140,7 @@ impl TensorFuture {
         self.scattered("scatter_add", given, Arc::new(ScatterAdd { dim }), dim)
     }
 
-    /// One number counts as a row of one, in any of the operands, and no indices may have any
+    /// In any operand a 0-d value counts as a vector of one element; an empty index may have any
     /// shape, as in PyTorch.
     #[track_caller]
     fn scattered(
@@ -169,9 +170,9 @@ impl TensorFuture {
         custom(op, &operands, at)
     }
 
-    /// This with `source`'s elements combined (sum, product, maximum…, as `ScatterMode` says) with
-    /// what is at `index` along `dim`, in the order of the indices. PyTorch's `scatter_reduce` with
-    /// `include_self`.
+    /// Combines the elements of `source` with the elements at `index` along `dim` (by sum, product,
+    /// maximum, ...: see [`ScatterMode`](crate::ScatterMode)), in the order of the indices.
+    /// PyTorch's `scatter_reduce` with `include_self`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -188,9 +189,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// The value fails where an index names no place, where the three have not as many dimensions,
-    /// where `index` is larger than `source`, or than this in another dimension than `dim`, and
-    /// where the types of this and `source` differ.
+    /// The value fails if an index is out of range, if the ranks of the three operands differ, if
+    /// `index` is larger than `source`, or larger than this value in a dimension other than `dim`,
+    /// or if the types of this value and `source` differ.
     #[track_caller]
     pub fn scatter_reduce(
         &self,
@@ -207,8 +208,8 @@ impl TensorFuture {
         self.scattered(name, [index, source], Arc::new(Scatter { dim, mode }), dim)
     }
 
-    /// Whole slices along `dim`, for a row of indices. One number is a row of one, as what is
-    /// picked from or as an index.
+    /// Selects whole slices along `dim` by a vector of indices. A 0-d value or index counts as a
+    /// vector of one element.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -234,11 +235,11 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
     }
 
-    /// Indexing by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The
-    /// tensors are broadcast against each other; the dimensions of the result of that stand where
-    /// the indexed ones were, or in front where those are not neighbours. Indices are integers,
-    /// negative ones count from the end. What a bool tensor picks is as long as its data say: see
-    /// [`nonzero`](Self::nonzero).
+    /// Indexes by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The
+    /// index tensors are broadcast against each other; the broadcast dimensions replace the indexed
+    /// ones, or come first if the indexed dimensions are not adjacent. Indices are integers;
+    /// negative ones count from the end. For a bool mask see [`nonzero`](Self::nonzero), since the
+    /// size of the result depends on the data.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -262,8 +263,8 @@ impl TensorFuture {
                 self.shape()
             )));
         }
-        // One number is no list of them: it takes its dimension away before anything else is
-        // picked.
+        // A single index is not a list: it removes its dimension before the other indices are
+        // applied.
         if let Some(d) =
             indices.iter().position(|i| i.is_some_and(|i| i.rank() == 0 && i.dtype().is_int()))
         {
@@ -290,8 +291,7 @@ impl TensorFuture {
                 }
             }
         }
-        // From the end where they are negative; where one is out of range, a place that nothing
-        // has.
+        // Negative indices count from the end; one out of range becomes a position that fails.
         let placed = |d: usize, i: &TensorFuture| {
             let (i, n) = (i.to_dtype(DType::I64), self.dims()[d] as i64);
             i.lt(0).where_cond(&i + n, &i)
@@ -319,7 +319,7 @@ impl TensorFuture {
         let neighbours = dims.windows(2).all(|w| w[0] + 1 == w[1]);
         let lead = if neighbours { first } else { 0 };
         let others: Vec<usize> = (0..self.rank()).filter(|d| !dims.contains(d)).collect();
-        // The indexed dimensions together as one, at their place.
+        // Merges the indexed dimensions into one, in place.
         let order: Vec<usize> =
             others[..lead].iter().chain(&dims).chain(&others[lead..]).copied().collect();
         let sizes = |of: &[usize]| -> Vec<usize> { of.iter().map(|&d| self.dims()[d]).collect() };
@@ -333,7 +333,7 @@ impl TensorFuture {
             .reshape(&out[..])
     }
 
-    /// One dimension by one index.
+    /// Indexes one dimension.
     #[track_caller]
     pub(crate) fn index_dim(&self, dim: usize, index: Index) -> TensorFuture {
         let mut all = vec![Index::ALL; dim];
@@ -341,8 +341,8 @@ impl TensorFuture {
         self.i(all)
     }
 
-    /// The elements at these positions of all of them in row-major order; the result has the shape
-    /// of the indices. Negative ones count from the end.
+    /// The elements at these positions in row-major order; the result has the shape of `index`.
+    /// Negative indices count from the end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -358,7 +358,7 @@ impl TensorFuture {
         self.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.dims())
     }
 
-    /// Rows of this table `[n, width]`, for indices of any shape.
+    /// Looks up rows of this table `[n, width]` by indices of any shape.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -374,7 +374,7 @@ impl TensorFuture {
         custom(Arc::new(Embedding), &[self, index.as_ref()], Location::caller())
     }
 
-    /// For each of these class numbers a row of `classes` zeros with a one; int64.
+    /// For each class number, a vector of `classes` elements: 1 at the class, 0 elsewhere; int64.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// # Order
 impl TensorFuture {
-    /// Running sums along `dim`; integers and bool are added in int64. Of a 0-d value it is the
-    /// value.
+    /// Running sums along `dim`; integers and bool are added in int64. A 0-d value is returned
+    /// unchanged.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -28,8 +28,8 @@ impl TensorFuture {
         self.scanned(Scan::Sum, dim, Location::caller())
     }
 
-    /// [`cumsum`](Self::cumsum) without the own element where it is `exclusive`, and from the other
-    /// end where it is in `reverse`.
+    /// [`cumsum`](Self::cumsum) with options: `exclusive` leaves each element out of its own sum,
+    /// `reverse` starts from the other end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -59,8 +59,8 @@ impl TensorFuture {
         self.scanned(Scan::Product, dim, Location::caller())
     }
 
-    /// [`cumprod`](Self::cumprod) without the own element where it is `exclusive`, and from the
-    /// other end where it is in `reverse`.
+    /// [`cumprod`](Self::cumprod) with options: `exclusive` leaves each element out of its own
+    /// product, `reverse` starts from the other end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -73,9 +73,9 @@ impl TensorFuture {
         self.running("cumprod_with", dim, exclusive.then_some(1), reverse, &|x, dim| x.cumprod(dim))
     }
 
-    /// The largest element up to each along `dim`, and its position as int64, of equals the last.
-    /// NaN is larger than any number, and the last NaN is the largest. Of a 0-d value it is the
-    /// value, at 0.
+    /// The running maximum along `dim`, and its position as int64 (the last one of equal elements).
+    /// NaN is larger than any number, and the last NaN is the largest. A 0-d value is its own
+    /// maximum, at position 0.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -97,7 +97,8 @@ impl TensorFuture {
             return (failed.clone(), failed);
         };
         let _within = build::within("cummax", at);
-        // Where an element is the largest so far, its place; of these again the largest so far.
+        // The position of each element that is the largest so far; then the running maximum of
+        // these.
         let x = self.stop_gradient();
         let mut is_largest = x.eq(x.scanned(Scan::Max, dim, at));
         if x.dtype().is_float() {
@@ -115,7 +116,8 @@ impl TensorFuture {
         custom(Arc::new(Running { scan, dim }), &[self], at)
     }
 
-    /// `run` along a dimension; where `nothing` is given, from there and without the last element.
+    /// Applies `run` along a dimension; given `nothing`, the result starts with it and leaves out
+    /// the last element.
     #[track_caller]
     fn running(
         &self,

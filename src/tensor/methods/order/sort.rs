@@ -8,9 +8,9 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Sorted.
+/// Sorting.
 impl TensorFuture {
-    /// The elements along `dim` in order. Stable; NaN counts as largest.
+    /// The elements along `dim`, sorted. The sort is stable; NaN counts as largest.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -27,7 +27,7 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// The positions of the elements along `dim` in order, as int64.
+    /// The positions, as int64, that sort the elements along `dim`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -44,7 +44,7 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// [`sort`](Self::sort) and [`argsort`](Self::argsort) of one pass: values, and positions as
+    /// [`sort`](Self::sort) and [`argsort`](Self::argsort) in one pass: values, and positions as
     /// int64.
     ///
     /// ```
@@ -65,10 +65,11 @@ impl TensorFuture {
         self.found(dim, self.argsort(dim, descending))
     }
 
-    /// The `k` largest (or smallest) along `dim`, in order: values, and positions as int64. Of
-    /// equals the first come first; NaN counts as largest. Of one number it is that number, at 0.
+    /// The `k` largest (or smallest) elements along `dim`, in order: values, and positions as
+    /// int64. Equal elements keep their order; NaN counts as largest. A 0-d value gives itself, at
+    /// position 0.
     ///
-    /// They are selected, in one pass, and the values gathered: either of the two may be dropped.
+    /// One pass selects the positions, then the values are gathered; either result may be dropped.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -88,8 +89,8 @@ impl TensorFuture {
         self.found(dim, custom(Arc::new(TopK { dim, k, largest }), &[self], at))
     }
 
-    /// The largest along `dim`, which goes, and their positions as int64: of equals the first. NaN
-    /// is larger than any number.
+    /// The largest elements along `dim`, and their positions as int64 (the first one of equal
+    /// elements); `dim` is removed. NaN is larger than any number.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -105,8 +106,8 @@ impl TensorFuture {
         self.extreme(dim, self.ordered().argmax_keepdim(dim))
     }
 
-    /// The smallest along `dim`, which goes, and their positions as int64: of equals the first. NaN
-    /// is smaller than any number.
+    /// The smallest elements along `dim`, and their positions as int64 (the first one of equal
+    /// elements); `dim` is removed. NaN is smaller than any number.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -122,7 +123,7 @@ impl TensorFuture {
         self.extreme(dim, self.ordered().argmin_keepdim(dim))
     }
 
-    /// In a type in which elements have positions: false comes before true.
+    /// Casts bool to a type that the position ops take: false sorts before true.
     #[track_caller]
     fn ordered(&self) -> TensorFuture {
         if self.dtype() == DType::Bool { self.to_dtype(DType::U8) } else { self.clone() }
@@ -134,7 +135,7 @@ impl TensorFuture {
         (values.squeeze(dim), positions.squeeze(dim))
     }
 
-    /// The elements at positions along `dim`, with the positions.
+    /// The elements at these positions along `dim`, and the positions.
     #[track_caller]
     fn found(&self, dim: isize, positions: TensorFuture) -> (TensorFuture, TensorFuture) {
         (self.gather(dim, &positions), positions)

@@ -1,4 +1,4 @@
-//! `einsum`: sums of products by names of dimensions, as permutations, products and sums.
+//! `einsum`: sums of products by dimension labels, composed of permutations, products and sums.
 
 use crate::error::{Error, number_of};
 use crate::graph::operation::Refusal;
@@ -9,18 +9,19 @@ use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::panic::Location;
 
-/// A dimension's name: a letter, or a place of the ellipsis, counted from the end.
+/// A dimension's label: a letter, or a position in the ellipsis, counted from the end.
 type Label = u32;
 type Labels = SmallVec<[Label; 6]>;
 
-/// Names above those of letters are the ellipsis's.
+/// Labels from here on, above all letters, belong to the ellipsis.
 const ELLIPSIS: Label = 0x8000_0000;
 
-/// Sums of products, by names of dimensions: `"ij,jk->ik"` is a matrix product. What is named twice
-/// on the left is multiplied, what is missing on the right is summed up, `ii` is a diagonal, `...`
-/// stands for any dimensions, which are broadcast. Without `->` the names that come once are left,
-/// in alphabetical order. As PyTorch's `einsum`, from left to right; so integers whose products are
-/// summed up keep their type, and those that are summed up alone are int64, as by `sum`.
+/// Sums of products by dimension labels: `"ij,jk->ik"` is a matrix product. Operands are multiplied
+/// along shared labels, labels missing on the right are summed over, `ii` is a diagonal, and `...`
+/// stands for any dimensions, which are broadcast. Without `->`, the result has the labels that
+/// occur once, in alphabetical order. Operands are combined from left to right, as in PyTorch's
+/// `einsum`. Integers keep their type where products are summed; a sum over a single operand is
+/// int64, as in `sum`.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -35,8 +36,8 @@ const ELLIPSIS: Label = 0x8000_0000;
 /// ```
 ///
 /// # Errors
-/// Where the equation does not fit its operands; an argument error with no tensors at all (on
-/// [`Device::cpu`](crate::Device::cpu)).
+/// The value fails if the equation does not fit its operands; without operands it is an argument
+/// error (on [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFuture {
     if operands.is_empty() {
@@ -124,7 +125,7 @@ fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
     }
     let output = match right {
         Some(right) => {
-            // An ellipsis that is not wanted is summed up.
+            // An ellipsis that is missing on the right is summed over.
             labels(&right, if right.contains("...") { dots } else { 0 }).map_err(wrong)?
         }
         None => {
@@ -146,7 +147,7 @@ fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
     Ok(Plan { inputs, output })
 }
 
-/// The names of a term, its ellipsis standing for so many dimensions.
+/// The labels of a term whose ellipsis stands for `dots` dimensions.
 fn labels(term: &str, dots: usize) -> Result<Labels, String> {
     let mut out = Labels::new();
     let mut rest = term;
@@ -169,14 +170,14 @@ fn labels(term: &str, dots: usize) -> Result<Labels, String> {
     Ok(out)
 }
 
-/// A value and the names of its dimensions, each once.
+/// A value and the labels of its dimensions, each once.
 struct Named {
     x: TensorFuture,
     labels: Labels,
 }
 
 impl Named {
-    /// With the diagonal in place of a name that comes twice.
+    /// Takes the diagonal for a label that occurs twice.
     #[track_caller]
     fn new(x: &TensorFuture, labels: &Labels) -> Result<Named, Error> {
         let (mut x, mut labels) = (x.clone(), labels.clone());
@@ -189,7 +190,7 @@ impl Named {
             let lead = shape.len();
             shape.push(n.saturating_mul(n));
             x = x.permute(&order[..]).reshape(&shape[..]);
-            // Each element of the diagonal is one row and one column after the last.
+            // Each element of the diagonal is one row and one column after the previous one.
             let span = Index::ALL.step((n as isize).saturating_add(1));
             x = x.index_dim(lead, span);
             labels = order[..lead + 1].iter().map(|&d| labels[d]).collect();
@@ -197,7 +198,7 @@ impl Named {
         Named { x, labels }.whole()
     }
 
-    /// Sums up what nobody needs any more.
+    /// Sums over labels that are no longer needed.
     #[track_caller]
     fn keep(self, needed: impl Fn(Label) -> bool) -> Result<Named, Error> {
         let gone: SmallVec<[isize; 6]> = (0..self.labels.len())
@@ -208,11 +209,11 @@ impl Named {
             return Ok(self);
         }
         let labels = self.labels.iter().copied().filter(|&l| needed(l)).collect();
-        // Of integers a sum is int64.
+        // A sum of integers is int64.
         Named { x: self.x.sum(&gone[..]), labels }.whole()
     }
 
-    /// The dimensions in groups, each of which becomes one; a name that this value lacks has size
+    /// Merges each group of dimensions into one; a label that this value lacks has size
     /// 1.
     #[track_caller]
     fn grouped(&self, groups: [&[Label]; 3], sizes: &[(Label, usize)]) -> TensorFuture {
@@ -231,8 +232,7 @@ impl Named {
         )
     }
 
-    /// Itself, unless it failed at its call: then its sizes are those of what it was to be made
-    /// from.
+    /// Returns the error of a call that failed: such a value has the sizes of its first operand.
     fn whole(self) -> Result<Named, Error> {
         match self.x.node.error() {
             Some(error) if self.x.rank() != self.labels.len() => Err(error.clone()),
@@ -241,7 +241,7 @@ impl Named {
     }
 }
 
-/// Two places of one name.
+/// Two positions of one label.
 fn twice(labels: &[Label]) -> Option<(usize, usize)> {
     (1..labels.len()).find_map(|b| labels[..b].iter().position(|l| *l == labels[b]).map(|a| (a, b)))
 }
@@ -251,8 +251,8 @@ fn size(sizes: &[(Label, usize)], label: Label) -> usize {
 }
 
 impl Plan {
-    /// Whether halves would be rounded before the last step: there are several products, or a sum
-    /// before the one.
+    /// Whether halves would be rounded before the last step: if there are several products, or a
+    /// sum before the only one.
     fn rounds_between(&self) -> bool {
         let is_alone =
             |i: usize, l: &Label| !self.output.contains(l) && !self.inputs[1 - i].contains(l);
@@ -282,7 +282,7 @@ impl Plan {
 
     #[track_caller]
     fn product(&self, a: &Named, b: &Named, needed: impl Fn(Label) -> bool) -> Named {
-        // A dimension of one in either operand counts as one that the other has alone.
+        // A dimension of size 1 in one operand counts as belonging to the other operand alone.
         let of = |x: &Named, l: Label| x.labels.contains(&l);
         let both: Labels = a.labels.iter().copied().filter(|&l| of(b, l)).collect();
         let batch: Labels = both.iter().copied().filter(|&l| needed(l)).collect();
@@ -302,7 +302,7 @@ impl Plan {
         let labels: Labels = batch.iter().chain(&left).chain(&right).copied().collect();
         let shape: Vec<usize> = labels.iter().map(|&l| size(&sizes, l)).collect();
         let x = if within.is_empty() {
-            // Nothing is summed: a product of elements, which fuses.
+            // Nothing is summed: an elementwise product, which fuses.
             let one = |x: &Named| {
                 let order: Vec<isize> =
                     labels.iter().filter(|&&l| of(x, l)).map(|&l| x.at(l) as isize).collect();

@@ -13,8 +13,8 @@ use std::sync::Arc;
 ///
 /// Nothing waits.
 impl TensorFuture {
-    /// Matrix product, as PyTorch's `matmul`: the last two dimensions are multiplied, the others
-    /// are broadcast; a vector is a row on the left and a column on the right.
+    /// Matrix product, as PyTorch's `matmul`: over the last two dimensions, with the others
+    /// broadcast; a vector is a row on the left and a column on the right.
     ///
     /// Halves are accumulated in float32 and rounded once at the end. Both operands have the same
     /// type.
@@ -33,8 +33,8 @@ impl TensorFuture {
         build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())
     }
 
-    /// [`matmul`](Self::matmul) with either operand transposed in its last two dimensions, where
-    /// asked.
+    /// [`matmul`](Self::matmul) with either operand optionally transposed in its last two
+    /// dimensions.
     #[track_caller]
     pub(crate) fn matmul_turned(&self, a: bool, other: &TensorFuture, b: bool) -> TensorFuture {
         self.multiplied(a, other, b, MatMul::default())
@@ -53,10 +53,10 @@ impl TensorFuture {
         build::custom(Arc::new(of), &[&turned(self, a), &turned(other, b)], at)
     }
 
-    /// `self weight^T + bias`: `weight` is `[outputs, inputs]`, `bias` `[outputs]`, this `[...,
-    /// inputs]`. What [`nn::Linear`](crate::nn::Linear) computes, and quicker than
+    /// `self weight^T + bias`: `self` is `[..., inputs]`, `weight` `[outputs, inputs]`, `bias`
+    /// `[outputs]`. [`nn::Linear`](crate::nn::Linear) computes this. It is faster than
     /// [`matmul`](Self::matmul) by a transposed weight, since no view is made. Halves are rounded
-    /// once, behind the bias.
+    /// once, after the bias.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -77,7 +77,7 @@ impl TensorFuture {
         let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
         let fits = matches!((self.dims(), weight.dims()), (&[.., k], &[_, inputs]) if k == inputs);
         if !fits && self.error().is_none() && weight.error().is_none() {
-            // As both were given: inside, the weight is turned.
+            // The shapes as the caller gave them: the weight is transposed internally.
             let text = format!("{} by a weight of {}", self.shape(), weight.shape());
             return build::refused("linear", self, Refusal::shape(text), at);
         }
@@ -90,7 +90,7 @@ impl TensorFuture {
         }
     }
 
-    /// The product of two matrices `[m, k]` and `[k, n]`; for anything else there is
+    /// The product of two matrices `[m, k]` and `[k, n]`; for other shapes use
     /// [`matmul`](Self::matmul).
     ///
     /// ```
@@ -109,8 +109,8 @@ impl TensorFuture {
         }
     }
 
-    /// The products of the matrices of two batches `[batch, m, k]` and `[batch, k, n]`, without
-    /// broadcasting; for anything else there is [`matmul`](Self::matmul).
+    /// The matrix products of two batches `[batch, m, k]` and `[batch, k, n]`, without
+    /// broadcasting; for other shapes use [`matmul`](Self::matmul).
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -128,8 +128,8 @@ impl TensorFuture {
         }
     }
 
-    /// `beta * self + alpha * (a b)`, with this value broadcast to the product of two matrices.
-    /// Where `beta` is 0 this value does not count, not even its NaN. Halves are rounded once, at
+    /// `beta * self + alpha * (a b)`, with `self` broadcast to the product of the two matrices. If
+    /// `beta` is 0, `self` is ignored, even NaN in it. Halves are rounded once, at
     /// the end.
     ///
     /// ```
@@ -175,7 +175,7 @@ impl TensorFuture {
                 "factors of {beta} and {alpha} beside {dtype}"
             )));
         }
-        // Whole factors of integers keep them integers.
+        // Factors are converted to integers, so that integers stay integers.
         let factor = |s: Scalar| if dtype.is_float() { s } else { Scalar::Int(s.as_i64()) };
         let is = |s: Scalar, x: f64| s.as_f64() == x;
         let is_product = is(alpha, 1.0) && is(beta, 0.0);

@@ -1,4 +1,4 @@
-//! The largest and smallest where there may be nothing.
+//! Maximum and minimum with an initial value, for reductions that may be empty.
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::operation::Refusal;
@@ -11,11 +11,11 @@ use std::panic::Location;
 const MAX: (ReduceOp, BinaryOp) = (ReduceOp::Max, BinaryOp::Maximum);
 const MIN: (ReduceOp, BinaryOp) = (ReduceOp::Min, BinaryOp::Minimum);
 
-/// Reductions that have a value where there is nothing.
+/// Reductions with an initial value.
 impl TensorFuture {
-    /// The largest of `initial` and the elements over dimensions; NaN if one is NaN. Where there is
-    /// nothing it is `initial`, so there is always a value: NumPy's `initial`, in this value's
-    /// type. An integer type takes the nearest that it can hold.
+    /// The largest of `initial` and the elements over dimensions; NaN if an element is NaN. An
+    /// empty reduction gives `initial`. NumPy's `initial`, converted to this value's type; an
+    /// integer type takes the nearest number in its range.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -42,9 +42,9 @@ impl TensorFuture {
         self.beside_initial("max_initial_all", MAX, None, false, initial.into())
     }
 
-    /// The smallest of `initial` and the elements over dimensions; NaN if one is NaN. Where there
-    /// is nothing it is `initial`, so there is always a value: NumPy's `initial`, in this value's
-    /// type. An integer type takes the nearest that it can hold.
+    /// The smallest of `initial` and the elements over dimensions; NaN if an element is NaN. An
+    /// empty reduction gives `initial`. NumPy's `initial`, converted to this value's type; an
+    /// integer type takes the nearest number in its range.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -85,7 +85,7 @@ impl TensorFuture {
             Ok(initial) => initial,
             Err(refusal) => return build::refused(name, self, refusal, at),
         };
-        // What has no elements is reduced for its shape alone, which `any` has.
+        // An empty value is reduced only for the shape of the result, so `any` will do.
         let empty = self.numel() == 0;
         let reduced =
             build::reduce(if empty { ReduceOp::Any } else { op }, self, dims, keepdim, at);
@@ -97,7 +97,7 @@ impl TensorFuture {
     }
 }
 
-/// A number as a type holds it: integers the nearest one.
+/// A number converted to a type: for integers, the nearest number in range.
 fn held(number: Scalar, dtype: DType) -> Result<Scalar, Refusal> {
     let (low, high) = match dtype {
         DType::I64 => (i64::MIN, i64::MAX),

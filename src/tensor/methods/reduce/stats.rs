@@ -1,5 +1,5 @@
-//! Spread and size of values: variance, standard deviation, norms. Each is composed of ops of the
-//! table, which fuse into the reduction that ends them.
+//! Variance, standard deviation and norms. Each is composed of ops of the table, which fuse into
+//! the final reduction.
 
 use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
@@ -10,10 +10,10 @@ use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::panic::Location;
 
-/// Dimensions to reduce; all of them for `None`.
+/// The dimensions to reduce; `None` for all.
 type Over = Option<SmallVec<[isize; 8]>>;
 
-/// The dimensions that are named, each once; all of them where none is.
+/// The named dimensions, each once; all dimensions if none is named.
 fn resolved(x: &TensorFuture, over: &Over) -> Result<SmallVec<[isize; 8]>, Refusal> {
     match over {
         Some(dims) if !dims.is_empty() => {
@@ -23,7 +23,7 @@ fn resolved(x: &TensorFuture, over: &Over) -> Result<SmallVec<[isize; 8]>, Refus
     }
 }
 
-/// Refuses what is not a floating point value.
+/// Refuses a value whose type is not floating point.
 pub(crate) fn float(x: &TensorFuture) -> Result<(), Refusal> {
     match x.dtype().is_float() {
         true => Ok(()),
@@ -54,14 +54,14 @@ fn variance(
     sum / (n as f64 - correction).max(0.0)
 }
 
-/// A root, whose slope at 0 is infinite: where there is nothing, nothing flows back, as in PyTorch.
+/// A root, whose slope at 0 is infinite: no gradient flows back from a sum of 0, as in PyTorch.
 #[track_caller]
 fn rooted(sum: &TensorFuture, root: impl Fn(&TensorFuture) -> TensorFuture) -> TensorFuture {
     let nothing = sum.eq(0.0);
     nothing.where_cond(0.0, root(&nothing.where_cond(1.0, sum)))
 }
 
-/// `|x|^p`. Nothing flows back to 0, where the slope is infinite or of a power that is.
+/// `|x|^p`. No gradient flows back to 0, where the slope, or a power in it, is infinite.
 #[track_caller]
 fn power(x: &TensorFuture, p: f64) -> TensorFuture {
     let nothing = x.eq(0.0);
@@ -111,10 +111,11 @@ fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     out.to_dtype(x.dtype())
 }
 
-/// Spread and size. Floating point only; halves are computed in float32. Nothing waits.
+/// Variance and norms. Floating point only; halves are computed in float32. Nothing waits.
 impl TensorFuture {
-    /// Variance over dimensions. `correction` is taken off the number of elements: 1 for a sample
-    /// (PyTorch's default), 0 for the whole; NaN where nothing is left.
+    /// Variance over dimensions. `correction` is subtracted from the number of elements in the
+    /// divisor: 1 for a sample (PyTorch's default), 0 for a population. A single element with a
+    /// correction of 1 gives NaN.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -158,8 +159,8 @@ impl TensorFuture {
         deviation(self, None, correction, false)
     }
 
-    /// `(sum |x|^p)^(1/p)` over dimensions; for infinity the largest magnitude, for minus infinity
-    /// the smallest, for 0 how many elements are not zero. PyTorch's `linalg.vector_norm`.
+    /// `(sum |x|^p)^(1/p)` over dimensions. A `p` of infinity gives the largest magnitude, minus
+    /// infinity the smallest, and 0 the number of nonzero elements. PyTorch's `linalg.vector_norm`.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -1,4 +1,4 @@
-//! Reductions: rows of the table, and where the largest stands.
+//! Reductions: rows of the table, and positions of the largest and smallest elements.
 
 use crate::dtype::DType;
 use crate::op::{ReduceOp, for_each_reduce};
@@ -10,7 +10,7 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// The methods of a row; positions have their own, below, since they are along one dimension.
+/// The methods of a row. Positions have their own methods below, since they reduce one dimension.
 macro_rules! methods_of {
     (index, $($of_one_dim:tt)*) => {};
     (sum, $($row:tt)*) => { methods_of! { $($row)* } };
@@ -50,10 +50,10 @@ macro_rules! reduce_methods {
     })*) => {
         /// # Reductions
         ///
-        /// `dims` is one dimension or several (`0`, `[0, -1]`), negative from the end; they go from
-        /// the shape, or stay with size 1 in the `_keepdim` form. `()` and an empty list are
-        /// PyTorch's `dim=()`: everything is reduced, but by `any` and `all`, which then reduce
-        /// nothing. Nothing waits.
+        /// `dims` is one dimension or several (`0`, `[0, -1]`); negative numbers count from the
+        /// end. The dimensions are removed, or keep size 1 in the `_keepdim` form. `()` and an
+        /// empty list are PyTorch's `dim=()`: all dimensions are reduced, except by `any` and
+        /// `all`, which then reduce none. Nothing waits.
         impl TensorFuture {
             $(methods_of! { $class, $Variant, $name $keepdim $everything $text })*
         }
@@ -61,10 +61,10 @@ macro_rules! reduce_methods {
 }
 for_each_reduce!(reduce_methods);
 
-/// Positions, and the logarithm of a sum of powers.
+/// Positions, and the logarithm of a sum of exponentials.
 impl TensorFuture {
-    /// Position of the largest element along `dim`, the first of equals, as int64; NaN counts as
-    /// largest.
+    /// The position of the largest element along `dim` as int64; the first one of equal elements.
+    /// NaN counts as largest.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -89,8 +89,8 @@ impl TensorFuture {
         build::reduce(ReduceOp::ArgMax, self, None, false, Location::caller())
     }
 
-    /// Position of the smallest element along `dim`, the first of equals, as int64; NaN counts as
-    /// smallest.
+    /// The position of the smallest element along `dim` as int64; the first one of equal elements.
+    /// NaN counts as smallest.
     #[track_caller]
     pub fn argmin(&self, dim: isize) -> TensorFuture {
         build::reduce(ReduceOp::ArgMin, self, Some(&[dim]), false, Location::caller())
@@ -108,7 +108,7 @@ impl TensorFuture {
         build::reduce(ReduceOp::ArgMin, self, None, false, Location::caller())
     }
 
-    /// `log sum e^x` over dimensions, which go. Integers and bool are computed in float32.
+    /// `log sum e^x` over dimensions, which are removed. Integers and bool are computed in float32.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -146,13 +146,13 @@ impl TensorFuture {
             return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
         }
         let gone: Vec<usize> = match build::named_dims(self, dims) {
-            // None stands for all, as in other reductions.
+            // No dimensions means all, as in other reductions.
             Ok(named) if named.is_empty() => (0..self.rank()).collect(),
             Ok(named) => named.to_vec(),
             Err(refusal) => return build::refused("logsumexp", self, refusal, at),
         };
         let _within = build::within("logsumexp", at);
-        // Several dimensions as one, at the end.
+        // Merges several dimensions into one, at the end.
         let kept: Vec<usize> = (0..self.rank()).filter(|d| !gone.contains(d)).collect();
         let order: Vec<usize> = kept.iter().chain(&gone).copied().collect();
         let mut shape: Vec<usize> = kept.iter().map(|&d| self.dims()[d]).collect();

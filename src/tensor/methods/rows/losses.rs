@@ -12,15 +12,15 @@ use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What becomes of the losses of the single elements.
+/// How a loss combines the losses of its elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Reduction {
-    /// Their mean, weighted where there are weights.
+    /// The mean, weighted if weights are given.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum.
     Sum,
-    /// They stay as they are.
+    /// No reduction: one loss per element.
     None,
 }
 
@@ -71,13 +71,13 @@ impl From<()> for LossOptions {
 }
 
 impl LossOptions {
-    /// What becomes of the single losses; their mean by default.
+    /// How the losses of the elements are combined; the mean by default.
     pub fn reduction(mut self, reduction: Reduction) -> LossOptions {
         self.reduction = reduction;
         self
     }
 
-    /// A weight for each class (`cross_entropy`, `nll_loss`), or one that is broadcast to the
+    /// A weight for each class (`cross_entropy`, `nll_loss`), or weights that are broadcast to the
     /// losses (`bce_with_logits`).
     pub fn weight(mut self, weight: impl AsRef<TensorFuture>) -> LossOptions {
         self.weight = Some(weight.as_ref().clone());
@@ -90,7 +90,7 @@ impl LossOptions {
         self
     }
 
-    /// The class number whose elements do not count; -100 by default.
+    /// The class number whose elements are ignored; -100 by default.
     pub fn ignore_index(mut self, class: i64) -> LossOptions {
         self.ignore_index = class;
         self
@@ -113,7 +113,7 @@ fn reduced(loss: &TensorFuture, reduction: Reduction, dtype: DType) -> TensorFut
     loss.to_dtype(dtype)
 }
 
-/// The dimension of the classes: the first of a single example, else the second.
+/// The class dimension: the first for a single example, otherwise the second.
 fn class_dim(x: &TensorFuture) -> Result<usize, Refusal> {
     float(x)?;
     match x.rank() {
@@ -155,21 +155,21 @@ fn checked_weight(classes: usize, options: &LossOptions) -> Result<(), Refusal> 
     }
 }
 
-/// What class numbers make of logarithms of probabilities.
+/// The log probabilities that class numbers select.
 struct Picked {
-    /// Minus the logarithm at the target, times its weight; 0 where it is ignored.
+    /// Minus the log probability of the target class, times its weight; 0 for ignored elements.
     loss: TensorFuture,
-    /// Weight of each element; 0 where it is ignored.
+    /// The weight of each element; 0 for ignored elements.
     weight: TensorFuture,
     counts: TensorFuture,
 }
 
-/// The targets' losses. Everything has been checked; `logs` is in the type that is computed in.
+/// The losses of the targets. All arguments have been checked; `logs` is in the compute type.
 #[track_caller]
 fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOptions) -> Picked {
     let target = target.to_dtype(DType::I64);
     let counts = target.ne(options.ignore_index);
-    // What is ignored may be no index at all.
+    // An ignored class number may not be a valid index.
     let safe = counts.where_cond(&target, 0);
     let weight = match &options.weight {
         None => counts.to_dtype(logs.dtype()),
@@ -189,7 +189,7 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
     Picked { loss: counts.where_cond(loss, 0.0), weight, counts }
 }
 
-/// The common case in one op, where the device has it: rows of classes without weights, reduced to
+/// The common case as one op, if the device has it: rows of classes without weights, reduced to
 /// one number.
 #[track_caller]
 fn short(
@@ -223,7 +223,7 @@ fn nll(logs: &TensorFuture, picked: &Picked, reduction: Reduction, dtype: DType)
 
 /// # Losses
 ///
-/// Their gradients, and their values in halves, are those of PyTorch. Nothing waits.
+/// Gradients, and values in halves, agree with PyTorch. Nothing waits.
 impl TensorFuture {
     /// Mean squared difference.
     ///
@@ -253,7 +253,7 @@ impl TensorFuture {
     }
 
     /// Cross entropy of these logits `[batch, classes, ...]` (or `[classes]`) with class numbers
-    /// `[batch, ...]`, or with probabilities of this value's own shape: `log_softmax`, then
+    /// `[batch, ...]`, or with probabilities in the shape of the logits: `log_softmax`, then
     /// [`nll_loss`](Self::nll_loss). Class weights, an index to ignore and label smoothing are
     /// options.
     ///
@@ -299,7 +299,7 @@ impl TensorFuture {
         if smoothing == 0.0 {
             return nll(&logs, &picked, options.reduction, self.dtype());
         }
-        // The even part: minus the mean of all logarithms, each with its class's weight.
+        // The smoothing term: minus the mean of all log probabilities, weighted by class.
         let weighed = match &options.weight {
             None => logs.sum(dim as isize),
             Some(weight) => (&logs * across(weight, self.rank(), dim)).sum(dim as isize),
@@ -343,7 +343,7 @@ impl TensorFuture {
         Ok(reduced(&loss, options.reduction, self.dtype()))
     }
 
-    /// Negative log likelihood of these logarithms of probabilities `[batch, classes, ...]` (or
+    /// Negative log likelihood of these log probabilities `[batch, classes, ...]` (or
     /// `[classes]`) at class numbers `[batch, ...]`.
     #[track_caller]
     pub fn nll_loss(
@@ -365,7 +365,7 @@ impl TensorFuture {
     }
 
     /// Binary cross entropy of the sigmoid of these logits with targets from 0 to 1, in a form that
-    /// does not overflow. A weight and a weight of the positive examples are options.
+    /// does not overflow. A weight, and a weight for positive examples, are options.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -393,8 +393,8 @@ impl TensorFuture {
         }
         let _within = build::within("bce_with_logits", Location::caller());
         let (x, t) = (self.wide(), target.wide());
-        // -log sigmoid(x), of powers that are not large. Either side's formula has the slopes of
-        // both at 0, of any order; the magnitude's would be 0 there.
+        // -log sigmoid(x), with exponents that are never positive. The two formulas have equal
+        // derivatives of every order at 0; a formula with |x| would have the slope 0 there.
         let (below, minus) = (x.lt(0.0), -&x);
         let mut soft = below.where_cond(&x, &minus).exp().log1p() + below.where_cond(&minus, 0.0);
         if let Some(weight) = &options.pos_weight {
@@ -408,7 +408,7 @@ impl TensorFuture {
     }
 }
 
-/// Class weights beside a value of some rank.
+/// Class weights, reshaped to broadcast against a value of this rank.
 #[track_caller]
 fn across(weight: &TensorFuture, rank: usize, dim: usize) -> TensorFuture {
     let shape: Vec<isize> = (0..rank).map(|d| if d == dim { -1 } else { 1 }).collect();

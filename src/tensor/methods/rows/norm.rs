@@ -1,4 +1,4 @@
-//! Normalisation: over rows, and over a batch.
+//! Normalisation over rows, and over a batch.
 
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 ///
 /// Floating point only; halves are accumulated in float32. Nothing waits.
 impl TensorFuture {
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` over the last dimensions, as many as
-    /// `weight` has; the variance is the biased one (Ba et al. 2016, arXiv:1607.06450).
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias`. Mean and biased variance are over as
+    /// many of the last dimensions as `weight` has (Ba et al. 2016, arXiv:1607.06450).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -48,7 +48,7 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, weight], Location::caller())
     }
 
-    /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions without weight and
+    /// [`layer_norm`](Self::layer_norm) over the last `trailing` dimensions, without weight and
     /// bias.
     ///
     /// ```
@@ -64,8 +64,8 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimensions, as many as `weight` has
-    /// (Zhang and Sennrich 2019, arXiv:1910.07467).
+    /// `x / sqrt(mean(x^2) + eps) * weight`. The mean is over as many of the last dimensions as
+    /// `weight` has (Zhang and Sennrich 2019, arXiv:1910.07467).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -80,7 +80,7 @@ impl TensorFuture {
         custom(Arc::new(op), &[self, weight], Location::caller())
     }
 
-    /// [`rms_norm`](Self::rms_norm) over the last `trailing` dimensions without a weight.
+    /// [`rms_norm`](Self::rms_norm) over the last `trailing` dimensions, without a weight.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -94,8 +94,8 @@ impl TensorFuture {
         custom(Arc::new(op), &[self], Location::caller())
     }
 
-    /// `(x - mean) / sqrt(var + eps) * weight + bias` with a mean, a variance, a weight and a bias
-    /// for each channel (dimension 1): a batch norm that has been trained (Ioffe and Szegedy 2015,
+    /// Batch norm in inference: `(x - mean) / sqrt(var + eps) * weight + bias`, with a mean, a
+    /// variance, a weight and a bias for each channel (dimension 1) (Ioffe and Szegedy 2015,
     /// arXiv:1502.03167).
     ///
     /// ```
@@ -125,9 +125,9 @@ impl TensorFuture {
         normalised(self, mean, var, weight, bias, eps)
     }
 
-    /// A batch norm in training: the mean and the (biased) variance are those of this batch, over
-    /// all dimensions but the channels. Beside the result it gives that mean and the *unbiased*
-    /// variance, which PyTorch puts into its running averages; both in float32 for halves.
+    /// Batch norm in training: the mean and the (biased) variance are those of this batch, over all
+    /// dimensions except the channels. Returns the result, the mean, and the *unbiased* variance,
+    /// which PyTorch adds to its running averages; mean and variance are float32 for halves.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -170,7 +170,7 @@ impl TensorFuture {
     }
 }
 
-/// Refuses a value without channels, and parameters that have not one number for each.
+/// Refuses a value without channels, and parameters that do not have one number per channel.
 fn channels<'a>(
     x: &TensorFuture,
     mut of: impl Iterator<Item = &'a TensorFuture>,
@@ -189,7 +189,7 @@ fn channels<'a>(
     }
 }
 
-/// The formula of [`TensorFuture::batch_norm`]; one pass over `x`.
+/// The formula of [`TensorFuture::batch_norm`], in one pass over `x`.
 #[track_caller]
 fn normalised(
     x: &TensorFuture,

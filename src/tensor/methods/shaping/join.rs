@@ -1,4 +1,4 @@
-//! Values taken apart along a dimension, repeated, and put together.
+//! Splitting, repeating and joining values along dimensions.
 
 use crate::error::{ErrorKind, number_of};
 use crate::graph::node::{Node, Op};
@@ -12,9 +12,10 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Parts of a value, and repetitions.
+/// Splitting and repeating.
 impl TensorFuture {
-    /// Repeated as often along each dimension, as PyTorch's `repeat`: new dimensions come in front.
+    /// Repeats the value `times[d]` times along each dimension `d`, as PyTorch's `repeat`: new
+    /// dimensions come first.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -34,7 +35,7 @@ impl TensorFuture {
             )));
         };
         let _within = build::within("repeat", at);
-        // Each dimension that is repeated gets one in front of it, of that size and no stride.
+        // Each repeated dimension gets a dimension before it, of that size and stride 0.
         let (mut apart, mut repeated, mut shape) = (Vec::new(), Vec::new(), Vec::new());
         for (d, &n) in times.iter().enumerate() {
             let Ok(n) = usize::try_from(n) else {
@@ -56,8 +57,8 @@ impl TensorFuture {
         self.reshape(apart).expand(repeated).reshape(shape.dims())
     }
 
-    /// Consecutive parts of `size` along `dim`, the last one shorter where it does not divide;
-    /// views.
+    /// Consecutive parts of `size` along `dim`, as views; the last one is smaller if `size` does
+    /// not divide the dimension.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -68,14 +69,15 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// Where `size` is 0, `dim` is out of range, or memory has no room for so many parts: one
-    /// failed value.
+    /// One failed value if `size` is 0, `dim` is out of range, or memory has no room for so many
+    /// parts.
     #[track_caller]
     pub fn split(&self, size: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("split", dim, size, |n| (size, n.div_ceil(size).max(1)))
     }
 
-    /// Consecutive parts of these sizes along `dim`, which add up to it; views.
+    /// Consecutive parts of these sizes along `dim`, as views. The sizes must add up to the size of
+    /// the dimension.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([2, 5]);
@@ -113,7 +115,7 @@ impl TensorFuture {
         sizes.iter().map(&mut part).collect()
     }
 
-    /// At most `chunks` parts along `dim`, as PyTorch's `chunk`; views.
+    /// At most `chunks` parts along `dim`, as PyTorch's `chunk`, as views.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -127,13 +129,13 @@ impl TensorFuture {
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("chunk", dim, chunks, |n| match n {
-            // Of nothing as many parts as were asked for, as in PyTorch.
+            // An empty dimension gives as many parts as were asked for, as in PyTorch.
             0 => (0, chunks),
             n => (n.div_ceil(chunks), n.div_ceil(n.div_ceil(chunks))),
         })
     }
 
-    /// Parts of a size, and so many of them, as depends on how many elements there are; `asked` is
+    /// Splits into parts whose size and number depend on the size of the dimension; `asked` is
     /// not 0.
     #[track_caller]
     fn parts(
@@ -165,12 +167,12 @@ impl TensorFuture {
 
 /// Whether host memory has room for so many parts.
 fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
-    /// Up to so many, nobody asks the system.
+    /// Up to this many parts, the system is not asked.
     const FEW: usize = 1 << 18;
     if parts <= FEW {
         return Ok(());
     }
-    // A handle each, what it is of, and as much again for what the two bring with them.
+    // A handle and a node for each part, doubled to cover what these allocate.
     let bytes = parts.checked_mul(2 * size_of::<(TensorFuture, Node)>());
     match (bytes, DeviceMemory::of_computer()) {
         (Some(bytes), DeviceMemory { free: Some(free), .. }) if bytes <= free => Ok(()),
@@ -183,8 +185,8 @@ fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
     }
 }
 
-/// Tensors put one after the other along a dimension that they have. All other sizes agree; types
-/// are promoted to the common one.
+/// Joins tensors along an existing dimension. All other sizes must agree; types are promoted to the
+/// common type.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -195,7 +197,7 @@ fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
 /// ```
 ///
 /// # Errors
-/// A shape error where other sizes differ; an argument error with no tensors at all (on
+/// A shape error if other sizes differ; an argument error without tensors (on
 /// [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
@@ -206,14 +208,14 @@ pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
 }
 
 impl TensorFuture {
-    /// [`cat`] of this value and another: what gradient rules write, which stand below `cat`.
+    /// [`cat`] of this value and another, for gradient rules, which cannot import `cat`.
     #[track_caller]
     pub(crate) fn followed_by(&self, next: &TensorFuture, dim: isize) -> TensorFuture {
         cat(&[self, next], dim)
     }
 }
 
-/// Casts to the common type, then puts together.
+/// Casts to the common type, then joins.
 fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
     let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));
     let cast = |t: TensorFuture| match dtype {
@@ -228,7 +230,7 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
     build::custom(Arc::new(Cat { dim }), &operands, at)
 }
 
-/// Tensors of one shape put side by side along a new dimension.
+/// Joins tensors of one shape along a new dimension.
 ///
 /// ```
 /// let device = futensor::Device::cpu();
@@ -237,7 +239,7 @@ fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
 /// ```
 ///
 /// # Errors
-/// A shape error where they differ; an argument error with no tensors at all (on
+/// A shape error if the shapes differ; an argument error without tensors (on
 /// [`Device::cpu`](crate::Device::cpu)).
 #[track_caller]
 pub fn stack(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {

@@ -1,4 +1,4 @@
-//! Shapes and views, joining, padding, and elements moved.
+//! Shapes and views, joining, padding, and ops that move elements.
 
 pub(crate) mod views;
 

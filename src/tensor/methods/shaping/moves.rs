@@ -1,4 +1,4 @@
-//! Elements moved or left out: triangles, `roll`, `flip`.
+//! Ops that move elements or leave them out: triangles, `roll`, `flip`.
 
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
@@ -10,7 +10,7 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Moved.
+/// Ops that move elements.
 impl TensorFuture {
     /// The elements on and below a diagonal of the last two dimensions, zeros above.
     ///
@@ -38,7 +38,7 @@ impl TensorFuture {
         custom(Arc::new(Triangle { diagonal, upper: true }), &[self], Location::caller())
     }
 
-    /// Shifted along dimensions; what leaves at one end comes back at the other.
+    /// Shifts the elements along dimensions; elements that leave at one end come back at the other.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -67,7 +67,7 @@ impl TensorFuture {
         custom(Arc::new(Roll { shifts }), &[self], at)
     }
 
-    /// The elements along dimensions, each named once, in reverse; a view.
+    /// Reverses the elements along dimensions, each named once; a view.
     ///
     /// ```
     /// # tokio_test::block_on(async {

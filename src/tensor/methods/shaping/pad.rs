@@ -1,4 +1,4 @@
-//! `pad`: values with something put around them.
+//! `pad`: adds elements around a value.
 
 use crate::dtype::{DType, Scalar};
 use crate::error::number_of;
@@ -12,7 +12,7 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What [`pad_mode`](TensorFuture::pad_mode) puts around a value.
+/// The elements that [`pad_mode`](TensorFuture::pad_mode) adds around a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PadMode {
     /// The elements in reverse, without the one at the edge.
@@ -23,7 +23,7 @@ pub enum PadMode {
     Circular,
 }
 
-/// Pairs of counts for the last dimensions, the last one first.
+/// Pairs of counts for the last dimensions, starting with the last one.
 fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>, Refusal> {
     if !counts.len().is_multiple_of(2) || counts.len() / 2 > x.rank() {
         return Err(Refusal::argument(format!(
@@ -31,7 +31,7 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
             x.shape()
         )));
     }
-    // Far beyond any memory; below, sums of these do not overflow.
+    // The limit is far beyond any memory; sums of counts below it do not overflow.
     if let Some(count) = counts.iter().find(|c| c.unsigned_abs() > isize::MAX as usize / 4) {
         return Err(Refusal::argument(format!("a count of {count}")));
     }
@@ -61,8 +61,9 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
 
 /// Padding. Nothing waits.
 impl TensorFuture {
-    /// This with `value` around it: two counts, before and after, for the last dimension, then two
-    /// for the one before it, and so on, as PyTorch's `pad`. Negative counts take away.
+    /// Adds `value` around the elements: two counts, before and after, for the last dimension, then
+    /// two for the dimension before it, and so on, as PyTorch's `pad`. Negative counts remove
+    /// elements.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -86,8 +87,7 @@ impl TensorFuture {
         for &(d, [before, after]) in &pairs {
             let n = self.dims()[d] as isize;
             let (start, end) = ((-before).max(0), n - (-after).max(0));
-            // What is taken away on one side may be more than there is, and then comes from the
-            // padding.
+            // A negative count may exceed the size, and then removes padding of the other side.
             let (first, last) = (start.min(n), end.max(0).max(start.min(n)));
             x = x.narrow(d as isize, first as usize, (last - first) as usize);
             shape.dims_mut()[d] = (n + before + after) as usize;
@@ -105,8 +105,8 @@ impl TensorFuture {
         build::custom(Arc::new(op), &[&whole, &x], at)
     }
 
-    /// This with elements of its own around it: counts as for [`pad`](Self::pad). What negative
-    /// counts take away does not come around the other end.
+    /// Adds elements of the value itself around it; counts are as for [`pad`](Self::pad). Elements
+    /// that a negative count removes do not appear in the padding at the other end.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -128,7 +128,7 @@ impl TensorFuture {
                 let n = self.dims()[d] as isize;
                 let most = match mode {
                     PadMode::Reflect => n - 1,
-                    // Of what is left of it.
+                    // The size after negative counts.
                     PadMode::Circular => n + before.min(0) + after.min(0),
                     PadMode::Replicate if n > 0 => isize::MAX,
                     PadMode::Replicate => 0,

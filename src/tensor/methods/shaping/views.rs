@@ -1,4 +1,4 @@
-//! Other looks at the same elements: nothing is copied, except by a reshape that mixes dimensions.
+//! Views of the same elements. Nothing is copied, except by a reshape that mixes dimensions.
 
 use crate::error::number_of;
 use crate::graph::node::{Op, ViewOp};
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Another look at `x`; `name` is what it was asked for by.
+/// A view of `x`; `name` is the op that the user called.
 fn view(
     name: &'static str,
     x: &TensorFuture,
@@ -33,10 +33,10 @@ fn dim_of(x: &TensorFuture, dim: isize) -> Result<usize, Refusal> {
 
 /// # Shapes and views
 ///
-/// Nothing waits and, but for some reshapes, nothing is copied: values are immutable, so a view
+/// Nothing waits and, except in some reshapes, nothing is copied: values are immutable, so a view
 /// shares its elements.
 impl TensorFuture {
-    /// The same elements in row-major order in another shape; one size may be -1 and is worked out.
+    /// The same elements, in row-major order, in another shape; one size may be -1 and is inferred.
     ///
     /// ```
     /// let x = futensor::Device::cpu().arange(0, 6, 1);
@@ -72,7 +72,7 @@ impl TensorFuture {
         view("reshape", self, ViewOp::Reshape, rule(), Location::caller())
     }
 
-    /// The dimensions from `start` to `end` (both included) as one.
+    /// Merges the dimensions from `start` to `end` (both included) into one.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([2, 3, 4, 5]);
@@ -100,7 +100,7 @@ impl TensorFuture {
         }
     }
 
-    /// Two dimensions changed places.
+    /// Swaps two dimensions.
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> TensorFuture {
         if build::is_row_of_one(self, a) && build::is_row_of_one(self, b) {
@@ -115,7 +115,7 @@ impl TensorFuture {
         self.reordered("transpose", order, Location::caller())
     }
 
-    /// A matrix with rows and columns changed; a vector or a 0-d tensor is itself.
+    /// The transpose of a matrix; a vector or a 0-d tensor is returned unchanged.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([2, 3]);
@@ -133,7 +133,7 @@ impl TensorFuture {
         self.reordered("t", order, Location::caller())
     }
 
-    /// The dimensions in another order.
+    /// Reorders the dimensions.
     #[track_caller]
     pub fn permute(&self, order: impl Dims) -> TensorFuture {
         self.reordered("permute", Ok(order.dims()), Location::caller())
@@ -169,7 +169,7 @@ impl TensorFuture {
         }
     }
 
-    /// A dimension of size 1 put in at `dim`.
+    /// Inserts a dimension of size 1 at `dim`.
     #[track_caller]
     pub fn unsqueeze(&self, dim: isize) -> TensorFuture {
         let rank = self.rank() as isize;
@@ -184,8 +184,8 @@ impl TensorFuture {
         view("unsqueeze", self, ViewOp::Reshape, shape, Location::caller())
     }
 
-    /// Dimensions of size 1 taken out; those of another size stay, as in PyTorch. `()` names none,
-    /// and takes out nothing; see [`squeeze_all`](Self::squeeze_all).
+    /// Removes the named dimensions that have size 1; those of another size stay, as in PyTorch.
+    /// `()` names no dimension and removes none; see [`squeeze_all`](Self::squeeze_all).
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([1, 2, 1]);
@@ -202,7 +202,7 @@ impl TensorFuture {
         view("squeeze", self, ViewOp::Reshape, shape, Location::caller())
     }
 
-    /// All dimensions of size 1 taken out: PyTorch's `squeeze` without an argument.
+    /// Removes all dimensions of size 1: PyTorch's `squeeze` without an argument.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([1, 2, 1]);
@@ -214,8 +214,8 @@ impl TensorFuture {
         view("squeeze_all", self, ViewOp::Reshape, Ok(shape), Location::caller())
     }
 
-    /// Repeated along dimensions of size 1 (and new ones in front) to a larger shape; -1 keeps a
-    /// size.
+    /// Broadcasts to a larger shape, by repeating dimensions of size 1 and adding new ones in
+    /// front; -1 keeps a size.
     #[track_caller]
     pub fn expand(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
@@ -239,7 +239,7 @@ impl TensorFuture {
         view("expand", self, ViewOp::Expand, rule(), Location::caller())
     }
 
-    /// `len` positions of a dimension, from `start` on.
+    /// `len` positions of a dimension, starting at `start`.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -281,7 +281,7 @@ impl TensorFuture {
         view(name, self, ViewOp::Slice { dim: dim as u8, start, step }, Ok(shape), at)
     }
 
-    /// `len` positions of a dimension, which is in range, from `start` on, `step` apart.
+    /// `len` positions of a dimension, which is in range, starting at `start`, `step` apart.
     #[track_caller]
     pub(crate) fn stepped(
         &self,
@@ -296,7 +296,7 @@ impl TensorFuture {
         self.sliced("narrow", dim, start, len, step, Location::caller())
     }
 
-    /// Dimensions walked backwards, each named once.
+    /// Reverses dimensions, each named once.
     pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
         let named = match build::named_dims(self, dims) {
             Ok(named) => named,
@@ -312,9 +312,9 @@ impl TensorFuture {
         x
     }
 
-    /// Indexing: a position takes its dimension away, a range keeps it. One index, or a tuple or a
-    /// list of them for the first dimensions. [`Index::step`] takes every nth; negative steps walk
-    /// backwards, as Python's.
+    /// Basic indexing: a position removes its dimension, a range keeps it. Takes one index, or a
+    /// tuple or list of indices for the first dimensions. [`Index::step`] takes every nth position;
+    /// negative steps go backwards.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -323,7 +323,7 @@ impl TensorFuture {
     /// assert_eq!(x.i((1, 1..3)).to_vec::<i64>().await?, [5, 6]);
     /// assert_eq!(x.i((.., -1)).to_vec::<i64>().await?, [3, 7, 11]);
     /// assert_eq!(x.i((0, Index::ALL.step(-2))).to_vec::<i64>().await?, [3, 1]);
-    /// // made at run time
+    /// // indices that are made at run time
     /// let rows = [0, 2].map(|row| x.i(vec![Index::At(row), Index::from(..2)]));
     /// assert_eq!(rows[1].to_vec::<i64>().await?, [8, 9]);
     /// assert!(x.i(3).error().unwrap().is_index());
@@ -370,11 +370,11 @@ impl TensorFuture {
         view("i", &x, ViewOp::Reshape, Ok(shape), at)
     }
 
-    /// A copy in which the part that `indices` name is `source` (which is broadcast to it).
+    /// Replaces the part that `indices` name by `source`, which is broadcast to it.
     ///
-    /// Takes the old value by value: where this was its last handle, and no other op still reads
-    /// it, the elements are written in place and nothing else is copied, so that a key-value cache
-    /// or a running sum costs only what it changes.
+    /// Takes `self` by value: if it is the last handle and no other op still reads the value, the
+    /// elements are written in place and nothing else is copied. So a key-value cache or a running
+    /// sum costs only what it changes. Otherwise the result is a copy.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -398,8 +398,8 @@ impl TensorFuture {
         asked.without((self, source))
     }
 
-    /// Zeros of a shape with this at (start, length, step) of each dimension: what gives a slice
-    /// its gradient.
+    /// Zeros of a shape, with this value at (start, length, step) of each dimension: the gradient
+    /// of a slice.
     #[track_caller]
     pub(crate) fn among_zeros(
         &self,

@@ -60,14 +60,14 @@ impl ConvOptions {
         self
     }
 
-    /// Zeros before the input and after it, where the two differ: each one number, or one for each
+    /// Zeros before and after the input, if the two differ: each is one number, or one for each
     /// spatial dimension.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device};
     /// let device = Device::cpu();
     /// let (x, w) = (device.ones([1, 1, 9]), device.ones([1, 1, 3]));
-    /// // A causal convolution sees what came before.
+    /// // A causal convolution sees only earlier elements.
     /// assert_eq!(x.conv1d(&w, None, ConvOptions::default().padding_sides(2, 0)).dims(),
     ///     [1, 1, 9]);
     /// ```
@@ -76,26 +76,27 @@ impl ConvOptions {
         self
     }
 
-    /// Distance of the kernel's taps.
+    /// The distance between the kernel's taps.
     pub fn dilation(mut self, dilation: impl Dims) -> ConvOptions {
         self.dilation = dilation.dims();
         self
     }
 
-    /// Rows and columns that a *transposed* convolution has more on one side: with a stride above 1
-    /// several sizes lead to the same output, and this tells them apart.
+    /// Extra rows and columns on one side of the output of a *transposed* convolution. With a
+    /// stride above 1, a convolution maps inputs of several sizes to the same output size; this
+    /// selects one of them.
     pub fn output_padding(mut self, padding: impl Dims) -> ConvOptions {
         self.output_padding = padding.dims();
         self
     }
 
-    /// Groups of channels that do not see each other.
+    /// The number of groups of channels; groups are independent of each other.
     pub fn groups(mut self, groups: usize) -> ConvOptions {
         self.groups = groups;
         self
     }
 
-    /// The shape of a layer's weight, over so many dimensions.
+    /// The shape of a layer's weight, for this number of spatial dimensions.
     pub(crate) fn weight_shape(
         &self,
         spatial: usize,
@@ -117,7 +118,7 @@ impl ConvOptions {
             .collect())
     }
 
-    /// As triples, and the output padding.
+    /// The options as triples, and the output padding.
     fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 3]), Refusal> {
         let walk = Walk {
             spatial,
@@ -133,8 +134,8 @@ impl ConvOptions {
     }
 }
 
-/// One number for all of so many dimensions, or one each, of at least `least`: as depth, height and
-/// width, of which those that are not there have `neutral`.
+/// Expands one number, or one for each spatial dimension, each at least `least`, to depth, height
+/// and width; missing dimensions get `neutral`.
 pub(super) fn each(
     what: &str,
     given: &[isize],
@@ -152,7 +153,7 @@ pub(super) fn each(
     for (i, size) in all[3 - spatial..].iter_mut().enumerate() {
         let d = given[if given.len() == 1 { 0 } else { i }];
         *size = match usize::try_from(d) {
-            // Beyond any memory, and products of two of these do not overflow.
+            // The limit is beyond any memory, and products of two such numbers do not overflow.
             Ok(n) if d >= least && n <= i32::MAX as usize => n,
             _ => return Err(Refusal::argument(format!("{what} of {d}"))),
         };
@@ -160,7 +161,7 @@ pub(super) fn each(
     Ok(all)
 }
 
-/// What lies before and after each of so many dimensions.
+/// The padding before and after each spatial dimension.
 pub(super) fn sides(
     [before, after]: &[Sizes; 2],
     spatial: usize,
@@ -170,7 +171,7 @@ pub(super) fn sides(
     Ok(std::array::from_fn(|a| [before[a], after[a]]))
 }
 
-/// Which op is asked for.
+/// The op that was called.
 #[derive(Clone, Copy)]
 struct Asked {
     name: &'static str,
@@ -178,7 +179,7 @@ struct Asked {
     transposed: bool,
 }
 
-/// Queues the op, on a batch of one where there is none.
+/// Queues the op; an input without a batch dimension becomes a batch of one.
 #[track_caller]
 fn convolve(
     asked: Asked,
@@ -193,13 +194,13 @@ fn convolve(
         .flatten()
         .find_map(|t| t.node.error())
     {
-        // What failed before is the root, whatever shape it was given.
+        // An operand that failed is the root error, whatever its shape.
         Some(root) => build::failed(x.port(), x.node.meta.clone(), root.clone(), at),
         None => build::refused(asked.name, x, refusal, at),
     };
     let _within = build::within(asked.name, at);
     let spatial = asked.spatial;
-    // Without a batch, as PyTorch: one image.
+    // One image without a batch dimension, as in PyTorch.
     let alone = x.rank() == spatial + 1;
     if !alone && x.rank() != spatial + 2 || w.rank() != spatial + 2 {
         return refuse(Refusal::shape(format!(
@@ -215,10 +216,10 @@ fn convolve(
         Ok(walk) => walk,
         Err(refusal) => return refuse(refusal),
     };
-    // Not in a closure, which would not know the caller.
+    // Not in a closure, which would lose the caller's line.
     let mut image = if alone { &x.unsqueeze(0) } else { x };
     if image.rank() != spatial + 2 || w.rank() != spatial + 2 {
-        // They had failed, and a view of such a value has its shape.
+        // The operands had failed; a view of a failed value keeps its shape.
         return refuse(Refusal::shape(format!(
             "an input of {} and a weight of {}",
             x.shape(),
@@ -229,7 +230,8 @@ fn convolve(
         true => transposed(&walk, more, image.dims(), w.dims()),
         false => Ok(Role::Output),
     };
-    // What is put behind is less than a stride; of more, each stride is as if a zero followed.
+    // Output padding is less than a stride. Each full stride beyond that equals one more zero in
+    // the input.
     let behind: Sizes =
         (3 - spatial..3).rev().flat_map(|a| [0, (more[a] / walk.stride[a]) as isize]).collect();
     let longer;
@@ -246,7 +248,7 @@ fn convolve(
     if alone && y.node.error().is_none() { y.squeeze(0) } else { y }
 }
 
-/// The size that a transposed convolution has.
+/// The output size of a transposed convolution.
 fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result<Role, Refusal> {
     let (input, kernel) = (triple(&x[2..], 1), triple(&w[2..], 1));
     let mut size = [0; 3];
@@ -260,7 +262,7 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
             );
             return Err(Refusal::argument(text));
         }
-        // `None` where nothing is left, or where it has no number.
+        // `None` if the size is not positive, or overflows.
         let left = || {
             let reach =
                 kernel[a].saturating_sub(1).checked_mul(walk.dilation[a])?.checked_add(1)?;
@@ -284,10 +286,10 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
 
 /// # Convolution, pooling
 ///
-/// Convolutions, in PyTorch's sense: cross-correlations of `[batch, channels, ..]` (or without the
-/// batch), over one, two or three dimensions that follow, with a weight `[out, channels / groups,
-/// ..]`. Floating point only, all operands of one type; halves are accumulated in float32. Nothing
-/// waits.
+/// Convolutions in PyTorch's sense, that is, cross-correlations: of `[batch, channels, ..]` (or
+/// `[channels, ..]`), over one to three spatial dimensions, with a weight `[out, channels / groups,
+/// ..]`. Floating point only, with all operands of one type; halves are accumulated in float32.
+/// Nothing waits.
 impl TensorFuture {
     /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups,
     /// length]`.
@@ -311,7 +313,7 @@ impl TensorFuture {
         convolve(asked, self, weight.as_ref(), bias, &options.into())
     }
 
-    /// Convolution over two dimensions. `bias` has one number a channel.
+    /// Convolution over two dimensions. `bias` has one number per output channel.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -372,7 +374,7 @@ impl TensorFuture {
     }
 
     /// Transposed convolution over two dimensions, with a weight `[channels, out / groups, height,
-    /// width]`: what flows back through [`conv2d`](Self::conv2d).
+    /// width]`: the gradient of [`conv2d`](Self::conv2d) with respect to its input.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -1,9 +1,8 @@
-//! `interpolate`: a value seen at other places than its elements', one spatial dimension after the
-//! other.
+//! `interpolate`: resamples a value, one spatial dimension after the other.
 //!
-//! An axis is some elements picked for each place (one, two or four) and their weighted sum: ops
-//! that are there, so that gradients and devices need nothing of their own. Places and weights are
-//! made on the device.
+//! Along each axis, one, two or four elements are picked for each output position and summed with
+//! weights. These are existing ops, so gradients and devices need no code of their own. Positions
+//! and weights are computed on the device.
 
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
@@ -16,29 +15,29 @@ use crate::tensor::future::TensorFuture;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
 
-/// What [`interpolate`](TensorFuture::interpolate) makes of the elements around a place.
+/// How [`interpolate`](TensorFuture::interpolate) combines the elements around a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum InterpolateMode {
-    /// The element at the place, rounded down; PyTorch's default.
+    /// The element at the position, rounded down; PyTorch's default.
     #[default]
     Nearest,
-    /// The element whose middle is nearest; PyTorch's `nearest-exact`.
+    /// The element whose centre is nearest; PyTorch's `nearest-exact`.
     NearestExact,
-    /// A weighted mean of two an axis: PyTorch's `linear`, `bilinear` and `trilinear`, by the
-    /// dimensions there are.
+    /// A weighted mean of two elements per axis: PyTorch's `linear`, `bilinear` or `trilinear`, by
+    /// the number of spatial dimensions.
     Linear,
-    /// Cubic convolution of four an axis: PyTorch's `bicubic`.
+    /// Cubic convolution of four elements per axis: PyTorch's `bicubic`.
     Cubic,
 }
 
-/// How large a value becomes, and how.
+/// The output size, and how it was given.
 #[derive(Clone, PartialEq, Debug)]
 enum Target {
     Size(Sizes),
     Scale(SmallVec<[f64; 3]>),
 }
 
-/// Size and mode of an [`interpolate`](TensorFuture::interpolate).
+/// Size and mode for [`interpolate`](TensorFuture::interpolate).
 ///
 /// ```
 /// use futensor::{Device, InterpolateMode, InterpolateOptions};
@@ -59,13 +58,13 @@ impl InterpolateOptions {
         InterpolateOptions { target, mode: InterpolateMode::Nearest, align_corners: false }
     }
 
-    /// To this size: one number, or one for each spatial dimension.
+    /// Resizes to this size: one number, or one for each spatial dimension.
     pub fn size(size: impl Dims) -> InterpolateOptions {
         InterpolateOptions::new(Target::Size(size.dims()))
     }
 
-    /// To so many times the size, rounded down. Places are found by this factor, not by the two
-    /// sizes' ratio, as PyTorch's `scale_factor` does.
+    /// Resizes by this factor; the size is rounded down. Positions are computed from the factor,
+    /// not from the ratio of the sizes, as with PyTorch's `scale_factor`.
     pub fn scale(factor: f64) -> InterpolateOptions {
         InterpolateOptions::new(Target::Scale(smallvec![factor]))
     }
@@ -75,20 +74,20 @@ impl InterpolateOptions {
         InterpolateOptions::new(Target::Scale(factors.into()))
     }
 
-    /// What is made of the elements around a place.
+    /// How the elements around a position are combined.
     pub fn mode(mut self, mode: InterpolateMode) -> InterpolateOptions {
         self.mode = mode;
         self
     }
 
-    /// Whether the first and the last element keep their places, instead of the outer edges of the
-    /// two; for linear and cubic modes.
+    /// Whether the centres of the first and last elements keep their positions, instead of their
+    /// outer edges; for linear and cubic modes.
     pub fn align_corners(mut self, align: bool) -> InterpolateOptions {
         self.align_corners = align;
         self
     }
 
-    /// Each axis of a value that has been checked.
+    /// The axes of a value, after a check.
     fn axes(&self, x: &TensorFuture) -> Result<SmallVec<[Axis; 3]>, Refusal> {
         let spatial = x.rank().wrapping_sub(2);
         if !(1..=3).contains(&spatial) {
@@ -142,7 +141,8 @@ impl InterpolateOptions {
                         0.0
                     }
                 }
-                // PyTorch counts planes by their sizes where one is the other, or twice it.
+                // PyTorch uses the ratio of the sizes for planes of the same size or twice the
+                // size.
                 Some(_) if planes && (output == input || output == input.saturating_mul(2)) => {
                     input as f64 / output as f64
                 }
@@ -167,7 +167,7 @@ impl<const N: usize> From<[usize; N]> for InterpolateOptions {
     }
 }
 
-/// One dimension: `scale` is the distance of two places, in elements of the input.
+/// One dimension: `scale` is the distance between two positions, in elements of the input.
 struct Axis {
     dim: usize,
     input: usize,
@@ -177,8 +177,8 @@ struct Axis {
 }
 
 impl Axis {
-    /// Each place times the distance. That is data, as sizes below are: a number would be part of
-    /// the kernel, and a GPU would compile one for each.
+    /// Each output position times the distance. The distance is data, as the sizes below are: a
+    /// constant would be part of the kernel, and a GPU would compile a kernel for each.
     #[track_caller]
     fn walked(&self, device: &Device, dtype: DType, first: f64) -> TensorFuture {
         let all = device.arange(0, self.output as i64, 1).to_dtype(dtype);
@@ -189,7 +189,7 @@ impl Axis {
         }
     }
 
-    /// Where each place lies, in elements of the input and in this type.
+    /// Each output position in elements of the input, in this type.
     #[track_caller]
     fn places(&self, device: &Device, dtype: DType) -> TensorFuture {
         if self.align {
@@ -199,8 +199,7 @@ impl Axis {
         }
     }
 
-    /// The elements of `x` at these positions along the axis; those beyond its ends are the ones at
-    /// them.
+    /// The elements of `x` at these positions along the axis; positions are clamped to its ends.
     #[track_caller]
     fn pick(&self, x: &TensorFuture, at: &TensorFuture) -> TensorFuture {
         // A failed value may have any size.
@@ -209,7 +208,7 @@ impl Axis {
         x.index_select(self.dim as isize, at.to_dtype(DType::I64).clamp_min(0).minimum(last))
     }
 
-    /// Weights of the axis, to be multiplied with a value.
+    /// Weights of the axis, reshaped to be multiplied with a value.
     #[track_caller]
     fn along(&self, weights: TensorFuture, x: &TensorFuture) -> TensorFuture {
         let mut shape: SmallVec<[usize; 3]> = smallvec![1; x.rank() - self.dim];
@@ -219,7 +218,7 @@ impl Axis {
 
     #[track_caller]
     fn apply(&self, x: &TensorFuture, mode: InterpolateMode) -> TensorFuture {
-        // Places are counted as PyTorch counts them: in float32, but for float64.
+        // Positions are computed as in PyTorch: in float64 for float64, otherwise in float32.
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let device = x.device();
         match mode {
@@ -247,7 +246,7 @@ impl Axis {
     }
 }
 
-/// Cubic convolution's parameter, PyTorch's choice.
+/// The parameter of the cubic convolution, as in PyTorch.
 const A: f64 = -0.75;
 
 /// Weights of elements at distances below 1.
@@ -256,17 +255,17 @@ fn near(d: TensorFuture) -> TensorFuture {
     ((&d * (A + 2.0) - (A + 3.0)) * &d) * &d + 1.0
 }
 
-/// And at those below 2.
+/// Weights of elements at distances from 1 to 2.
 #[track_caller]
 fn far(d: TensorFuture) -> TensorFuture {
     ((&d * A - 5.0 * A) * &d + 8.0 * A) * &d - 4.0 * A
 }
 
-/// Sizes of images, and their like. Nothing waits.
+/// Resizing. Nothing waits.
 impl TensorFuture {
-    /// This `[batch, channels, ..]`, over the one, two or three dimensions that follow, at another
-    /// size: PyTorch's `interpolate`. The nearest element of any type; linear and cubic modes of
-    /// floats, halves in float32 and rounded once.
+    /// Resizes `[batch, channels, ..]` over its one to three spatial dimensions: PyTorch's
+    /// `interpolate`. The nearest modes take any type; the linear and cubic modes take floats, and
+    /// compute halves in float32 and round once.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -281,9 +280,9 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A shape error where there are no dimensions behind batch and channels, or more than three,
-    /// or nothing in them; an argument error for sizes below 1, and for corners of the nearest; a
-    /// type error for means of integers.
+    /// A shape error if there are no spatial dimensions, more than three, or empty ones; an
+    /// argument error for sizes below 1, and for `align_corners` in a nearest mode; a type error
+    /// for integers in a linear or cubic mode.
     #[track_caller]
     pub fn interpolate(&self, options: impl Into<InterpolateOptions>) -> TensorFuture {
         let options = options.into();
@@ -295,11 +294,12 @@ impl TensorFuture {
         };
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
         let mut x = if smooth { self.wide() } else { self.clone() };
-        // What shrinks comes first and what grows last, so that there is little between.
+        // Axes that shrink come first and axes that grow come last, to keep intermediate values
+        // small.
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // Of the same size each element is at its own place; by a factor a little off 1 all
+            // At the same size each element keeps its position; with a factor slightly off 1 all
             // modes but the linear one move it.
             if axis.input != axis.output
                 || options.mode != InterpolateMode::Linear && axis.scale != 1.0

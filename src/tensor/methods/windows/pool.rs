@@ -1,4 +1,4 @@
-//! Pooling: its options and methods.
+//! Pooling: options and methods.
 
 use super::conv::{Sizes, each, sides};
 use crate::graph::operation::Refusal;
@@ -32,7 +32,7 @@ pub struct PoolOptions {
 }
 
 impl PoolOptions {
-    /// A window of a size: one number, or one for each spatial dimension.
+    /// A window of this size: one number, or one for each spatial dimension.
     pub fn new(kernel: impl Dims) -> PoolOptions {
         let kernel = kernel.dims();
         let [zero, one]: [Sizes; 2] = [smallvec![0], smallvec![1]];
@@ -53,14 +53,14 @@ impl PoolOptions {
         self
     }
 
-    /// What lies around the input on both sides: nothing for a maximum, zeros for a mean. Less than
-    /// the window reaches, so that each window meets the input.
+    /// The padding on both sides of the input: ignored by a maximum, zeros for a mean. It must be
+    /// smaller than the window's extent, so that each window overlaps the input.
     pub fn padding(mut self, padding: impl Dims) -> PoolOptions {
         self.padding = [padding.dims(), padding.dims()];
         self
     }
 
-    /// What lies before the input and after it, where the two differ: each one number, or one for
+    /// The padding before and after the input, if the two differ: each is one number, or one for
     /// each spatial dimension.
     ///
     /// ```
@@ -74,13 +74,13 @@ impl PoolOptions {
         self
     }
 
-    /// Distance of the window's elements.
+    /// The distance between the window's elements.
     pub fn dilation(mut self, dilation: impl Dims) -> PoolOptions {
         self.dilation = dilation.dims();
         self
     }
 
-    /// A last window that begins on the input counts even where it reaches beyond; PyTorch's
+    /// Whether a last window that begins on the input but extends beyond it counts; PyTorch's
     /// `ceil_mode`.
     pub fn ceil(mut self, ceil: bool) -> PoolOptions {
         self.ceil = ceil;
@@ -94,7 +94,7 @@ impl PoolOptions {
         self
     }
 
-    /// The number that a mean's sum is divided by, whatever the window meets; PyTorch's
+    /// The divisor of a mean, instead of the number of elements; PyTorch's
     /// `divisor_override`.
     pub fn divisor(mut self, divisor: usize) -> PoolOptions {
         self.divisor = Divisor::Fixed(divisor);
@@ -135,12 +135,12 @@ impl PoolOptions {
                     "a window of {kernel:?} is larger than {last:?} padded by {padding}"
                 ))
             })?;
-            // Taps further apart than the input is long may pass over it: nothing is the largest of
-            // nothing.
+            // Taps that are further apart than the input is long may miss it, and an empty window
+            // has no maximum.
             let (by, before) = (dilation[a], padding[a][0]);
             let first = before.div_ceil(by) * by - before;
-            // Where the first tap on the input or after it lies, by outputs: again the same after
-            // `by` of them.
+            // The position of the first tap on or after the input, by output; it repeats after `by`
+            // outputs.
             let taps = Steps { first, stride: stride[a], by };
             if by > input[a] && taps.reaches(input[a], output[a].min(by)) {
                 let dilation = &dilation[own..];
@@ -165,7 +165,7 @@ impl<const N: usize> From<[usize; N]> for PoolOptions {
     }
 }
 
-/// Which op is asked for.
+/// The op that was called.
 #[derive(Clone, Copy)]
 struct Asked(&'static str, usize);
 
@@ -204,8 +204,8 @@ fn mean(asked: Asked, x: &TensorFuture, options: PoolOptions) -> TensorFuture {
     pooled(asked, x, &options, Pooled::Mean(options.divisor), Location::caller())
 }
 
-/// Pooling of `[batch, channels, ..]`, or without the batch, over one, two or three dimensions that
-/// follow. Nothing waits.
+/// Pooling of `[batch, channels, ..]` or `[channels, ..]` over one to three spatial dimensions.
+/// Nothing waits.
 impl TensorFuture {
     /// The largest element under a window over `[batch, channels, length]`; NaN if one is NaN.
     ///
@@ -249,7 +249,8 @@ impl TensorFuture {
         largest(Asked("max_pool3d", 3), self, options.into())
     }
 
-    /// [`max_pool1d`](Self::max_pool1d) and where the largest elements are in their line, as int64.
+    /// [`max_pool1d`](Self::max_pool1d), and the positions of the largest elements in their row, as
+    /// int64.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -268,8 +269,8 @@ impl TensorFuture {
         with_positions(Asked("max_pool1d", 1), self, options.into())
     }
 
-    /// [`max_pool2d`](Self::max_pool2d) and where the largest elements are: row times width plus
-    /// column of their plane, as int64.
+    /// [`max_pool2d`](Self::max_pool2d), and the positions of the largest elements in their plane
+    /// (row times width plus column), as int64.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -286,7 +287,7 @@ impl TensorFuture {
         with_positions(Asked("max_pool2d", 2), self, options.into())
     }
 
-    /// [`max_pool3d`](Self::max_pool3d) and where the largest elements are, counted row by row of
+    /// [`max_pool3d`](Self::max_pool3d), and the row-major positions of the largest elements in
     /// their volume, as int64.
     #[track_caller]
     pub fn max_pool3d_with_positions(
@@ -307,7 +308,7 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// A type error for integers and bool. A shape or an argument error if
     /// the window does not fit.
     #[track_caller]
     pub fn avg_pool1d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
@@ -325,7 +326,7 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// A type error for integers and bool. A shape or an argument error if
     /// the window does not fit.
     #[track_caller]
     pub fn avg_pool2d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
@@ -343,7 +344,7 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// A type error for integers and bool: a mean is no integer. A shape or an argument error where
+    /// A type error for integers and bool. A shape or an argument error if
     /// the window does not fit.
     #[track_caller]
     pub fn avg_pool3d(&self, options: impl Into<PoolOptions>) -> TensorFuture {
