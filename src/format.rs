@@ -15,7 +15,7 @@ use std::fmt;
 /// Rows that lie side by side in memory.
 pub(crate) const ROWS: usize = 16;
 
-/// How a weight is kept: the blocks that a GGUF file has, by ggml's names.
+/// A block format of weights, as in GGUF files, with ggml's names.
 ///
 /// ```
 /// use futensor::{DType, quant::Format};
@@ -36,9 +36,9 @@ pub enum Format {
     Q4_K,
     /// 256 weights of 6 bits, in sixteen parts with a scale of 8 bits each.
     Q6_K,
-    /// 32 half floats. Activations beside them stay float32.
+    /// 32 float16 weights, multiplied with float32 activations.
     F16,
-    /// 32 bfloat16, as F16.
+    /// 32 bfloat16 weights, as F16.
     BF16,
 }
 

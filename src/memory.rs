@@ -59,9 +59,9 @@ pub(crate) struct Bytes {
 /// Bytes of memory of a device: see [`Device::memory`](crate::Device::memory).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Free bytes. `None` if the number is not known: of a GPU before its first op.
+    /// Free bytes. `None` if unknown: for a GPU before its first op.
     pub free: Option<usize>,
-    /// All of it; 0 where even that is not known.
+    /// Total bytes; 0 if unknown.
     pub total: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Training on one device or on several: a model and its batches are spread over devices, and one
+//! Training on one or several devices: batches are split over the devices, and one
 //! step runs on all of them.
 
 use crate::dtype::DType;
@@ -13,9 +13,9 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::gradient::some_gradients;
 use std::panic::Location;
 
-/// Moves a model and its batches to devices. With several devices each batch is split, each device
-/// runs the model on its part, and the gradients are averaged, as if it had been one batch on one
-/// device. Nothing waits.
+/// Moves a model and its batches to devices. With several devices, each batch is split, each device
+/// runs the model on its part, and the gradients are averaged: the result is that of one batch on
+/// one device. Nothing waits.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -41,7 +41,7 @@ pub struct Trainer {
     group: Option<Group>,
 }
 
-/// A batch in parts, one a device: see [`Trainer::prepare_batch`].
+/// A batch in parts, one per device: see [`Trainer::prepare_batch`].
 #[derive(Clone, Debug)]
 pub struct SplitBatch {
     first: Part,
@@ -57,7 +57,7 @@ struct Part {
 }
 
 impl SplitBatch {
-    /// How many rows there are in all.
+    /// The total number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -69,10 +69,10 @@ impl SplitBatch {
 }
 
 impl Trainer {
-    /// On these devices; the first keeps the model.
+    /// A trainer on these devices; the first one keeps the model.
     ///
     /// # Panics
-    /// Without any device.
+    /// If there are no devices.
     pub fn new<'a>(devices: impl IntoIterator<Item = &'a Device>) -> Trainer {
         let devices: Vec<Device> = devices.into_iter().cloned().collect();
         assert!(!devices.is_empty(), "a trainer needs at least one device");
@@ -83,13 +83,14 @@ impl Trainer {
         }
     }
 
-    /// With other processes, each of which runs the model on its own rows: their gradients are
-    /// averaged, as if all had been one batch. [`prepare_model`](Self::prepare_model) then gives
-    /// all rank 0's parameters; each rank makes its [part](crate::data::Loader::part) of a batch.
+    /// Trains together with other processes. Each rank runs the model on its own rows, and the
+    /// gradients are averaged, as if all rows were one batch.
+    /// [`prepare_model`](Self::prepare_model) then copies rank 0's parameters to all ranks, and
+    /// each rank loads its [part](crate::data::Loader::part) of a batch.
     /// All ranks have to make the same steps.
     ///
-    /// Gradients are reduced in buckets, each as soon as it is computed, while the backward pass
-    /// goes on.
+    /// Gradients are reduced in buckets, each as soon as it is complete, while the backward pass
+    /// continues.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -109,10 +110,10 @@ impl Trainer {
     /// ```
     ///
     /// # Errors
-    /// Where a rank is lost, a step leaves the model as it was, and its loss [says
-    /// so](crate::Error::is_peer_lost). One rank may have come through the step where another has
-    /// not: make a trainer with the group that is left, prepare the model again, take a new
-    /// optimizer, and go on.
+    /// If a rank is lost, a step leaves the model unchanged, and its loss fails with
+    /// [`is_peer_lost`](crate::Error::is_peer_lost). One rank may have completed the step while
+    /// another has not: create a trainer with the remaining group, prepare the model again, and
+    /// continue with a new optimizer.
     #[cfg(all(feature = "ranks", unix))]
     pub fn with_group(mut self, group: &Group) -> Trainer {
         self.group = Some(group.clone());
@@ -135,8 +136,8 @@ impl Trainer {
         }
     }
 
-    /// Moves a batch, tensors with the same number of rows, to the devices: in as many parts as
-    /// there are devices, or rows if these are fewer.
+    /// Splits a batch of tensors with the same number of rows, and moves the parts to the devices:
+    /// as many parts as devices, or as rows if there are fewer rows.
     ///
     /// ```
     /// use futensor::{CpuOptions, Device, train::Trainer};
@@ -157,7 +158,7 @@ impl Trainer {
             return SplitBatch { first: Part { device, tensors, rows }, others: Vec::new(), rows };
         }
         let n = self.devices.len().min(rows);
-        // The first parts have one row more where it does not divide.
+        // If the rows do not divide evenly, the first parts have one row more.
         let size = |i: usize| rows / n + usize::from(i < rows % n);
         let mut start = 0;
         let mut part = |i: usize| {
@@ -174,12 +175,12 @@ impl Trainer {
         SplitBatch { first: part(0), others: (1..n).map(part).collect(), rows }
     }
 
-    /// The loss of a batch on the first device: the mean of the parts', each by its number of rows.
-    /// `loss` is called once a part, in which the model's parameters stand on that part's device;
-    /// their gradients come back to the first one. Running averages are learnt from the first part,
-    /// as in PyTorch's `DataParallel`.
+    /// The loss of a batch, on the first device: the mean of the parts' losses, weighted by their
+    /// rows. `loss` is called once per part, with the model's parameters on that part's device;
+    /// gradients flow back to the first device. Running averages are updated from the first part
+    /// only, as in PyTorch's `DataParallel`.
     ///
-    /// `loss` gives the mean over its rows.
+    /// `loss` returns the mean over its rows.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -225,12 +226,12 @@ impl Trainer {
         sum.to_dtype(first.dtype())
     }
 
-    /// One step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer. Gives the
-    /// loss, off the tape: for whoever reports it.
+    /// One training step: [`loss`](Self::loss) of the batch, its gradients, and the optimizer's
+    /// step. Returns the loss, off the tape, for reports.
     ///
     /// # Errors
-    /// A step whose gradients fail leaves the model as it was, and the loss that is given fails
-    /// with its error. (So it is there once the gradients are.)
+    /// A step whose gradients fail leaves the model unchanged, and the returned loss fails with the
+    /// error. (So the loss completes only when the gradients do.)
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -255,12 +256,13 @@ impl Trainer {
         self.step_over(model, optimizer, std::slice::from_ref(batch), loss)
     }
 
-    /// One step over several batches, as if they had been one that has no room: each is run by
-    /// itself, gradients add up on the first device, and ranks exchange them once. (In PyTorch:
-    /// several `backward`s under `no_sync`, and one without.) Gives the mean loss of all rows.
+    /// One step over several batches, for a batch that does not fit in memory: each batch runs
+    /// separately, gradients are accumulated on the first device, and ranks exchange them once. (In
+    /// PyTorch: several `backward`s under `no_sync`, then one without.) Returns the mean loss of
+    /// all rows.
     ///
     /// # Errors
-    /// As [`step`](Self::step), where any of the batches fails; and without any batch.
+    /// As [`step`](Self::step), if any of the batches fails; an error without batches.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -309,7 +311,7 @@ impl Trainer {
         let sums = optimizer.sums_over_ranks();
         called_from(at, || {
             let step = match failed {
-                // As a step alone would fail; other ranks are told by the loss.
+                // As a single step would fail; other ranks learn of it by the loss.
                 Some(loss) => self.of_all(&[], sums, &mut mean, |_| optimizer.minimize(&loss)),
                 None => {
                     let gradients = rounded(gradients, optimizer.parameters());
@@ -320,9 +322,8 @@ impl Trainer {
         })
     }
 
-    /// A batch's part in the mean loss of so many rows here, or on all ranks: they need not have
-    /// the same number. In the type that floats are computed in: of halves no row count is to be
-    /// rounded.
+    /// A batch's share of the mean loss over all rows here, or on all ranks, which need not have
+    /// the same number of rows. In the compute type: a row count must not be rounded to halves.
     fn share_of(
         &self,
         loss: TensorFuture,
@@ -344,8 +345,8 @@ impl Trainer {
         &loss * (number(own) / &*whole)
     }
 
-    /// Steps with the gradients of all ranks, unless the optimizer sums them up itself, and makes
-    /// the loss that of all.
+    /// Takes a step with the gradients of all ranks, unless the optimizer sums them itself, and
+    /// averages the loss over all ranks.
     #[cfg_attr(not(all(feature = "ranks", unix)), allow(unused_variables))]
     fn of_all(
         &self,
@@ -364,14 +365,14 @@ impl Trainer {
     }
 }
 
-/// Sums of gradients, of the type of their parameters.
+/// Sums of gradients, cast to the types of their parameters.
 fn rounded(sums: Vec<Option<TensorFuture>>, parameters: &[Parameter]) -> Vec<Option<TensorFuture>> {
     let of_type =
         |(sum, own): (Option<TensorFuture>, &Parameter)| Some(sum?.to_dtype(own.value().dtype()));
     sums.into_iter().zip(parameters).map(of_type).collect()
 }
 
-/// Adds to each gradient what another batch gives; halves are added up in float32.
+/// Adds the gradients of another batch; halves are accumulated in float32.
 fn add(sums: &mut Vec<Option<TensorFuture>>, own: Vec<Option<TensorFuture>>) {
     if sums.is_empty() {
         return *sums = own;

@@ -1,4 +1,4 @@
-//! `Examples`: examples of one shape in host memory.
+//! `Examples`: a data set in host memory.
 
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result, number_of};
@@ -8,7 +8,7 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Examples of one shape and type in host memory, one after the other. A handle: clones share the
+/// A data set in host memory whose examples have one shape and type. A handle: clones share the
 /// elements.
 #[derive(Clone, Debug)]
 pub struct Examples<T> {
@@ -18,10 +18,10 @@ pub struct Examples<T> {
 }
 
 impl<T: Element> Examples<T> {
-    /// Examples of a shape; `()` where each is one number.
+    /// Examples of a shape; `()` if each is one number.
     ///
     /// # Errors
-    /// Where the elements are not a whole number of examples, or an example has no elements.
+    /// If the elements are not a whole number of examples, or an example has no elements.
     #[track_caller]
     pub fn new(data: Vec<T>, shape: impl Into<Shape>) -> Result<Examples<T>> {
         let shape = shape.into();
@@ -34,20 +34,20 @@ impl<T: Element> Examples<T> {
         Ok(Examples { data: data.into(), shape, each })
     }
 
-    /// How many examples there are.
+    /// The number of examples.
     pub fn len(&self) -> usize {
         self.data.len() / self.each
     }
 
-    /// True where there are none.
+    /// True if there are no examples.
     pub fn is_empty(&self) -> bool {
         self.data.is_empty()
     }
 
-    /// The elements of an example.
+    /// The elements of one example.
     ///
     /// # Panics
-    /// Where there is no such example.
+    /// If the example does not exist.
     ///
     /// ```
     /// use futensor::data::Examples;
@@ -62,12 +62,12 @@ impl<T: Element> Examples<T> {
         example.unwrap_or_else(|| panic!("there is no example {i} among {}", self.len()))
     }
 
-    /// These examples as one tensor `[how many, ...]` on a device. They are copied together by this
-    /// call, which is made on a loader's thread.
+    /// These examples as one tensor `[number, ...]` on a device. The call copies them, so make it
+    /// on a loader's thread.
     ///
     /// # Panics
-    /// Where there is no such example; a [`Loader`](super::Loader) makes that an error of the
-    /// batch.
+    /// If an example does not exist; a [`Loader`](super::Loader) turns the panic into an error of
+    /// the batch.
     #[track_caller]
     pub fn pick(&self, at: &[usize], device: &Device) -> TensorFuture {
         let mut data = Vec::with_capacity(at.len() * self.each);

@@ -1,4 +1,4 @@
-//! `Loader` and `Epoch`: batches made ahead, in order, by threads that end with the stream.
+//! `Loader` and `Epoch`: batches prefetched in order by threads that end with the stream.
 
 use super::order::shuffled;
 use crate::error::{Error, ErrorKind, Result, number_of};
@@ -16,17 +16,17 @@ use std::task::{Context, Poll, Waker};
 
 type Make<B> = dyn Fn(&[usize], &Device) -> Result<B> + Send + Sync;
 
-/// A data set cut into batches. Cheap to clone; one pass over it is [`epoch`](Loader::epoch).
+/// A data set split into batches. Cheap to clone; [`epoch`](Loader::epoch) is one pass over it.
 ///
-/// The closure that it is made from is given the numbers of the examples of a batch and makes it:
-/// it may read files, decode and block, since it runs on threads of the stream's own.
+/// Its closure makes a batch from the indices of its examples. The closure may read files, decode
+/// and block, since it runs on the stream's own threads.
 pub struct Loader<B> {
     make: Arc<Make<B>>,
     len: usize,
     batch_size: usize,
     seed: Option<u64>,
     drop_last: bool,
-    /// Which part of each batch, of how many.
+    /// The part of each batch, and the number of parts.
     part: (usize, usize),
     prefetch: usize,
     workers: usize,
@@ -48,8 +48,8 @@ impl<B> std::fmt::Debug for Loader<B> {
 }
 
 impl<B: Send + 'static> Loader<B> {
-    /// Batches of a data set of `len` examples, made by a closure from their numbers. One example a
-    /// batch, in order, two batches ahead, one thread, until told otherwise.
+    /// A loader for a data set of `len` examples; a closure makes a batch from their indices. By
+    /// default: one example per batch, in order, two batches ahead, one thread.
     pub fn new(
         len: usize,
         make: impl Fn(&[usize], &Device) -> Result<B> + Send + Sync + 'static,
@@ -67,7 +67,7 @@ impl<B: Send + 'static> Loader<B> {
         }
     }
 
-    /// Examples a batch; at least one.
+    /// The number of examples per batch; at least one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -83,7 +83,8 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Another order in each epoch: seed and epoch decide it, on every machine alike.
+    /// Shuffles each epoch. The order depends only on seed and epoch, and is the same on every
+    /// machine.
     ///
     /// ```
     /// use futensor::data::Loader;
@@ -96,7 +97,7 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Leaves out the last batch where it is smaller than the others.
+    /// Leaves out the last batch if it is smaller than the others.
     ///
     /// ```
     /// use futensor::data::Loader;
@@ -108,9 +109,9 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Only a part of each batch, of so many as equal as can be: what a rank of several makes. All
-    /// ranks make parts of the same batches, in the same order. A last batch with fewer examples
-    /// than parts is left out; where all batches would be, an epoch is an error and nothing else.
+    /// Loads only one part of each batch, for one of several ranks; parts are as equal as possible.
+    /// All ranks load parts of the same batches, in the same order. A last batch with fewer
+    /// examples than parts is left out; if that leaves no batch, an epoch gives only an error.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -128,8 +129,8 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Batches that are made ahead of the one that was received last; at least one. They are what
-    /// the stream keeps in memory.
+    /// The number of batches that are made ahead of the last received one; at least one. The stream
+    /// keeps them in memory.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -148,7 +149,7 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// Threads that make batches; at least one. The order stays.
+    /// The number of threads that make batches; at least one. The order of batches does not change.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -166,14 +167,14 @@ impl<B: Send + 'static> Loader<B> {
         self
     }
 
-    /// How many batches an epoch has.
+    /// The number of batches in an epoch.
     pub fn batches(&self) -> usize {
         let rest = self.len % self.batch_size;
         let last = !self.drop_last && rest >= self.part.1;
         self.len / self.batch_size + last as usize
     }
 
-    /// The numbers of the examples in the order of an epoch.
+    /// The indices of the examples in the order of an epoch.
     ///
     /// ```
     /// use futensor::data::Loader;
@@ -185,8 +186,8 @@ impl<B: Send + 'static> Loader<B> {
     /// ```
     ///
     /// # Panics
-    /// Where there is no memory for so many numbers, as where any `Vec` is collected. (An epoch
-    /// makes an error of it.)
+    /// If there is no memory for the indices, as when any `Vec` is collected. (An epoch returns an
+    /// error instead.)
     pub fn order(&self, epoch: u64) -> Vec<usize> {
         match self.seed {
             None => (0..self.len).collect(),
@@ -197,8 +198,8 @@ impl<B: Send + 'static> Loader<B> {
         }
     }
 
-    /// One pass over the data set. Its threads start now, and shuffle; what goes wrong in them is
-    /// this line's error, as it is that there is no memory for the numbers of the examples.
+    /// One pass over the data set. Its threads start now, and shuffle. Errors in the threads, such
+    /// as no memory for the indices, have the line of this call.
     #[track_caller]
     pub fn epoch(&self, epoch: u64, device: &Device) -> Epoch<B> {
         let at = Location::caller();
@@ -237,41 +238,41 @@ impl<B: Send + 'static> Loader<B> {
 }
 
 struct State<B> {
-    /// The next batch that a worker takes.
+    /// The next batch for a worker.
     next: usize,
-    /// How many the stream has given.
+    /// The number of batches that the stream has returned.
     given: usize,
     made: BTreeMap<usize, Result<B>>,
     waker: Option<Waker>,
-    /// The numbers of all examples, once they are shuffled. With the threads it goes: to give much
-    /// memory back takes time, which is not the caller's.
+    /// The indices of all examples, once they are shuffled. The threads free them: freeing much
+    /// memory takes time, which the caller should not pay.
     order: Option<Arc<Vec<usize>>>,
-    /// Threads that have not ended.
+    /// The number of threads that have not ended.
     workers: usize,
 }
 
-/// What workers and stream share.
+/// The shared state of workers and stream.
 struct Shared<B> {
     at: &'static Location<'static>,
     make: Arc<Make<B>>,
     len: usize,
-    /// What decides the order; `None` where it is that of the numbers.
+    /// Seed and epoch of the shuffle; `None` without one.
     seed: Option<(u64, u64)>,
     batch_size: usize,
     part: (usize, usize),
     total: usize,
     prefetch: usize,
     device: Device,
-    /// The stream is gone.
+    /// The stream was dropped.
     unwanted: AtomicBool,
     state: Mutex<State<B>>,
-    /// There is room for a batch, the order is there, or nobody wants more.
+    /// Signals room for a batch, a finished shuffle, or the end of the stream.
     changed: Condvar,
 }
 
 impl<B: Send + 'static> Shared<B> {
-    /// Starts so many threads: the first one here, and each the next one, so that the caller's part
-    /// is the same for any number. Those for whom the system has no thread are done without.
+    /// Starts the threads: the first one here, and each thread the next, so that the caller's cost
+    /// is constant. If the system has no more threads, fewer run.
     fn start(self: &Arc<Self>, workers: usize) -> std::io::Result<()> {
         if workers == 0 {
             return Ok(());
@@ -290,7 +291,7 @@ impl<B: Send + 'static> Shared<B> {
         started.map(drop)
     }
 
-    /// A thread ends. The last one gives the order's memory back.
+    /// Ends a thread. The last one frees the order.
     fn end(&self) {
         let mut state = self.lock();
         state.workers -= 1;
@@ -314,11 +315,11 @@ impl<B> Shared<B> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Numbers of examples, and which of them are a batch's. The thread that takes the first batch
-    /// shuffles, and the others wait for it; nothing where nobody wants them, or no memory holds
-    /// them.
+    /// The indices of the examples, and the range of a batch. The thread that takes the first batch
+    /// shuffles, and the others wait for it. `None` if the stream was dropped, or without memory
+    /// for them.
     fn numbers(&self, batch: usize) -> Option<(Arc<Vec<usize>>, Range<usize>)> {
-        // Below `len`, since this is one of `batches`.
+        // Below `len`, since `batch` is below `batches`.
         let start = batch * self.batch_size;
         let end = self.len.min(start.saturating_add(self.batch_size));
         let (part, of) = self.part;
@@ -356,8 +357,8 @@ impl<B> Shared<B> {
         }
     }
 
-    /// A worker's life: takes the next batch while it is not too far ahead, until nobody wants
-    /// more.
+    /// The loop of a worker: makes the next batch unless it is too far ahead, until the stream
+    /// ends.
     fn work(&self) {
         loop {
             let batch = {
@@ -394,12 +395,12 @@ impl<B> Shared<B> {
         };
         let waker = state.waker.take();
         drop(state);
-        // A batch that nobody wants is dropped outside the lock.
+        // An unwanted batch is dropped outside the lock.
         drop(unused);
         wake_all(waker);
     }
 
-    /// Nothing comes after an error.
+    /// Ends the stream after this error.
     fn fail(&self, batch: usize, error: Error) {
         self.lock().next = self.total;
         self.put(batch, Err(error));
@@ -407,8 +408,8 @@ impl<B> Shared<B> {
     }
 }
 
-/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after the
-/// batches that they are making; nobody waits for that.
+/// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after
+/// their current batches, without waiting for them.
 #[must_use = "batches that are not received are made for nothing"]
 pub struct Epoch<B> {
     shared: Arc<Shared<B>>,
@@ -422,12 +423,12 @@ impl<B> std::fmt::Debug for Epoch<B> {
 }
 
 impl<B> Epoch<B> {
-    /// How many are left.
+    /// The number of remaining batches.
     pub fn len(&self) -> usize {
         if self.ended { 0 } else { self.shared.total - self.shared.lock().given }
     }
 
-    /// True where none is left.
+    /// True if no batch remains.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -435,7 +436,7 @@ impl<B> Epoch<B> {
     /// The next batch; `None` at the end.
     ///
     /// # Errors
-    /// What the closure returned, or its panic; the stream ends with it.
+    /// The error that the closure returned, or its panic; then the stream ends.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -505,7 +506,7 @@ impl<B> Future for NextBatch<'_, B> {
     }
 }
 
-/// The message of an order for which there is no room.
+/// The message for a lack of memory for the indices.
 fn no_memory_for(examples: usize) -> String {
     format!("no memory for the numbers of {}", number_of(examples, "example", "examples"))
 }

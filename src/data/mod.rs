@@ -1,8 +1,8 @@
-//! Batches of data for training and inference, made ahead of their use.
+//! Batches of data for training and inference, prefetched.
 //!
-//! A [`Loader`] cuts a data set into batches, shuffled by a seed; [`Epoch`], one pass over it, is a
-//! `Stream` whose next items are made on threads of their own, and are on their way to the device,
-//! while the device still works on the last one. [`Examples`] holds a data set in host memory.
+//! A [`Loader`] splits a data set into batches, shuffled by a seed. [`Epoch`], one pass over the
+//! data, is a `Stream` whose next batches are made by separate threads, and copied to the device,
+//! while the device works on the current one. [`Examples`] holds a data set in host memory.
 //!
 //! ```
 //! # tokio_test::block_on(async {

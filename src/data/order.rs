@@ -1,8 +1,8 @@
-//! The order of an epoch: a permutation that a seed decides, the same on every machine.
+//! The order of an epoch: a permutation that depends on a seed, the same on every machine.
 
-/// The numbers below `len` in the order of an epoch: Fisher and Yates; numbers by SplitMix64
-/// (Steele, Lea and Flood, OOPSLA 2014). Nothing where there is no memory for it, or nobody is
-/// there who wants it.
+/// The indices below `len` in the order of an epoch: a Fisher-Yates shuffle with random numbers by
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). `None` without memory for them, or if the
+/// stream was dropped.
 pub(super) fn shuffled(
     len: usize,
     seed: u64,

@@ -1,4 +1,4 @@
-//! The library that carries elements from rank to rank, behind three verbs: start, poll, abort.
+//! The interface of a transport library between ranks, with three verbs: start, poll, abort.
 //!
 //! The library is MPI for host memory (`ranks/mpi`), or a device's own
 //! ([`Runner::exchange`](super::port::Runner::exchange)). One thread at a time drives the library
@@ -12,7 +12,7 @@ use crate::memory::Memory;
 use std::fmt;
 use std::sync::Arc;
 
-/// How the elements of several ranks become one.
+/// How elements of several ranks are combined.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -46,14 +46,14 @@ impl Combine {
     }
 }
 
-/// A ticket or a group of a world.
+/// A ticket or a group, with the number of its world.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key(pub u64, pub u64);
 
 /// A call of the engine. Ranks are those of the call's group.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum What {
-    /// The group comes to be, of these ranks of the world, of which this is one.
+    /// Opens a group of these ranks of the world; the number is this rank's index.
     Open(Vec<usize>, usize),
     Barrier,
     AllReduce(Combine),
@@ -83,66 +83,66 @@ impl fmt::Display for What {
     }
 }
 
-/// A call, with all that it reads and writes.
+/// A call, with its operand and result.
 pub(crate) struct Call {
     pub ticket: Key,
     pub group: Key,
     pub what: What,
     pub dtype: DType,
-    /// Elements that it reads, and that it writes.
+    /// The numbers of elements read and written.
     pub reads: usize,
     pub writes: usize,
-    /// Row-major, in host memory or where the engine's own device has its values. Where an operand
-    /// is to be reduced in place there is none.
+    /// The operand: row-major, in host memory or in that of the engine's own device. `None` if it
+    /// is reduced in place.
     pub from: Option<Box<Value>>,
-    /// Memory that the engine made room in.
+    /// The memory for the result, from the engine.
     pub to: Option<Arc<dyn Buffer>>,
 }
 
 /// The words that an engine sends to the other members of a group, and receives from them.
 pub(crate) type Words = Vec<u8>;
 
-/// How a call of the engine's has ended.
+/// The outcome of a call of the engine.
 pub(crate) type Through = Result<(), String>;
 
 pub(crate) trait Engine: Send {
-    /// Types that it adds up.
+    /// Whether the engine can reduce this type.
     fn combines(&self, dtype: DType) -> bool;
 
-    /// Whether a result may be written over an operand that nobody else has.
+    /// Whether the result may overwrite an operand without another owner.
     fn writes_over(&self, operand: &dyn Buffer) -> bool;
 
-    /// Memory for a result, of a device with this account. `None` where there is none left.
+    /// Memory for a result, on a device with this account. `None` if there is no memory left.
     fn room(&mut self, memory: &Arc<Memory>, bytes: usize) -> Option<Arc<dyn Buffer>>;
 
-    /// Another thread than before calls it from here on.
+    /// Announces that another thread drives the engine from now on.
     fn moves(&mut self) {}
 
-    /// Words for the other members of the groups, since the last time.
+    /// The words for other members of the groups, since the last call.
     fn words(&mut self) -> Vec<(Key, Words)> {
         Vec::new()
     }
 
-    /// A member of a group has said this.
+    /// Receives the words of a member of a group.
     fn hear(&mut self, _group: Key, _words: Words) {}
 
-    /// Starts a call; one that cannot be started has ended. Of one group calls are started in the
-    /// same order on all its members.
+    /// Starts a call; a call that cannot be started has ended. Calls of one group are started in
+    /// the same order on all members.
     fn start(&mut self, call: Call);
 
-    /// The calls that have ended since, well or not.
+    /// The calls that have ended since the last poll, successfully or not.
     fn poll(&mut self, ended: &mut Vec<(Call, Through)>);
 
-    /// Nobody waits for the calls of this group any more, and no more come.
+    /// Aborts a group: its calls are no longer awaited, and no more calls come.
     fn abort(&mut self, group: Key);
 
-    /// No member has anything under way in this group, and no more calls come.
+    /// Frees a group: no member has a call in progress, and no more calls come.
     fn free(&mut self, group: Key);
 
-    /// Calls that were started, have not ended, and are waited for.
+    /// The number of calls that were started, have not ended, and are awaited.
     fn in_flight(&self) -> usize;
 
-    /// The process ends: in order, where nobody is lost. False where a thread of the engine's
-    /// hangs.
+    /// Finishes at the end of the process, in order if no rank is lost. False if a thread of the
+    /// engine hangs.
     fn finish(&mut self, in_order: bool) -> bool;
 }

@@ -1,14 +1,14 @@
-//! Elements as the bytes of a file: little-endian, whatever the machine.
+//! Elements as bytes of a file: little-endian on every machine.
 
 use crate::dtype::Element;
 use half::{bf16, f16};
 
 /// An element that a file can hold.
 pub(crate) trait Wire: Element {
-    /// Adds the elements of whole chunks of bytes; the position of a byte that is none (a bool of
-    /// 2, say).
+    /// Appends elements from whole chunks of bytes. An invalid byte (such as a bool of 2) is an
+    /// error with its position.
     fn read(bytes: &[u8], to: &mut Vec<Self>) -> Result<(), usize>;
-    /// Adds the bytes of elements.
+    /// Appends the bytes of elements.
     fn write(elements: &[Self], to: &mut Vec<u8>);
 }
 

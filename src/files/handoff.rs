@@ -1,7 +1,7 @@
-//! A queue between a thread that may block and a task that may not, bounded by weight.
+//! A queue between a thread that may block and a task that may not, with a bound on its weight.
 //!
-//! One end is a reader or writer of files on a thread of its own, the other a future. One sender,
-//! one receiver; either end closes it, and nothing waits for the other end to notice.
+//! One end is a reader or writer of files on a separate thread, the other a future. One sender, one
+//! receiver; either end can close the queue, without waiting for the other end.
 
 use crate::guard::wake_all;
 use std::collections::VecDeque;
@@ -10,20 +10,20 @@ use std::task::{Context, Poll, Waker};
 
 struct State<T> {
     queue: VecDeque<(T, usize)>,
-    /// Sum of the weights in the queue.
+    /// The sum of the weights in the queue.
     weight: usize,
-    /// The sender is gone: what is in the queue is the rest.
+    /// The sender is gone: no more items will come.
     ended: bool,
-    /// The receiver is gone: nothing more is wanted.
+    /// The receiver is gone: items are dropped.
     unwanted: bool,
-    /// The task at the end that is a future.
+    /// The waker of the end that is a future.
     waker: Option<Waker>,
 }
 
-/// Either end. What waits is woken by the other end, or by its going.
+/// One end of the queue. A waiting end is woken by the other end's actions or drop.
 pub(crate) struct Handoff<T> {
     state: Arc<(Mutex<State<T>>, Condvar)>,
-    /// Most weight in the queue; an item that is heavier goes through alone.
+    /// The most weight in the queue; a heavier item passes alone.
     weight_max: usize,
     sends: bool,
 }
@@ -61,7 +61,7 @@ impl<T> Handoff<T> {
         self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes whoever waits at the other end, in whichever way.
+    /// Wakes the other end, thread or task.
     fn wake(&self, mut state: MutexGuard<'_, State<T>>) {
         let waker = state.waker.take();
         drop(state);
@@ -76,7 +76,7 @@ impl<T> Handoff<T> {
         drop(before);
     }
 
-    /// Waits for room, on a thread that may block; false where nobody wants it any more.
+    /// Waits for room, on a thread that may block; false if the receiver is gone.
     pub fn send_blocking(&self, item: T, weight: usize) -> bool {
         let mut state = self.lock();
         while !state.unwanted && !state.has_room(weight, self.weight_max) {
@@ -122,8 +122,8 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Sends an item as soon as there is room; it is taken out of its slot then. Ready with false
-    /// where nobody wants it any more.
+    /// Sends the item in the slot, and takes it out, once there is room. Ready with false if the
+    /// receiver is gone.
     pub fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -146,7 +146,7 @@ impl<T> Handoff<T> {
         Poll::Ready(true)
     }
 
-    /// The end of what is sent, said before this end goes.
+    /// Ends the queue, before this end is dropped.
     pub fn is_unwanted(&self) -> bool {
         self.lock().unwanted
     }
@@ -164,7 +164,7 @@ impl<T> Drop for Handoff<T> {
             state.weight = 0;
         }
         self.wake(state);
-        // What nobody receives is dropped outside the lock.
+        // Unreceived items are dropped outside the lock.
         drop(rest);
     }
 }

@@ -1,4 +1,4 @@
-//! A thread that reads a file, and a stream that hands to the device what was read.
+//! A thread that reads a file, and a stream that passes its tensors to the device.
 
 use super::elements::Wire;
 use super::handoff::{Handoff, handoff};
@@ -19,9 +19,9 @@ use std::task::{Context, Poll, ready};
 type At = &'static Location<'static>;
 type Upload<T> = Box<dyn FnOnce(&Device) -> T + Send>;
 
-/// What a stream gives: a tensor, or something that has one.
+/// An item of a stream: a tensor, or a type that contains one.
 pub trait Loaded: Send + Unpin + 'static {
-    /// What is under way to the device.
+    /// The value that is being copied to the device.
     fn value(&self) -> &TensorFuture;
 }
 
@@ -31,9 +31,9 @@ impl Loaded for TensorFuture {
     }
 }
 
-/// What the reading thread sends.
+/// A message of the reading thread.
 enum Message<T> {
-    /// The header is read: so many tensors and bytes will come.
+    /// The header has been read: the number of tensors and bytes to come.
     Start {
         tensors: usize,
         bytes: u64,
@@ -47,7 +47,7 @@ enum Message<T> {
     Failed(Error),
 }
 
-/// How a file is loaded. Start from the default and change what matters.
+/// Options of loading a file. Start from the default and change what you need.
 pub struct LoadOptions {
     ahead_bytes: usize,
     wanted: Box<dyn Fn(&str) -> bool + Send>,
@@ -60,35 +60,35 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Most bytes that wait between the file and the device; 64 MiB by default. A larger tensor
+    /// The most bytes that wait between the file and the device; 64 MiB by default. A larger tensor
     /// waits alone.
     pub fn ahead_bytes(mut self, bytes: usize) -> LoadOptions {
         self.ahead_bytes = bytes;
         self
     }
 
-    /// Only the tensors of these names are read; the others are passed over.
+    /// Reads only the tensors whose names are wanted, and skips the others.
     pub fn only(mut self, wanted: impl Fn(&str) -> bool + Send + 'static) -> LoadOptions {
         self.wanted = Box::new(wanted);
         self
     }
 }
 
-/// How far a [`Load`] has come. Of a file whose header has not been read yet, all are 0.
+/// The progress of a [`Load`]. All counts are 0 until the header has been read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
-    /// Tensors that the stream has given.
+    /// The number of tensors that the stream has returned.
     pub tensors: usize,
-    /// Tensors that it gives in all.
+    /// The total number of tensors.
     pub tensors_all: usize,
-    /// Bytes of the tensors that it has given.
+    /// The bytes of the returned tensors.
     pub bytes: u64,
-    /// Bytes of all of them.
+    /// The bytes of all tensors.
     pub bytes_all: u64,
 }
 
 impl Progress {
-    /// From 0 to 1, by bytes.
+    /// The fraction of bytes, from 0 to 1.
     pub fn fraction(&self) -> f64 {
         match self.bytes_all {
             0 if self.tensors < self.tensors_all || self.tensors_all == 0 => 0.0,
@@ -98,14 +98,14 @@ impl Progress {
     }
 }
 
-/// The tensors of a file in the order in which they lie there: a `Stream` of names and values that
-/// are on their way to the device. Dropping it ends the reading thread; nobody waits for that.
+/// The tensors of a file, in file order: a `Stream` of names and of values that are being copied to
+/// the device. Dropping it ends the reading thread, without waiting for it.
 #[must_use = "what is not received is read for nothing"]
 pub struct Load<T = TensorFuture> {
     from: Handoff<Message<T>>,
     device: Device,
     progress: Progress,
-    /// Values that may still be under way to the device, and their bytes.
+    /// Values that may not have arrived on the device yet, and their bytes.
     under_way: VecDeque<(TensorFuture, u64)>,
     under_way_bytes: u64,
     ahead_bytes: u64,
@@ -118,7 +118,7 @@ impl<T> std::fmt::Debug for Load<T> {
     }
 }
 
-/// A load that has failed before it began.
+/// A load that failed before it began.
 pub(crate) fn failed<T>(error: Error, device: &Device) -> Load<T> {
     let (to, from) = handoff(0);
     to.send_blocking(Message::Failed(error), 0);
@@ -137,7 +137,7 @@ fn of<T>(from: Handoff<Message<T>>, device: &Device, ahead_bytes: usize) -> Load
     }
 }
 
-/// Starts the thread that reads: `read` is told which tensors are wanted.
+/// Starts the reading thread: `read` gets the filter of names.
 pub(crate) fn load<T: Loaded>(
     shown: String,
     device: &Device,
@@ -149,7 +149,7 @@ pub(crate) fn load<T: Loaded>(
     let (to, from) = handoff(ahead_bytes);
     let reading = Reading { shown: shown.clone(), at, to };
     let spawned = thread(move || {
-        // The choice of names is the user's, and may panic.
+        // The filter of names is user code, and may panic.
         let done = caught(|| read(&reading, &*wanted)).unwrap_or_else(|words| {
             Err(reading.error(format!("the reading thread panicked: {words}")))
         });
@@ -170,7 +170,7 @@ fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     std::thread::Builder::new().name("futensor-load".into()).spawn(run).map(drop)
 }
 
-/// The result of what a thread of its own does; that the thread panicked is an error of the file.
+/// Runs a function on a separate thread; a panic becomes an error of the file.
 #[cfg(feature = "gguf")]
 pub(crate) fn off_thread<R: Send + 'static>(
     shown: String,
@@ -188,13 +188,13 @@ pub(crate) fn off_thread<R: Send + 'static>(
     }
 }
 
-/// What is wrong with a file.
+/// The error of a file.
 pub(crate) fn error_at(shown: &str, text: impl std::fmt::Display, at: At) -> Error {
     Error::new(ErrorKind::Source, "load", format!("{shown}: {text}"), at)
 }
 
 impl<T: Loaded> Load<T> {
-    /// How far it has come.
+    /// The progress.
     pub fn progress(&self) -> Progress {
         self.progress
     }
@@ -202,7 +202,7 @@ impl<T: Loaded> Load<T> {
     /// The next tensor and its name; `None` at the end.
     ///
     /// # Errors
-    /// As the function that gave the stream.
+    /// As the function that returned the stream.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -211,20 +211,20 @@ impl<T: Loaded> Load<T> {
         NextTensor(self)
     }
 
-    /// All that are left, by name.
+    /// All remaining tensors, by name.
     ///
     /// # Errors
-    /// As the function that gave the stream.
+    /// As the function that returned the stream.
     ///
     /// # Cancel safety
-    /// Dropping the future drops what it has received.
+    /// Dropping the future drops the tensors that it has received.
     pub fn all(self) -> All<T> {
         All { load: self, found: BTreeMap::new() }
     }
 
     fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(String, T)>>> {
         loop {
-            // Not further ahead of the device than of the file.
+            // The limit ahead of the device is that ahead of the file.
             while let Some((value, bytes)) = self.under_way.front_mut() {
                 if !value.is_ready() {
                     if self.under_way_bytes <= self.ahead_bytes {
@@ -311,20 +311,20 @@ impl<T: Loaded> Future for All<T> {
     }
 }
 
-/// What a reading thread works with.
+/// The state of a reading thread.
 pub(crate) struct Reading<T> {
-    /// What is read, in words.
+    /// The name of the file, for errors.
     shown: String,
     pub at: At,
     to: Handoff<Message<T>>,
 }
 
-/// A tensor of the header.
+/// A tensor's entry in the header.
 pub(crate) struct Part {
     pub name: String,
     pub dtype: DType,
     pub shape: Shape,
-    /// Where its elements start in the file.
+    /// The offset of its elements in the file.
     pub start: u64,
     pub bytes: u64,
 }
@@ -334,12 +334,12 @@ impl<T: Loaded> Reading<T> {
         error_at(&self.shown, text, self.at)
     }
 
-    /// So many tensors and bytes will come; false where nobody wants them any more.
+    /// Announces the number of tensors and bytes; false if the stream was dropped.
     pub fn start(&self, tensors: usize, bytes: u64) -> bool {
         self.to.send_blocking(Message::Start { tensors, bytes }, 0)
     }
 
-    /// Hands on what was read; false where nobody wants it any more.
+    /// Sends a tensor; false if the stream was dropped.
     pub fn give(
         &self,
         name: String,
@@ -350,7 +350,7 @@ impl<T: Loaded> Reading<T> {
         self.to.send_blocking(Message::Tensor { name, bytes, upload: Box::new(upload) }, weight)
     }
 
-    /// Reads a tensor and hands it on as `made` makes it; false where nobody wants it any more.
+    /// Reads a tensor, converts it by `made`, and sends it; false if the stream was dropped.
     pub fn tensor(
         &self,
         file: &mut (impl Read + Seek + ?Sized),
@@ -366,7 +366,7 @@ impl<T: Loaded> Reading<T> {
         })
     }
 
-    /// Reads a tensor's elements; `None` where nobody wants them any more.
+    /// Reads a tensor's elements; `None` if the stream was dropped.
     fn elements<E: Wire>(
         &self,
         file: &mut (impl Read + Seek + ?Sized),
@@ -396,8 +396,8 @@ impl<T: Loaded> Reading<T> {
         Ok(wanted.then_some(data))
     }
 
-    /// Reads bytes of a tensor in chunks of `size`, the last one shorter; false where nobody wants
-    /// them any more.
+    /// Reads bytes of a tensor in chunks of `size`, the last one shorter; false if the stream was
+    /// dropped.
     pub fn chunks(
         &self,
         file: &mut (impl Read + Seek + ?Sized),

@@ -1,7 +1,7 @@
-//! What the formats of files share: a thread that reads and a stream that hands to the device what
-//! was read; a thread that writes what a future brings.
+//! The shared parts of file formats: a reading thread, with a stream that passes tensors to the
+//! device; and a writing thread, fed by a future.
 //!
-//! Called by `safetensors/` and `gguf/`, which know what the bytes mean.
+//! Called by `safetensors/` and `gguf/`, which know the formats.
 
 mod elements;
 mod handoff;
@@ -15,7 +15,7 @@ pub(crate) use load::{Part, Reading, load};
 pub use save::Save;
 pub(crate) use save::{Piece, known_failure, save};
 
-/// Most bytes that wait between a file and a device, one tensor apart.
+/// The most bytes that wait between a file and a device, unless a single tensor is larger.
 const AHEAD_BYTES: usize = 64 << 20;
-/// Bytes that are read or written at a time.
+/// The number of bytes per read or write.
 const CHUNK: usize = 1 << 20;

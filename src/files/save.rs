@@ -1,4 +1,4 @@
-//! A thread that writes a file, and a future that brings it what to write.
+//! A thread that writes a file, and the future that feeds it.
 
 use super::elements::Wire;
 use super::handoff::{Handoff, handoff};
@@ -34,18 +34,18 @@ impl Future for Save {
     }
 }
 
-/// What a file is made of, in its order.
+/// A piece of a file, in file order.
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
     /// The elements of a value.
     Elements(TensorFuture),
-    /// What the writing thread makes of a value's bytes.
+    /// A value's bytes, converted by the writing thread.
     #[allow(dead_code)] // Of one format alone.
     Made(TensorFuture, Box<dyn FnOnce(Vec<u8>) -> Vec<u8> + Send>),
 }
 
-/// What is to be written where one of the values is known to have failed: that one, for its own
-/// error. Its sizes may be any, so no header is made of them.
+/// If a value is known to have failed, the pieces are that value alone, for its error. A failed
+/// value may have any sizes, so no header is made.
 pub(crate) fn known_failure<'a>(
     values: impl IntoIterator<Item = &'a TensorFuture>,
 ) -> Option<Vec<Piece>> {
@@ -53,11 +53,11 @@ pub(crate) fn known_failure<'a>(
     Some(vec![Piece::Elements(failed.clone())])
 }
 
-/// What the writing thread is sent.
+/// A message to the writing thread.
 enum Sent {
     Bytes(Vec<u8>),
     Made(Box<dyn FnOnce() -> Vec<u8> + Send>),
-    /// Everything has been sent: without it the file is not whole.
+    /// All pieces have been sent; without it the file is incomplete.
     End,
 }
 
@@ -65,7 +65,7 @@ fn error(path: &Path, text: impl std::fmt::Display, at: At) -> Error {
     Error::new(ErrorKind::Source, "save", format!("{}: {text}", path.display()), at)
 }
 
-/// Writes a file of these pieces, or of none where `pieces` says why not. Values are read back one
+/// Writes a file of these pieces, or returns their error. Values are read back one
 /// after the other.
 pub(crate) fn save(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Save {
     Save(Box::pin(written(path, pieces, at)))
@@ -74,7 +74,7 @@ pub(crate) fn save(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) ->
 async fn written(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Result<()> {
     let pieces = pieces.map_err(|text| error(&path, text, at))?;
     let (to, from) = handoff::<Sent>(AHEAD_BYTES);
-    // The thread's last word comes back on a queue of its own.
+    // The thread's result comes back on a second queue.
     let (done, end) = handoff::<std::io::Result<()>>(0);
     let target = path.clone();
     let thread = std::thread::Builder::new().name("futensor-save".into());
@@ -114,7 +114,7 @@ async fn send(to: &Handoff<Sent>, weight: usize, item: Sent) -> bool {
     std::future::poll_fn(|cx| to.poll_send(cx, &mut slot, weight)).await
 }
 
-/// Sends elements in pieces, none of which keeps the task long.
+/// Sends elements in pieces that are short enough not to block the task.
 async fn chunks<T: Wire>(to: &Handoff<Sent>, elements: &[T]) -> bool {
     for chunk in elements.chunks(CHUNK / size_of::<T>()) {
         let mut bytes = Vec::with_capacity(size_of_val(chunk));
@@ -126,7 +126,7 @@ async fn chunks<T: Wire>(to: &Handoff<Sent>, elements: &[T]) -> bool {
     true
 }
 
-/// What the thread does: a file beside the one that is wanted, and its name at the end.
+/// The thread: writes a temporary file, and renames it at the end.
 fn write(path: &Path, from: &Handoff<Sent>) -> std::io::Result<()> {
     let part = beside(path);
     let written = (|| {
@@ -150,7 +150,7 @@ fn write(path: &Path, from: &Handoff<Sent>) -> std::io::Result<()> {
     written
 }
 
-/// A path of its own beside another, for a file that is not whole yet.
+/// A unique path beside another, for the temporary file.
 fn beside(path: &Path) -> PathBuf {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);

@@ -1,5 +1,4 @@
-//! A file's header: everything that it says is checked against the file's length before it is
-//! believed.
+//! A file's header: every length and offset is checked against the file's length before it is used.
 
 use super::source::Source;
 use super::value::{Bytes, Metadata, Value};
@@ -8,29 +7,29 @@ use crate::error::{bytes_of, number_of};
 use std::collections::BTreeSet;
 use std::io::Read;
 
-/// A tensor of a file, as its header has it.
+/// A tensor's entry in the header of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TensorInfo {
     /// Its name.
     pub name: String,
     /// Its type.
     pub kind: Kind,
-    /// Sizes of the dimensions, the outermost first: the other way round than in the file.
+    /// The sizes of the dimensions, outermost first: the reverse of the order in the file.
     pub dims: Vec<usize>,
-    /// Bytes in the file.
+    /// The number of bytes in the file.
     pub bytes: u64,
-    /// Where they start in the file.
+    /// The offset of the bytes in the file.
     pub(super) start: u64,
 }
 
-/// What a header says.
+/// The contents of a header.
 pub(super) struct Header {
     pub metadata: Metadata,
-    /// In the order in which they lie in the file.
+    /// The tensors, in the order of their data in the file.
     pub tensors: Vec<TensorInfo>,
 }
 
-/// To which multiples the data of a file with this metadata begin.
+/// The alignment of the data in a file with this metadata.
 pub(super) fn alignment(metadata: &Metadata) -> Result<u64, String> {
     let Some(value) = metadata.get(ALIGNMENT.0) else { return Ok(ALIGNMENT.1) };
     match value.as_u64() {
@@ -46,7 +45,7 @@ impl Header {
     /// Reads and checks a header of a file that is `length` bytes long.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// A message that says what is wrong.
     pub fn read(from: impl Read, length: u64) -> Result<Header, String> {
         let mut from = Source::new(from, length);
         if length < 24 {
@@ -105,7 +104,7 @@ impl Header {
     }
 }
 
-/// A tensor's line; its start is still from the first tensor's.
+/// Reads a tensor's entry; its start is still relative to the data section.
 fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, String> {
     let name = String::read(from)?;
     let wrong = |text: String| format!("tensor {name} {text}");

@@ -1,10 +1,10 @@
-//! Types of a file's tensors: ggml's numbers for them.
+//! The types of a file's tensors, with ggml's numbers.
 
 use crate::dtype::DType;
 use crate::quant::Format;
 use std::fmt;
 
-/// The type of a file's tensor.
+/// The type of a tensor in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Plain elements.
@@ -13,7 +13,7 @@ pub enum Kind {
     Quantized(Format),
 }
 
-/// ggml's numbers of the types that there are here.
+/// ggml's numbers of the supported types.
 const CODES: [(u32, Kind); 11] = [
     (0, Kind::Dense(DType::F32)),
     (1, Kind::Dense(DType::F16)),
@@ -28,7 +28,7 @@ const CODES: [(u32, Kind); 11] = [
     (30, Kind::Dense(DType::BF16)),
 ];
 
-/// Those that ggml has beside them, so that an error can name them.
+/// ggml's other types, so that an error can name them.
 const OTHERS: [(u32, &str); 20] = [
     (6, "Q5_0"),
     (7, "Q5_1"),
@@ -54,7 +54,7 @@ const OTHERS: [(u32, &str); 20] = [
 
 impl Kind {
     /// # Errors
-    /// What the number is, in words.
+    /// A message that names the type.
     pub(super) fn of(code: u32) -> Result<Kind, String> {
         let found = CODES.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind);
         found.ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
@@ -63,7 +63,7 @@ impl Kind {
         })
     }
 
-    /// ggml's number; `None` for a type that files have not.
+    /// ggml's number; `None` for a type that does not exist in files.
     pub(super) fn code(self) -> Option<u32> {
         let own = |format: Format| format.dtype().map(Kind::Dense);
         let kind =
@@ -71,7 +71,8 @@ impl Kind {
         CODES.iter().find(|(_, k)| *k == kind).map(|(code, _)| *code)
     }
 
-    /// Bytes of so many elements in a row; `None` where they are no whole blocks, or too many.
+    /// The bytes of a row of elements; `None` if the row is not a whole number of blocks, or too
+    /// large.
     pub(super) fn row_bytes(self, elements: u64) -> Option<u64> {
         match self {
             Kind::Dense(dtype) => elements.checked_mul(dtype.size() as u64),

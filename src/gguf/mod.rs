@@ -1,11 +1,9 @@
-//! Models from and to files in the GGUF format, quantised weights among them, without blocking
-//! anybody.
+//! Loads and saves models in the GGUF format, including quantised weights, without blocking.
 //!
-//! [`open`] is a future: a thread of its own reads the header, and checks every length and offset
-//! in it against the file. [`Gguf::metadata`] are the model's settings, by key;
-//! [`Gguf::load`] is a stream of the tensors, as [`safetensors`](crate::safetensors)' is. What is
-//! quantised becomes a [`Quantized`](crate::quant::Quantized), packed by the reading thread.
-//! [`save`] writes such a file.
+//! [`open`] is a future: a separate thread reads the header, and checks every length and offset in
+//! it against the file. [`Gguf::metadata`] has the model's settings, by key; [`Gguf::load`] is a
+//! stream of the tensors, as in [`safetensors`](crate::safetensors). Quantised weights become a
+//! [`Quantized`](crate::quant::Quantized), packed by the reading thread. [`save`] writes a file.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -40,13 +38,13 @@ pub use read::{Gguf, Opening, open, open_bytes};
 pub use value::{Array, Metadata, Value};
 pub use write::save;
 
-/// A file's first four bytes.
+/// The first four bytes of a file.
 const MAGIC: [u8; 4] = *b"GGUF";
 /// The version that is written; version 2 has the same layout.
 const VERSION: u32 = 3;
-/// The key of what offsets are multiples of, and what they are where it is not there.
+/// The key of the alignment of offsets, and its default.
 const ALIGNMENT: (&str, u64) = ("general.alignment", 32);
-/// The largest alignment: a page, and more than anybody uses.
+/// The largest alignment: more than files use.
 const ALIGNMENT_MAX: u64 = 1 << 20;
-/// Most dimensions of a tensor: ggml's.
+/// The most dimensions of a tensor, as in ggml.
 const DIMS_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! `open` and `Gguf`: a file whose header is read, and its tensors as they come.
+//! `open` and `Gguf`: a file whose header has been read, and a stream of its tensors.
 
 use super::header::Header;
 use super::{Kind, Load, LoadOptions, Metadata, TensorInfo};
@@ -23,7 +23,7 @@ type At = &'static Location<'static>;
 trait ReadSeek: Read + Seek {}
 impl<F: Read + Seek> ReadSeek for F {}
 
-/// A file, or bytes in memory, and how long they are.
+/// A file or bytes in memory, and the length.
 type Opened = std::io::Result<(Box<dyn ReadSeek>, u64)>;
 
 impl Loaded for Weight {
@@ -32,7 +32,7 @@ impl Loaded for Weight {
     }
 }
 
-/// A GGUF file whose header was read and checked. A clone is another handle on it.
+/// A GGUF file whose header has been read and checked. Clones share the file.
 #[derive(Clone)]
 pub struct Gguf {
     shown: String,
@@ -65,17 +65,17 @@ impl Future for Opening {
     }
 }
 
-/// Opens a GGUF file: a thread of its own reads its header, from this call on.
+/// Opens a GGUF file: from this call on, a separate thread reads its header.
 ///
 /// # Errors
-/// A file that cannot be read, is truncated, is of a version that is not known (2 and 3 are), or
-/// whose numbers are big-endian; keys or tensors that are there twice; tensors that overlap, lie
-/// beyond the file's end or not where the alignment would have them, whose sizes are no whole
-/// blocks, or of a type that futensor has not; values of a type that is not known. `is_source()` is
-/// true of all of them. What a header says takes no more memory than a few times its bytes.
+/// `is_source()` is true for each of these: a file that cannot be read, is truncated, has an
+/// unsupported version (2 and 3 are supported), or big-endian numbers; duplicate keys or tensors;
+/// tensors that overlap, extend beyond the end of the file, or are not aligned; rows that are not a
+/// whole number of blocks; a tensor or metadata type that is not supported. Reading a header takes
+/// at most a few times its size in memory.
 ///
 /// # Cancel safety
-/// Dropping the future gives up.
+/// Dropping the future cancels the operation.
 #[track_caller]
 pub fn open(path: impl AsRef<Path>) -> Opening {
     let path = path.as_ref().to_path_buf();
@@ -88,7 +88,7 @@ pub fn open(path: impl AsRef<Path>) -> Opening {
     opening(shown, Arc::new(open), Location::caller())
 }
 
-/// [`open`] of a file that is in memory: embedded by `include_bytes!`, or downloaded.
+/// [`open`] for a file in memory: embedded by `include_bytes!`, or downloaded.
 ///
 /// # Errors
 /// As [`open`].
@@ -97,7 +97,7 @@ pub fn open(path: impl AsRef<Path>) -> Opening {
 /// As [`open`].
 #[track_caller]
 pub fn open_bytes(bytes: impl AsRef<[u8]> + Send + Sync + 'static) -> Opening {
-    /// A handle that reads as what it is on.
+    /// A handle that reads like the bytes that it shares.
     struct Handle<B>(Arc<B>);
     impl<B: AsRef<[u8]>> AsRef<[u8]> for Handle<B> {
         fn as_ref(&self) -> &[u8] {
@@ -127,21 +127,21 @@ impl Gguf {
         &self.header.metadata
     }
 
-    /// The tensors, in the order in which they lie in the file.
+    /// The tensors, in the order of their data in the file.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.header.tensors
     }
 
-    /// Loads the tensors onto a device, in the order in which they lie in the file. Reading starts
-    /// with the call, on a thread of its own, and goes on as far ahead of what has been received as
-    /// 64 MiB. Quantised weights are packed by that thread.
+    /// Loads the tensors onto a device, in the order of their data in the file. A separate thread
+    /// reads from this call on, at most 64 MiB ahead of the tensors that have been received, and
+    /// packs quantised weights.
     ///
     /// # Errors
-    /// They come out of the stream, which then ends: a file that cannot be read any more, or is of
-    /// another length than when it was opened. `is_source()` is true of all of them.
+    /// The stream returns the error and ends: if the file can no longer be read, or its length has
+    /// changed since it was opened. `is_source()` is true for both.
     ///
     /// # Cancel safety
-    /// Dropping the stream ends it; what it has given stays.
+    /// Dropping the stream ends it; tensors that it has returned stay valid.
     #[track_caller]
     pub fn load(&self, device: &Device) -> Load<Weight> {
         self.load_with(device, LoadOptions::default())
@@ -173,7 +173,7 @@ impl Gguf {
     }
 }
 
-/// Reads a tensor and hands it on; false where nobody wants it any more.
+/// Reads a tensor and sends it; false if the receiver was dropped.
 fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo) -> Result<bool> {
     let (name, bytes, start) = (info.name.clone(), info.bytes, info.start);
     let format = match info.kind {

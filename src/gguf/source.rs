@@ -1,9 +1,9 @@
-//! Bytes of a header, of which there are no more than the file has.
+//! A reader of the header's bytes, limited to the file's length.
 
 use crate::error::{bytes_of, number_of};
 use std::io::{BufReader, ErrorKind, Read};
 
-/// What is read, how far that is, and how far it goes.
+/// A reader, its position, and its limit.
 pub(super) struct Source<R> {
     from: BufReader<R>,
     at: u64,
@@ -15,7 +15,7 @@ impl<R: Read> Source<R> {
         Source { from: BufReader::with_capacity(64 << 10, from), at: 0, length }
     }
 
-    /// How far it is.
+    /// The position.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -35,8 +35,8 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// So many values of at least so many bytes each: no room is made for more than the file can
-    /// have.
+    /// Reads `count` values of at least `least` bytes each: memory is not reserved for more than
+    /// the file can hold.
     pub fn several<T>(
         &mut self,
         count: u64,

@@ -1,4 +1,4 @@
-//! Metadata: typed values by key, as they are read and written.
+//! Metadata: typed values by key, with reading and writing.
 
 use super::source::Source;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::io::Read;
 /// A model's settings, by key.
 pub type Metadata = BTreeMap<String, Value>;
 
-/// Arrays of arrays of arrays: deeper than anybody nests them.
+/// The limit of nested arrays: deeper than files nest them.
 const DEPTH_MAX: usize = 4;
 
 macro_rules! values {
@@ -104,7 +104,7 @@ macro_rules! values {
                 }
             }
 
-            /// How many there are.
+            /// The number of values.
             pub fn len(&self) -> usize {
                 match self {
                     $(Array::$Variant(all) => all.len(),)*
@@ -125,12 +125,12 @@ values! {
     3 I16 i16, "Signed, 16 bits.";
     4 U32 u32, "Unsigned, 32 bits.";
     5 I32 i32, "Signed, 32 bits.";
-    6 F32 f32, "A float of 32 bits.";
+    6 F32 f32, "A 32-bit float.";
     7 Bool bool, "A truth value.";
     8 String String, "Text.";
     10 U64 u64, "Unsigned, 64 bits.";
     11 I64 i64, "Signed, 64 bits.";
-    12 F64 f64, "A float of 64 bits.";
+    12 F64 f64, "A 64-bit float.";
 }
 
 fn unknown(code: u32) -> String {
@@ -144,12 +144,12 @@ impl From<&str> for Value {
 }
 
 impl Value {
-    /// A whole number that is not negative, of any width.
+    /// A non-negative integer of any width.
     pub fn as_u64(&self) -> Option<u64> {
         self.as_i128().and_then(|x| x.try_into().ok())
     }
 
-    /// A whole number, of any width.
+    /// An integer of any width.
     pub fn as_i64(&self) -> Option<i64> {
         self.as_i128().and_then(|x| x.try_into().ok())
     }
@@ -168,7 +168,7 @@ impl Value {
         })
     }
 
-    /// A float, of either width.
+    /// A float of either width.
     pub fn as_f64(&self) -> Option<f64> {
         match *self {
             Value::F32(x) => Some(x.into()),
@@ -187,7 +187,7 @@ impl Value {
         if let Value::String(x) = self { Some(x) } else { None }
     }
 
-    /// Several texts.
+    /// Several strings.
     pub fn as_strings(&self) -> Option<&[String]> {
         if let Value::Array(Array::String(all)) = self { Some(all) } else { None }
     }
@@ -199,7 +199,7 @@ impl Value {
 }
 
 impl Array {
-    /// True of none.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -207,7 +207,7 @@ impl Array {
 
 /// A value as the bytes of a file.
 pub(super) trait Bytes: Sized {
-    /// Its least bytes in a file.
+    /// The smallest number of bytes of a value in a file.
     const LEAST: u64;
     fn read(from: &mut Source<impl Read>) -> Result<Self, String>;
     fn write(&self, to: &mut Vec<u8>);

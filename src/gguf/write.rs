@@ -1,4 +1,4 @@
-//! `save`: a header, and tensors at their places after it.
+//! `save`: writes a header, and the tensors at their offsets after it.
 
 use super::header::alignment;
 use super::value::Bytes;
@@ -9,17 +9,17 @@ use std::collections::BTreeSet;
 use std::panic::Location;
 use std::path::Path;
 
-/// Writes metadata and tensors by name into a GGUF file (version 3), in the order given. Tensors
-/// are read back one after the other, and a thread of its own writes them. The file appears under
-/// its name when it is whole, in place of the one that was there.
+/// Writes metadata and named tensors to a GGUF file (version 3), in the given order. Tensors are
+/// read back one after the other, and a separate thread writes them. The complete file replaces an
+/// existing one atomically.
 ///
 /// # Errors
-/// A value that failed, with its own error; two keys or two tensors of one name; a type that such
-/// files have not (bool, uint8), more than four dimensions, or an alignment (`general.alignment`)
-/// that is no power of two; whatever the file system says.
+/// A failed value's own error; duplicate keys or tensor names; a type that GGUF does not have
+/// (bool, uint8), more than four dimensions, or an alignment (`general.alignment`) that is not a
+/// power of two; errors of the file system.
 ///
 /// # Cancel safety
-/// Dropping the future gives up: there is no new file then, and the old one stays.
+/// Dropping the future cancels the save: no new file is written, and an existing one stays.
 #[track_caller]
 pub fn save<K: Into<String>, N: Into<String>, W: Into<Weight>>(
     path: impl AsRef<Path>,

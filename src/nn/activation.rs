@@ -27,7 +27,7 @@ activations! {
     Tanh tanh;
 }
 
-/// `x` above zero, `slope * x` below.
+/// `x` where `x > 0`, `slope * x` elsewhere.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -84,7 +84,7 @@ impl Module for LogSoftmax {
     }
 }
 
-/// `[batch, ...]` to `[batch, everything]`.
+/// Flattens `[batch, ...]` to `[batch, elements]`.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -107,7 +107,7 @@ impl Module for Flatten {
 #[derive(Clone, Copy, Debug)]
 pub struct Func<F>(F);
 
-/// A closure as a layer, without parameters of its own.
+/// A closure as a layer, without parameters.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};

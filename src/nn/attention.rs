@@ -1,4 +1,4 @@
-//! Attention with several heads.
+//! Multi-head attention.
 
 use super::init::uniform;
 use super::linear::Linear;
@@ -11,12 +11,12 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::attention::scaled::AttentionOptions;
 use std::panic::Location;
 
-/// Attention with several heads (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[...,
-/// places, width]`: PyTorch's with `batch_first`, and its names. `in_proj_weight` `[3 width,
-/// width]` has the rows of queries, keys and values one after the other, so that an input that is
-/// all three takes one product.
+/// Multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2) over `[..., places,
+/// width]`: PyTorch's with `batch_first`, and PyTorch's names. `in_proj_weight` `[3 width, width]`
+/// has the rows of queries, keys and values one after the other, so that self-attention takes one
+/// product.
 ///
-/// [`Module::forward`] lets every place attend to every place; [`forward_with`](Self::forward_with)
+/// In [`Module::forward`] every place attends to every place; [`forward_with`](Self::forward_with)
 /// takes a mask.
 ///
 /// ```
@@ -30,7 +30,7 @@ use std::panic::Location;
 ///
 /// let x = device.randn([2, 5, 8]);
 /// assert_eq!(attention.forward(&x).dims(), [2, 5, 8]);
-/// // Rows of lengths 5 and 3, padded: which keys are seen, for all heads and queries.
+/// // Padded rows of lengths 5 and 3: the mask of the keys, for all heads and queries.
 /// let lengths = device.from_vec(vec![5i64, 3], [2, 1, 1, 1]);
 /// let seen = device.arange(0, 5, 1).lt(lengths);
 /// let y = attention.forward_with(&x, AttentionOptions::default().mask(seen));
@@ -55,8 +55,8 @@ impl MultiheadAttention {
     /// device's generator.
     ///
     /// # Errors
-    /// Where `width` does not divide into `heads`, the weights are failed values, and so is what
-    /// the layer makes of them.
+    /// If `width` is not divisible by `heads`, the weights and the layer's results are failed
+    /// values.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -71,7 +71,7 @@ impl MultiheadAttention {
         MultiheadAttention::made(width, heads, true, device)
     }
 
-    /// A layer whose products have no biases.
+    /// A layer without biases.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -129,7 +129,7 @@ impl MultiheadAttention {
         }
     }
 
-    /// With weights dropped in training, each with this probability.
+    /// Drops attention weights in training, each with this probability.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -148,11 +148,11 @@ impl MultiheadAttention {
         MultiheadAttention { dropout: p, ..self }
     }
 
-    /// Every place of `x` `[..., places, width]` attends to those that it sees. The mask of the
-    /// options is broadcast to `[batch, heads, places, places]`, `batch` being all dimensions
-    /// before the places as one; as in
-    /// [`scaled_dot_product_attention`](TensorFuture::scaled_dot_product_attention), true is seen,
-    /// and a place that sees nothing finds zeros. The probability of a drop is the layer's own.
+    /// Self-attention with options: every place of `x` `[..., places, width]` attends to the places
+    /// that it sees. The mask is broadcast to `[batch, heads, places, places]`, where `batch` is
+    /// all dimensions before the places, merged. As in
+    /// [`scaled_dot_product_attention`](TensorFuture::scaled_dot_product_attention), true means
+    /// seen, and a place that sees nothing gives zeros. The dropout probability is the layer's own.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -161,7 +161,7 @@ impl MultiheadAttention {
     /// let attention = nn::MultiheadAttention::new(8, 2, &device);
     /// let x = device.randn([1, 5, 8]);
     /// let y = attention.forward_with(&x, AttentionOptions::default().causal(true));
-    /// let first = attention.forward_with(&x.narrow(1, 0, 1), ());  // which sees itself alone
+    /// let first = attention.forward_with(&x.narrow(1, 0, 1), ());  // sees only itself
     /// assert!((y.narrow(1, 0, 1) - first).abs().max_all().item::<f32>().await? < 1e-6);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -187,9 +187,8 @@ impl MultiheadAttention {
         self.mixed([&heads.i(0), &heads.i(1), &heads.i(2)], x, options.into())
     }
 
-    /// What places of `query` `[..., queries, width]` find among `key` and `value` `[..., keys,
-    /// width]`: attention to something else, as in a decoder. The mask is broadcast to `[batch,
-    /// heads, queries, keys]`.
+    /// Cross-attention, as in a decoder: `query` is `[..., queries, width]`, `key` and `value` are
+    /// `[..., keys, width]`. The mask is broadcast to `[batch, heads, queries, keys]`.
     ///
     /// ```
     /// use futensor::{Device, nn};
@@ -226,7 +225,8 @@ impl MultiheadAttention {
         self.mixed([&heads[0], &heads[1], &heads[2]], query, options.into())
     }
 
-    /// Batch and places of an operand, or the failure of one that has none, or another width.
+    /// Batch and places of an operand; a failed value if it has too few dimensions or another
+    /// width.
     #[track_caller]
     fn sizes(&self, x: &TensorFuture) -> Result<(usize, usize), TensorFuture> {
         let at = Location::caller();
@@ -246,8 +246,8 @@ impl MultiheadAttention {
         }
     }
 
-    /// Heads `[batch, heads, places, width / heads]` of queries, keys and values to a result like
-    /// `like`.
+    /// Attends with heads `[batch, heads, places, width / heads]`, and merges them into a result
+    /// shaped like `like`.
     #[track_caller]
     fn mixed(
         &self,
@@ -260,15 +260,15 @@ impl MultiheadAttention {
         if found.error().is_some() {
             return found;
         }
-        // Heads beside each other.
+        // Concatenates the heads.
         let joined = found.permute([0, 2, 1, 3]);
         let rows = product_of(&like.dims()[..like.rank() - 1]);
         self.out_proj.forward(&joined.reshape([rows, self.width])).reshape(like.dims())
     }
 }
 
-/// How many there are; of an empty value with dimensions that no product holds, too many for a
-/// reshape to take.
+/// The product of the sizes; saturates for an empty value with huge sizes, so that a reshape
+/// refuses it.
 fn product_of(dims: &[usize]) -> usize {
     dims.iter().fold(1, |n, &d| n.saturating_mul(d))
 }

@@ -1,4 +1,4 @@
-//! The convolution layers.
+//! Convolution layers.
 
 use super::init::{bound, uniform};
 use super::module::{Module, Part};
@@ -22,12 +22,12 @@ macro_rules! convolutions {
 
         impl $Name {
             /// A layer with random weights and biases from the device's generator: uniform between
-            /// minus and plus one over the root of the number of values that each output is made
-            /// of. `kernel` is one number, or one for each spatial dimension.
+            /// -b and b, where b is one over the square root of the number of inputs of each
+            /// output. `kernel` is one number, or one for each spatial dimension.
             ///
             /// # Errors
-            /// Where `kernel` is neither, or is not positive, and where channels do not divide into
-            /// groups, the weights are failed values, and so is what the layer makes of them.
+            /// The weights and the layer's results are failed values if `kernel` has another length
+            /// or is not positive, or if channels are not divisible by groups.
             $(#[$new])*
             #[track_caller]
             pub fn new(
@@ -40,7 +40,7 @@ macro_rules! convolutions {
                 $Name::made(inputs, outputs, kernel, options.into(), true, device)
             }
 
-            /// A layer without biases, as before a batch norm.
+            /// A layer without biases, for example before a batch norm.
             ///
             /// # Errors
             /// As [`new`](Self::new).
@@ -61,7 +61,7 @@ macro_rules! convolutions {
                 self.weight.value()
             }
 
-            /// The bias's value, where there is a bias.
+            /// The bias's value, if there is a bias.
             #[track_caller]
             pub fn bias(&self) -> Option<TensorFuture> {
                 self.bias.as_ref().map(Parameter::value)
@@ -112,8 +112,8 @@ macro_rules! convolutions {
     )*};
 }
 convolutions! {
-    /// Convolution over lines `[batch, inputs, length]`: `weight` is `[outputs, inputs / groups,
-    /// kernel]`, `bias` is `[outputs]`.
+    /// Convolution over sequences `[batch, inputs, length]`: `weight` is `[outputs, inputs /
+    /// groups, kernel]`, `bias` is `[outputs]`.
     ///
     /// ```
     /// use futensor::{ConvOptions, Device, nn, nn::Module};

@@ -4,7 +4,7 @@ use super::module::{Mode, Module, Part};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::generator::Generator;
 
-/// In training, [`dropout`](TensorFuture::dropout); in use, nothing.
+/// In training, [`dropout`](TensorFuture::dropout); in evaluation, the identity.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -24,12 +24,12 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Drops with probability `p`, by numbers from the input's device.
+    /// Drops with probability `p`, with random numbers from the input's device.
     pub fn new(p: f64) -> Dropout {
         Dropout { p, generator: None, mode: Mode::default() }
     }
 
-    /// Drops by numbers from a generator of one's own.
+    /// Drops with random numbers from a given generator.
     ///
     /// ```
     /// # tokio_test::block_on(async {

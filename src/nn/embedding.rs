@@ -1,11 +1,11 @@
-//! A table of vectors.
+//! Embedding tables.
 
 use super::module::{Module, Part};
 use super::parameter::Parameter;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
-/// A vector of `width` for each of `count` numbers: indices `[...]` become `[..., width]`.
+/// A table of `count` vectors of size `width`: indices `[...]` become `[..., width]`.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -25,7 +25,7 @@ impl Embedding {
         Embedding { weight: Parameter::new(device.randn([count, width])) }
     }
 
-    /// A table that is there already; a cell that others may share.
+    /// A layer on an existing table, which other modules may share.
     ///
     /// ```
     /// # tokio_test::block_on(async {

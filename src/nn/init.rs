@@ -1,4 +1,4 @@
-//! Initial values, as PyTorch has them by default.
+//! Initial values, as PyTorch's defaults.
 
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -10,8 +10,8 @@ pub(super) fn uniform(device: &Device, shape: impl Into<Shape>, bound: f64) -> T
     device.rand(shape) * (2.0 * bound) - bound
 }
 
-/// PyTorch's default for weights and biases of linear and convolution layers, whose inputs number
-/// `fan_in`: He et al.'s uniform distribution with `a = sqrt(5)` (arXiv:1502.01852), which comes to
+/// PyTorch's default bound for weights and biases of linear and convolution layers with `fan_in`
+/// inputs: He et al.'s uniform distribution with `a = sqrt(5)` (arXiv:1502.01852), which gives
 /// `1 / sqrt(fan_in)`.
 pub(super) fn bound(fan_in: usize) -> f64 {
     1.0 / (fan_in.max(1) as f64).sqrt()

@@ -50,7 +50,7 @@ impl Linear {
         }
     }
 
-    /// A layer with these weights; cells that others may share.
+    /// A layer with these parameters, which other modules may share.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -58,7 +58,7 @@ impl Linear {
     /// let device = Device::cpu();
     /// let table = nn::Embedding::new(10, 4, &device);
     /// let shared = table.parameter("weight").unwrap();
-    /// let out = nn::Linear::from_parameters(shared.clone(), None);  // logits over the same ten
+    /// let out = nn::Linear::from_parameters(shared.clone(), None);  // logits over the ten rows
     /// shared.set(device.full([10, 4], 0.5));
     /// let logits = out.forward(&device.ones([1, 4]));
     /// assert_eq!(logits.to_vec::<f32>().await?, [2.0; 10]);
@@ -74,7 +74,7 @@ impl Linear {
         self.weight.value()
     }
 
-    /// The bias's value, where there is a bias.
+    /// The bias's value, if there is a bias.
     #[track_caller]
     pub fn bias(&self) -> Option<TensorFuture> {
         self.bias.as_ref().map(Parameter::value)
@@ -98,10 +98,10 @@ impl Module for Linear {
     }
 }
 
-/// A [`Linear`] that learns its number of inputs from the first input that it can take, and is made
-/// where that is, unless [`to`](Module::to) has said where. Its parameters are there from the
-/// start, for optimizers and for [`to`](Module::to), but [without values](Parameter::lazy) until
-/// then, or until [`load_state`](Module::load_state).
+/// A [`Linear`] that takes its number of inputs, and its device, from the first valid input;
+/// [`to`](Module::to) may set the device before. Its parameters exist from the start, for
+/// optimizers and for [`to`](Module::to), but are [without values](Parameter::lazy) until the first
+/// input, or until [`load_state`](Module::load_state).
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -120,18 +120,18 @@ impl Module for Linear {
 pub struct LazyLinear {
     outputs: usize,
     linear: Linear,
-    /// One thread makes the weights.
+    /// Ensures that one thread creates the weights.
     making: Mutex<()>,
 }
 
 impl LazyLinear {
-    /// A layer of so many outputs.
+    /// A layer with this number of outputs.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
     /// let (device, layer) = (Device::cpu(), nn::LazyLinear::new(2));
     /// let failed = device.ones([5, 3]) * device.ones([4]);
-    /// // and nothing is decided by it
+    /// // a failed input does not set the sizes
     /// assert!(layer.forward(&failed).error().unwrap().is_shape());
     /// assert_eq!(layer.forward(&device.ones([5, 7])).dims(), [5, 2]);
     /// assert_eq!(layer.weight().dims(), [2, 7]);
@@ -142,19 +142,19 @@ impl LazyLinear {
         LazyLinear { outputs, linear, making: Mutex::new(()) }
     }
 
-    /// The weight's value; a failed one before the first forward pass.
+    /// The weight's value; a failed value before the first forward pass.
     #[track_caller]
     pub fn weight(&self) -> TensorFuture {
         self.linear.weight()
     }
 
-    /// The bias's value, where there is a bias; a failed one before the first forward pass.
+    /// The bias's value, if there is a bias; a failed value before the first forward pass.
     #[track_caller]
     pub fn bias(&self) -> Option<TensorFuture> {
         self.linear.bias()
     }
 
-    /// The result for the first input, which makes the weights; `None` where they are there.
+    /// The result for the first input, which creates the weights; `None` if they exist.
     #[track_caller]
     fn first(&self, x: &TensorFuture) -> Option<TensorFuture> {
         let _one = lock(&self.making);
@@ -170,7 +170,7 @@ impl LazyLinear {
             made.train(lazy.is_trained());
         }
         let y = made.forward(x);
-        // An input that it cannot take, or that failed before, does not decide what it is.
+        // An invalid or failed input does not set the sizes.
         if y.error().is_none() {
             for (lazy, made) in self.linear.cells().zip(made.cells()) {
                 lazy.take_from(made);

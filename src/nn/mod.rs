@@ -1,4 +1,4 @@
-//! Layers: modules with parameters by PyTorch's names and its default initialisers.
+//! Layers: modules with PyTorch's parameter names and default initialisation.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -22,8 +22,8 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 //!
-//! `forward` is synchronous and returns a future like every op: nothing in here waits. What a
-//! module holds are [`Parameter`]s, cells with an immutable value that an optimizer replaces.
+//! `forward` is synchronous and returns a future like every op: nothing here waits. A module holds
+//! [`Parameter`]s, cells with an immutable value that an optimizer replaces.
 
 mod activation;
 mod attention;

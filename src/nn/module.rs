@@ -1,4 +1,4 @@
-//! The trait of layers, and what every module can be asked.
+//! The trait of layers, and the methods of every module.
 
 use super::parameter::Parameter;
 use crate::dtype::DType;
@@ -10,7 +10,8 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether a module is in training: what tells dropout and batch norm how to behave. On at first.
+/// Whether a module is in training, for layers such as dropout and batch norm. Training is the
+/// default.
 #[derive(Debug)]
 pub struct Mode(AtomicBool);
 
@@ -26,7 +27,7 @@ impl Mode {
         self.0.load(Relaxed)
     }
 
-    /// Switches between training and use.
+    /// Switches between training and evaluation.
     pub fn set(&self, training: bool) {
         self.0.store(training, Relaxed);
     }
@@ -36,16 +37,16 @@ impl Mode {
 pub enum Part<'a> {
     /// A weight.
     Parameter(&'a Parameter),
-    /// A value that is saved with the weights and not trained.
+    /// A value that is saved with the weights but not trained.
     Buffer(&'a Parameter),
-    /// A module inside.
+    /// An inner module.
     Module(&'a dyn Module),
-    /// The switch between training and use.
+    /// The switch between training and evaluation.
     Mode(&'a Mode),
 }
 
-/// A layer, or anything made of layers: `forward`, and the names of its parts. The rest is derived
-/// from these.
+/// A layer, or a model made of layers. Implement `forward` and `parts`, the names of its parts; the
+/// other methods follow from these.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -74,16 +75,16 @@ pub enum Part<'a> {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 pub trait Module: Send + Sync {
-    /// The result for an input. Queued like any op: nothing waits, and mistakes make a failed
-    /// value.
+    /// The result for an input. Queued like any op: nothing waits, and an invalid input makes a
+    /// failed value.
     fn forward(&self, x: &TensorFuture) -> TensorFuture;
 
-    /// Names the parts, in order. By default there are none.
+    /// Names the parts, in order. None by default.
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         let _ = visit;
     }
 
-    /// Weights by name, those of inner modules as `outer.inner.weight`: PyTorch's names.
+    /// Weights by name; those of inner modules are named `outer.inner.weight`, as in PyTorch.
     fn named_parameters(&self) -> Vec<(String, Parameter)> {
         let mut found = Vec::new();
         self.parts(&mut |name, part| {
@@ -96,7 +97,7 @@ pub trait Module: Send + Sync {
         found
     }
 
-    /// Values that are saved with the weights and not trained, by name.
+    /// Values that are saved with the weights but not trained, by name.
     fn named_buffers(&self) -> Vec<(String, Parameter)> {
         let mut found = Vec::new();
         self.parts(&mut |name, part| {
@@ -120,20 +121,20 @@ pub trait Module: Send + Sync {
         found
     }
 
-    /// The weight or buffer of a name.
+    /// The weight or buffer with this name.
     fn parameter(&self, name: &str) -> Option<Parameter> {
         let mut all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.find(|(own, _)| own == name).map(|(_, parameter)| parameter)
     }
 
-    /// Where the first parameter is, or will be; `None` where there is none, or nobody has said
-    /// where it is to be.
+    /// The device of the first parameter; `None` without parameters, or if a lazy parameter has no
+    /// device yet.
     fn device(&self) -> Option<Device> {
         self.parameters().iter().find_map(Parameter::device)
     }
 
     /// Moves all parameters and buffers to a device. The copies are queued; nothing waits. Lazy
-    /// ones remember it.
+    /// parameters remember the device.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -151,14 +152,14 @@ pub trait Module: Send + Sync {
         }
     }
 
-    /// [`to`](Self::to), by the name that it has on values.
+    /// [`to`](Self::to), under the name of the method of values.
     #[track_caller]
     fn to_device(&self, device: &Device) {
         self.to(device);
     }
 
-    /// Turns all parameters and buffers that are floating point numbers into another such type:
-    /// what [`load_state`](Self::load_state) puts in then is turned into it too. Nothing waits.
+    /// Converts all floating point parameters and buffers to another floating point type;
+    /// [`load_state`](Self::load_state) then converts loaded values to it too. Nothing waits.
     ///
     /// ```
     /// use futensor::{DType, Device, nn, nn::Module};
@@ -174,28 +175,28 @@ pub trait Module: Send + Sync {
         }
     }
 
-    /// Puts it in training, as it is at first: dropout drops, batch norms learn.
+    /// Switches to training, the default: dropout drops, and batch norms update their averages.
     fn train(&self) {
         self.parts(&mut |name, part| switch(name, &part, true));
     }
 
-    /// Puts it in use: dropout does nothing, batch norms use what they have learnt.
+    /// Switches to evaluation: dropout does nothing, and batch norms use their running averages.
     fn eval(&self) {
         self.parts(&mut |name, part| switch(name, &part, false));
     }
 
-    /// All parameters' and buffers' values, by name: what is saved. Those of
-    /// [lazy](Parameter::lazy) parameters without a value are failed ones, so that a model is not
-    /// saved before it is whole.
+    /// The values of all parameters and buffers, by name, to be saved. [Lazy](Parameter::lazy)
+    /// parameters without a value give failed values, so that an incomplete model is not saved.
     #[doc(alias = "state_dict")]
     fn state(&self) -> Vec<(String, TensorFuture)> {
         let all = self.named_parameters().into_iter().chain(self.named_buffers());
         all.map(|(name, parameter)| (name, parameter.value().stop_gradient())).collect()
     }
 
-    /// Takes values by name, PyTorch's names as they are: those of [`state`](Self::state), or of a
-    /// file of weights. They are moved to where each parameter is and take its type. Nothing waits.
-    /// A [lazy](Parameter::lazy) parameter has its value then, and needs no forward pass.
+    /// Loads values by name, with PyTorch's names: from [`state`](Self::state), or from a file of
+    /// weights. Each value is moved to the device of its parameter and converted to its type.
+    /// Nothing waits. A [lazy](Parameter::lazy) parameter gets its value, and needs no forward
+    /// pass.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -209,7 +210,7 @@ pub trait Module: Send + Sync {
     /// ```
     ///
     /// # Errors
-    /// Where a name is missing, is not known, or has another shape; nothing is changed then.
+    /// If a name is missing or unknown, or a shape differs; then nothing is changed.
     #[doc(alias = "load_state_dict")]
     #[track_caller]
     fn load_state(
@@ -243,7 +244,7 @@ impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
     }
 }
 
-/// Visits a part, and those of a module in it, with full names.
+/// Visits a part and its inner parts, with full names.
 fn walk(name: &str, part: &Part<'_>, visit: &mut dyn FnMut(&str, &Part<'_>)) {
     visit(name, part);
     if let Part::Module(module) = part {
@@ -251,7 +252,7 @@ fn walk(name: &str, part: &Part<'_>, visit: &mut dyn FnMut(&str, &Part<'_>)) {
     }
 }
 
-/// Switches a part, and those of a module in it, between training and use.
+/// Switches a part and its inner parts between training and evaluation.
 fn switch(name: &str, part: &Part<'_>, training: bool) {
     walk(name, part, &mut |_, part| {
         if let Part::Mode(mode) = part {
@@ -260,7 +261,7 @@ fn switch(name: &str, part: &Part<'_>, training: bool) {
     });
 }
 
-/// Puts values in by name: all of them, or none.
+/// Sets values by name: all of them, or none.
 #[track_caller]
 fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> Result<(), Error> {
     let at = Location::caller();

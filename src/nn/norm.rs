@@ -9,8 +9,8 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (ones at first)
-/// and a bias (zeros).
+/// [`layer_norm`](TensorFuture::layer_norm) over the last dimensions, with a weight (initially
+/// ones) and a bias (initially zeros).
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -60,13 +60,13 @@ impl LayerNorm {
         self.weight.value()
     }
 
-    /// The bias's value, where there is a bias.
+    /// The bias's value, if there is a bias.
     #[track_caller]
     pub fn bias(&self) -> Option<TensorFuture> {
         self.bias.as_ref().map(Parameter::value)
     }
 
-    /// With another `eps`, which is added to the variance.
+    /// Sets `eps`, which is added to the variance.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -98,7 +98,7 @@ impl Module for LayerNorm {
     }
 }
 
-/// [`rms_norm`](TensorFuture::rms_norm) over the last dimensions, with a weight (ones at first).
+/// [`rms_norm`](TensorFuture::rms_norm) over the last dimensions, with a weight (initially ones).
 #[derive(Debug)]
 pub struct RmsNorm {
     weight: Parameter,
@@ -136,10 +136,10 @@ impl Module for RmsNorm {
     }
 }
 
-/// Batch norm over all dimensions but the channels (dimension 1), whatever their number: PyTorch's
-/// `BatchNorm1d`, `2d` and `3d`. In training it normalises with the batch's own mean and variance
-/// and keeps running averages of them; in use ([`Module::eval`]) with the averages. Tasks that run
-/// it at the same time all count.
+/// Batch norm over all dimensions except the channels (dimension 1): PyTorch's `BatchNorm1d`, `2d`
+/// and `3d`. In training it normalises with the batch's own mean and variance, and keeps running
+/// averages of them; in evaluation ([`Module::eval`]) it uses the averages. Batches of concurrent
+/// tasks all count.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -165,7 +165,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// A layer for so many channels; `eps` is 1e-5, `momentum` 0.1.
+    /// A layer for this number of channels; `eps` is 1e-5, `momentum` 0.1.
     #[track_caller]
     pub fn new(channels: usize, device: &Device) -> BatchNorm {
         BatchNorm {
@@ -192,7 +192,7 @@ impl BatchNorm {
         self.bias.value()
     }
 
-    /// With another `eps`, which is added to the variance.
+    /// Sets `eps`, which is added to the variance.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -207,7 +207,7 @@ impl BatchNorm {
         BatchNorm { eps, ..self }
     }
 
-    /// With another `momentum`: the weight of a new batch in the running averages.
+    /// Sets `momentum`, the weight of a new batch in the running averages.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -234,7 +234,7 @@ impl Module for BatchNorm {
         }
         let (y, batch_mean, batch_var) = x.batch_norm_train(Some(&weight), Some(&bias), self.eps);
         if y.error().is_none() {
-            // A batch that fails, be it on the device and later, leaves the averages as they were.
+            // A batch that fails, even later on the device, leaves the averages unchanged.
             let at = Location::caller();
             let (batch_mean, batch_var) = (batch_mean.stop_gradient(), batch_var.stop_gradient());
             let there = build::all_there(&[batch_mean.clone(), batch_var.clone()], &x.device(), at);

@@ -1,8 +1,8 @@
-//! Linear layers whose weights are spread over ranks (Shoeybi et al. 2019, Megatron-LM).
+//! Linear layers whose weights are split over ranks (Shoeybi et al. 2019, Megatron-LM).
 //!
-//! All ranks are given the same input and compute the same loss: what goes in is shared (its
-//! gradients add up), what comes out of a row layer is a sum over ranks (whose gradient is each
-//! rank's as it is). A column layer, something elementwise, and a row layer are one sum forward and
+//! All ranks get the same input and compute the same loss. The input is shared, so its gradients
+//! are summed; the result of a row layer is a sum over ranks, whose gradient passes to each rank
+//! unchanged. A column layer, an elementwise op and a row layer need one sum forward and
 //! one backward.
 
 use super::linear::Linear;
@@ -15,7 +15,7 @@ use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// A [`Linear`] of which each rank has a part of the outputs: from `[..., inputs]` to this rank's
+/// A [`Linear`] whose outputs are split over ranks: from `[..., inputs]` to this rank's
 /// `[..., outputs / ranks]`.
 ///
 /// ```
@@ -26,8 +26,8 @@ use std::panic::Location;
 /// let down = RowLinear::of(&Linear::new(8 * group.size(), 2, &device), &group);
 /// let x = device.ones([3, 4]);
 /// let hidden = up.forward(&x).relu();
-/// assert_eq!(hidden.dims(), [3, 8]);                                    // this rank's
-/// assert_eq!(down.forward(&hidden).dims(), [3, 2]);                     // on all ranks the same
+/// assert_eq!(hidden.dims(), [3, 8]);                                    // this rank's part
+/// assert_eq!(down.forward(&hidden).dims(), [3, 2]);                     // the same on all ranks
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub struct ColumnLinear {
     group: Group,
 }
 
-/// A [`Linear`] of which each rank has a part of the inputs: from this rank's `[..., inputs /
-/// ranks]` to `[..., outputs]`, the same on all ranks. [`ColumnLinear`] shows one.
+/// A [`Linear`] whose inputs are split over ranks: from this rank's `[..., inputs / ranks]` to
+/// `[..., outputs]`, the same on all ranks. See the example of [`ColumnLinear`].
 #[derive(Debug)]
 pub struct RowLinear {
     weight: Parameter,
@@ -53,16 +53,16 @@ fn part(x: &TensorFuture, dim: usize, group: &Group, at: At) -> TensorFuture {
         return build::refused("part", x, Refusal { kind: ErrorKind::Shape, message: text }, at);
     }
     let whole = x.stop_gradient().broadcast(group, 0);
-    // A copy: the whole is not kept for the part's sake.
+    // A copy, so that the part does not keep the whole alive.
     whole.narrow(dim as isize, group.rank() * (size / n), size / n) * 1
 }
 
 impl ColumnLinear {
-    /// This rank's part of a layer: of rank 0's, which all ranks are given. All have to call it.
+    /// This rank's part of rank 0's layer. All ranks have to call this.
     ///
     /// # Errors
-    /// A shape error, in the parameters and whatever is made with them, where the outputs do not
-    /// divide by the ranks.
+    /// A shape error, in the parameters and the layer's results, if the outputs are not divisible
+    /// by the number of ranks.
     #[track_caller]
     pub fn of(linear: &Linear, group: &Group) -> ColumnLinear {
         let at = Location::caller();
@@ -83,12 +83,12 @@ impl Module for ColumnLinear {
 }
 
 impl RowLinear {
-    /// This rank's part of a layer: of rank 0's, which all ranks are given. All have to call it.
-    /// The bias is on all ranks.
+    /// This rank's part of rank 0's layer. All ranks have to call this.
+    /// Every rank has the whole bias.
     ///
     /// # Errors
-    /// A shape error, in the parameters and whatever is made with them, where the inputs do not
-    /// divide by the ranks.
+    /// A shape error, in the parameters and the layer's results, if the inputs are not divisible by
+    /// the number of ranks.
     #[track_caller]
     pub fn of(linear: &Linear, group: &Group) -> RowLinear {
         let at = Location::caller();

@@ -13,9 +13,9 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A weight of a module, or a buffer (a running mean, say): a cell with a value in it. Values
-/// themselves never change; [`set`](Self::set) puts another one in, and [`update`](Self::update)
-/// one that is made from it. Clones share the cell, so that an optimizer sees the module's own, and
+/// A weight of a module, or a buffer such as a running mean: a cell that holds a value. Values are
+/// immutable; [`set`](Self::set) and [`update`](Self::update) replace the value in the cell. Clones
+/// share the cell, so an optimizer updates the module's own parameters, and
 /// two modules can tie their weights.
 ///
 /// ```
@@ -34,19 +34,19 @@ pub struct Parameter(Arc<Mutex<Slot>>);
 struct Slot {
     value: Option<TensorFuture>,
     trained: bool,
-    /// Of one without a value: what is known of it.
+    /// The known properties of a parameter without a value.
     lazy: Lazy,
 }
 
 impl Slot {
-    /// Puts another value in; gives the one before it, to be dropped outside the lock.
+    /// Replaces the value; returns the old one, to be dropped outside the lock.
     fn put(&mut self, value: &TensorFuture) -> Option<TensorFuture> {
         let value = if self.trained { value.requires_grad() } else { value.stop_gradient() };
         self.value.replace(value)
     }
 }
 
-/// What is known of a parameter before it has a value.
+/// The known properties of a parameter before it has a value.
 #[derive(Clone, Default)]
 struct Lazy {
     sizes: SmallVec<[Option<usize>; 4]>,
@@ -55,7 +55,7 @@ struct Lazy {
 }
 
 impl Lazy {
-    /// Sizes as a shape shows them; `?` is open.
+    /// The sizes as a shape, with `?` for unknown ones.
     fn shape(&self) -> String {
         let sizes: Vec<String> =
             self.sizes.iter().map(|n| n.map_or("?".into(), |n| n.to_string())).collect();
@@ -64,12 +64,12 @@ impl Lazy {
 }
 
 thread_local! {
-    /// Values that stand in for parameters' own on this thread, by cell: see [`substituted`].
+    /// Substitutes for parameters' values on this thread, by cell: see [`substituted`].
     static STAND_INS: RefCell<Vec<(usize, TensorFuture)>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Parameter {
-    /// A weight with this value, which becomes a leaf of the tape.
+    /// A weight with this value, which becomes a leaf of the gradient tape.
     pub fn new(value: impl AsRef<TensorFuture>) -> Parameter {
         Parameter::with(value.as_ref().requires_grad(), true)
     }
@@ -89,11 +89,11 @@ impl Parameter {
         Parameter(Arc::new(Mutex::new(Slot { value: Some(value), trained, lazy: Lazy::default() })))
     }
 
-    /// A weight whose value is still to come, with the sizes that are known of it: PyTorch's
-    /// `UninitializedParameter`. Optimizers know it like any other, and leave it alone until it has
-    /// a value, which [`set`](Self::set) or [`load_state`](super::Module::load_state) gives it.
-    /// Until then [`value`](Self::value) is a failed one without elements, and [`to`](Self::to) and
-    /// [`to_dtype`](Self::to_dtype) are remembered.
+    /// A weight without a value yet, whose sizes may be partly known: PyTorch's
+    /// `UninitializedParameter`. Optimizers accept it, and skip it until [`set`](Self::set) or
+    /// [`load_state`](super::Module::load_state) sets its value. Until then [`value`](Self::value)
+    /// is a failed value without elements, and [`to`](Self::to) and [`to_dtype`](Self::to_dtype)
+    /// are remembered.
     ///
     /// ```
     /// use futensor::{Device, nn::Parameter, optim::{Optimizer, Sgd}};
@@ -108,12 +108,12 @@ impl Parameter {
         Parameter(Arc::new(Mutex::new(Slot { value: None, trained: true, lazy })))
     }
 
-    /// True where it has no value yet.
+    /// True if it has no value yet.
     pub fn is_lazy(&self) -> bool {
         self.stand_in().is_none() && lock(&self.0).value.is_none()
     }
 
-    /// Where it is, or will be; `None` where nobody has said so yet.
+    /// The device; `None` for a lazy parameter whose device is not set yet.
     ///
     /// ```
     /// use futensor::{Device, nn::Parameter};
@@ -130,12 +130,12 @@ impl Parameter {
         slot.value.as_ref().map(TensorFuture::device).or_else(|| slot.lazy.device.clone())
     }
 
-    /// The type that was asked for before there is a value.
+    /// The type that was set before there is a value.
     pub(super) fn lazy_dtype(&self) -> DType {
         lock(&self.0).lazy.dtype.unwrap_or(DType::F32)
     }
 
-    /// Whether a value of this shape may be the first; else what it has to be.
+    /// Whether a first value may have this shape; otherwise the expected shape.
     pub(super) fn takes(&self, shape: &Shape) -> Result<(), String> {
         let slot = lock(&self.0);
         let own = match &slot.value {
@@ -153,7 +153,7 @@ impl Parameter {
         Err(own)
     }
 
-    /// Takes the value of another parameter as it is, its place on the tape with it.
+    /// Takes over the value of another parameter, with its place on the tape.
     pub(super) fn take_from(&self, other: &Parameter) {
         lock(&self.0).value = lock(&other.0).value.clone();
     }
@@ -171,8 +171,9 @@ impl Parameter {
         Arc::as_ptr(&self.0) as usize
     }
 
-    /// The value now. Of a weight it is a leaf of the tape: ask [`grad`](crate::grad) with it. Of a
-    /// [`lazy`](Self::lazy) one that has none yet, a failed value.
+    /// The current value. A weight's value is a leaf of the gradient tape, for
+    /// [`grad`](crate::grad). A [`lazy`](Self::lazy) parameter without a value gives a failed
+    /// value.
     #[track_caller]
     pub fn value(&self) -> TensorFuture {
         if let Some(value) = self.stand_in() {
@@ -189,8 +190,8 @@ impl Parameter {
         device.refused("parameter", ErrorKind::Argument, text, dtype, Location::caller())
     }
 
-    /// Puts another value in, off the tape it came from: a leaf again, where this is trained. What
-    /// was made from the old value stays what it is.
+    /// Replaces the value. The new value is taken off its tape, and becomes a leaf if the parameter
+    /// is trained. Values computed from the old value do not change.
     pub fn set(&self, value: impl AsRef<TensorFuture>) {
         let value = value.as_ref();
         if self.stand_in().is_some() {
@@ -200,10 +201,9 @@ impl Parameter {
         drop(old);
     }
 
-    /// Puts in what `f` makes of the value, which it is given off the tape. No change is lost,
-    /// though several threads make theirs at once: where another value came in meanwhile, `f` is
-    /// called again, with that one. So it may only queue work. A [`lazy`](Self::lazy) weight
-    /// without a value stays so.
+    /// Replaces the value by `f` of it; `f` gets the value off the tape. Concurrent updates are not
+    /// lost: if another value was set meanwhile, `f` is called again with that value. So `f` should
+    /// only queue work. A [`lazy`](Self::lazy) weight without a value is unchanged.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -223,7 +223,7 @@ impl Parameter {
             let Some(old) = lock(&self.0).value.as_ref().map(TensorFuture::stop_gradient) else {
                 break;
             };
-            // `f` is somebody else's: no lock is held around it.
+            // `f` is the caller's code: no lock is held around it.
             let new = f(old.clone());
             if Parameter::exchange(&[(self, old, new)]) {
                 return;
@@ -232,14 +232,14 @@ impl Parameter {
         drop(f(self.value().stop_gradient()));
     }
 
-    /// Puts all of these in at once, each in the place of the value before it. Where one of those
-    /// is no longer there, nothing is changed, and this is false. Locks are held while handles
-    /// change places, and in one order by everybody.
+    /// Replaces all of these values atomically, each with its expected old value. If one of the old
+    /// values is no longer current, nothing changes and the result is false. The locks are held
+    /// only while handles are swapped, and always taken in the same order.
     pub(crate) fn exchange(all: &[(&Parameter, TensorFuture, TensorFuture)]) -> bool {
         let mut all: SmallVec<[_; 8]> =
             all.iter().filter(|(cell, ..)| cell.stand_in().is_none()).collect();
         all.sort_by_key(|(cell, ..)| cell.address());
-        // Who is named twice is exchanged once.
+        // A parameter that is named twice is replaced once.
         all.dedup_by_key(|(cell, ..)| cell.address());
         let mut slots: SmallVec<[_; 8]> = all.iter().map(|(cell, ..)| lock(&cell.0)).collect();
         let is_there = |(slot, (_, old, _)): (&MutexGuard<'_, Slot>, &&(_, TensorFuture, _))| {
@@ -255,12 +255,12 @@ impl Parameter {
         true
     }
 
-    /// True where it has gradients.
+    /// True if it is trained, that is, has gradients.
     pub fn is_trained(&self) -> bool {
         lock(&self.0).trained
     }
 
-    /// Freezes a weight, or lets it be trained again.
+    /// Freezes a weight, or makes it trainable again.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module, optim::{Optimizer, Sgd}};
@@ -276,7 +276,7 @@ impl Parameter {
         slot.value = slot.value.take().map(turned);
     }
 
-    /// Moves the value to a device; queued, not waited for. One that is to come will be there.
+    /// Moves the value to a device; queued, without waiting. A lazy parameter remembers the device.
     #[track_caller]
     pub fn to(&self, device: &Device) {
         if self.is_lazy() {
@@ -288,8 +288,8 @@ impl Parameter {
         }
     }
 
-    /// Turns the value into another floating point type, and gradients with it; integers and truth
-    /// values stay as they are. Queued, not waited for.
+    /// Converts the value, and so its gradients, to another floating point type; integers and bool
+    /// are unchanged. Queued, without waiting.
     ///
     /// ```
     /// use futensor::{DType, Device, nn::Parameter};
@@ -312,7 +312,7 @@ impl Parameter {
         }
     }
 
-    /// True where both are the same cell.
+    /// True if both are the same cell.
     pub fn is(&self, other: &Parameter) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -331,7 +331,7 @@ impl Leaf for &Parameter {
     }
 }
 
-// What a panic leaves behind is a value or none: the cell is never half written.
+// A panic leaves either a value or none: the cell is never partly written.
 impl std::panic::UnwindSafe for Parameter {}
 impl std::panic::RefUnwindSafe for Parameter {}
 
@@ -344,7 +344,7 @@ impl fmt::Debug for Parameter {
     }
 }
 
-/// The values of parameters, as [`grad`](crate::grad) wants them.
+/// The values of parameters, as [`grad`](crate::grad) takes them.
 ///
 /// ```
 /// use futensor::{Device, grad, nn, nn::Module};
@@ -358,10 +358,10 @@ pub fn values(parameters: &[Parameter]) -> Vec<TensorFuture> {
     parameters.iter().map(Parameter::value).collect()
 }
 
-/// Calls `f` with values that stand in for parameters' own, on this thread only: how one module
-/// runs on several devices. A value that is set meanwhile (a running mean) is dropped.
+/// Calls `f` with substitutes for parameters' values, on this thread only, so that one module can
+/// run on several devices. A value that is set meanwhile (a running mean) is dropped.
 pub(crate) fn substituted<R>(values: &[(Parameter, TensorFuture)], f: impl FnOnce() -> R) -> R {
-    /// Takes the stand-ins off, after a panic too.
+    /// Removes the substitutes, also after a panic.
     struct Off(usize);
     impl Drop for Off {
         fn drop(&mut self) {

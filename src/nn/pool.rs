@@ -1,4 +1,4 @@
-//! Pooling layers, and another size.
+//! Pooling and resizing layers.
 
 use super::module::Module;
 use crate::tensor::future::TensorFuture;
@@ -79,7 +79,7 @@ layers! {
     /// assert_eq!(nn::AvgPool3d::new(4).forward(&x).dims(), [1, 3, 1, 2, 2]);
     /// ```
     AvgPool3d(PoolOptions) avg_pool3d;
-    /// The same at another size, as [`interpolate`](TensorFuture::interpolate).
+    /// Resizes, by [`interpolate`](TensorFuture::interpolate).
     ///
     /// ```
     /// use futensor::{Device, InterpolateMode, InterpolateOptions, nn, nn::Module};

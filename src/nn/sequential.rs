@@ -1,4 +1,4 @@
-//! One module after the other.
+//! A sequence of modules.
 
 use super::module::{Module, Part};
 use crate::tensor::build::called_from;
@@ -6,7 +6,7 @@ use crate::tensor::future::TensorFuture;
 use std::ops::Index;
 use std::panic::Location;
 
-/// Modules one after the other, by index: `net[0]`. Names begin with the index.
+/// A sequence of modules, indexed as `net[0]`. Parameter names begin with the index.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -19,12 +19,12 @@ use std::panic::Location;
 pub struct Sequential(Vec<Box<dyn Module>>);
 
 impl Sequential {
-    /// No modules yet: the identity.
+    /// An empty sequence: the identity.
     pub fn new() -> Sequential {
         Sequential::default()
     }
 
-    /// With one more module at the end.
+    /// Appends a module, by value.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -40,8 +40,7 @@ impl Sequential {
         self
     }
 
-    /// Puts one more module at the end: [`then`](Self::then), where modules are counted out in a
-    /// loop.
+    /// Appends a module, for example in a loop; otherwise use [`then`](Self::then).
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module};
@@ -57,12 +56,12 @@ impl Sequential {
         self.0.push(Box::new(module));
     }
 
-    /// How many modules there are.
+    /// The number of modules.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True where there are none.
+    /// True if there are no modules.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

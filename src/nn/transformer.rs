@@ -1,4 +1,4 @@
-//! A layer of a transformer's encoder.
+//! Transformer encoder layers.
 
 use super::activation::Relu;
 use super::attention::MultiheadAttention;
@@ -10,10 +10,10 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::attention::scaled::AttentionOptions;
 
-/// A layer of a transformer's encoder (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over
-/// `[..., places, width]`: attention to itself, and two linear layers with an activation between
-/// them; what went in is added to what each makes of it, and the sum is normed. PyTorch's with
-/// `batch_first`, by its names; nothing is dropped unless asked for.
+/// A transformer encoder layer (Vaswani et al. 2017, arXiv:1706.03762, section 3.1) over `[...,
+/// places, width]`: a block of self-attention, and a block of two linear layers with an activation
+/// between them, each with a residual connection and a layer norm. PyTorch's with `batch_first`,
+/// and PyTorch's names; dropout is 0 by default.
 ///
 /// ```
 /// use futensor::{Device, nn, nn::Module};
@@ -37,8 +37,8 @@ pub struct TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// A layer of this width and number of heads, `middle` wide between its linear layers; [`Relu`]
-    /// is between them, and the norms' `eps` is 1e-5.
+    /// A layer with this width and number of heads, and width `middle` between its linear layers.
+    /// The activation is [`Relu`], and the norms' `eps` is 1e-5.
     ///
     /// # Errors
     /// As [`MultiheadAttention::new`].
@@ -61,18 +61,18 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// With something else between the linear layers.
+    /// Sets the activation between the linear layers.
     pub fn activation(self, activation: impl Module + 'static) -> TransformerEncoderLayer {
         TransformerEncoderLayer { activation: Box::new(activation), ..self }
     }
 
-    /// With another `eps` in both norms.
+    /// Sets `eps` of both norms.
     pub fn eps(self, eps: f64) -> TransformerEncoderLayer {
         TransformerEncoderLayer { norm1: self.norm1.eps(eps), norm2: self.norm2.eps(eps), ..self }
     }
 
-    /// With numbers dropped in training, each with this probability: weights of the attention, what
-    /// the activation gives, and what is added to the input.
+    /// Sets the dropout probability in training: for attention weights, activations, and the
+    /// outputs of both blocks.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -94,7 +94,7 @@ impl TransformerEncoderLayer {
         }
     }
 
-    /// With each norm before its block instead of after it (PyTorch's `norm_first`) (Xiong et al.
+    /// Puts each norm before its block instead of after it (PyTorch's `norm_first`; Xiong et al.
     /// 2020, arXiv:2002.04745).
     ///
     /// ```
@@ -105,7 +105,7 @@ impl TransformerEncoderLayer {
     /// for (_, parameter) in layer.named_parameters() {
     ///     parameter.set(parameter.value() * 0.0);
     /// }
-    /// let x = device.randn([4, 8]);                        // which then passes as it is
+    /// let x = device.randn([4, 8]);                        // passes through unchanged
     /// assert_eq!(layer.forward(&x).to_vec::<f32>().await?, x.to_vec::<f32>().await?);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
@@ -113,8 +113,7 @@ impl TransformerEncoderLayer {
         TransformerEncoderLayer { norm_first: first, ..self }
     }
 
-    /// The result where places see what the options let them: see
-    /// [`MultiheadAttention::forward_with`].
+    /// The result with attention options, such as a mask: see [`MultiheadAttention::forward_with`].
     ///
     /// ```
     /// use futensor::{AttentionOptions, Device, nn};
@@ -144,7 +143,7 @@ impl TransformerEncoderLayer {
         self.norm2.forward(&(after.forward(&made) + x))
     }
 
-    /// The two linear layers with what is between them.
+    /// The two linear layers, with the activation between them.
     #[track_caller]
     fn fed(&self, x: &TensorFuture, inner: &Dropout) -> TensorFuture {
         let wide = self.activation.forward(&self.linear1.forward(x));

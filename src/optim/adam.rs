@@ -13,42 +13,42 @@ use crate::tensor::future::TensorFuture;
 use std::collections::HashMap;
 use std::panic::Location;
 
-/// Moments of one parameter's gradients, in the type that it is computed in.
+/// The moments of one parameter's gradients, in the compute type.
 #[derive(Debug)]
 struct Moments {
     mean: TensorFuture,
     square: TensorFuture,
 }
 
-/// The betas to the power of the steps that each parameter took, float64, an element a parameter:
-/// what corrects the moments. Values of a device and no counts here, since it is not known at the
-/// call whether a step will be taken; together, since that takes a few small ops however many
-/// parameters there are.
+/// The betas to the power of each parameter's steps, for the bias correction: float64, one element
+/// per parameter. They are values on the device, not counts on the host, since the call does not
+/// know whether a step will be taken. They are stored together, so that a step takes a few small
+/// ops however many parameters there are.
 #[derive(Debug)]
 struct Powers {
     mean: TensorFuture,
     square: TensorFuture,
 }
 
-/// What the moments of a step are corrected by, of one type and on one device: the rate, and the
-/// root that deviations are divided by.
+/// The bias corrections of a step, for one type and device: the rate, and the root that divides the
+/// deviations.
 struct Correction {
     dtype: DType,
     device: Device,
-    /// An element a parameter.
+    /// One element per parameter.
     all: [TensorFuture; 2],
-    /// By the first of those that are alike.
+    /// By the first of the parameters that are alike.
     each: HashMap<usize, [TensorFuture; 2]>,
 }
 
 impl Correction {
-    /// Of the parameters that are alike with this one.
+    /// The corrections of the parameters that are alike with this one.
     fn of(&mut self, first: usize) -> &[TensorFuture; 2] {
         self.each.entry(first).or_insert_with(|| self.all.each_ref().map(|all| all.i(first)))
     }
 }
 
-/// What Adam and AdamW share.
+/// The shared part of Adam and AdamW.
 #[derive(Debug)]
 struct Core {
     parameters: Vec<Parameter>,
@@ -58,8 +58,8 @@ struct Core {
     weight_decay: f64,
     moments: Vec<Option<Moments>>,
     powers: Option<Powers>,
-    /// For each parameter the first one that had a gradient whenever it had one: their powers are
-    /// equal, and looked up once a step.
+    /// For each parameter, the first one that had gradients in the same steps: their powers are
+    /// equal, and looked up once per step.
     alike: Vec<usize>,
     at: At,
 }
@@ -84,7 +84,7 @@ impl Core {
         checked(name, &numbers, self.at)
     }
 
-    /// Counts a step of those that have a gradient: the rate of each, and its root.
+    /// Counts a step of the parameters with a gradient, and returns the rate and the root of each.
     fn count(&mut self, update: &Update, gradients: &[Option<TensorFuture>]) -> [TensorFuture; 2] {
         let n = gradients.len();
         let ones = update.home().ones_dtype([n], DType::F64);
@@ -140,7 +140,7 @@ impl Core {
         }
         let mut powers = state.take_both("mean_powers", "square_powers")?;
         if let Some((mean, square)) = state.take_both("mean_power", "square_power")? {
-            // As versions before this one counted: one number, for all that had been stepped.
+            // The format of earlier versions: one number for all parameters that had been stepped.
             let stepped: Vec<bool> = moments.iter().map(Option::is_some).collect();
             let each = |power: TensorFuture| {
                 let stepped = power.device().from_vec(stepped.clone(), [n]);
@@ -242,18 +242,18 @@ macro_rules! adams {
         pub struct $Name(Core);
 
         impl $Name {
-            /// Of these parameters, as far as they are trained, with a learning rate; betas 0.9 and
-            /// 0.999, eps 1e-8.
+            /// An optimizer of the trained ones of these parameters, with a learning rate; betas
+            /// are 0.9 and 0.999, eps is 1e-8.
             ///
             /// # Errors
-            /// Of a rate that is negative or not finite, no step is taken:
+            /// With a rate that is negative or not finite, no step is taken: see
             /// [`error`](Optimizer::error).
             #[track_caller]
             pub fn new(parameters: Vec<Parameter>, lr: f64) -> $Name {
                 $Name(Core::new(parameters, lr, $decay, Location::caller()))
             }
 
-            /// How much of the old moments stays, of the mean and of the square.
+            /// The decay rates of the running means: of the gradient, and of its square.
             ///
             /// ```
             /// # tokio_test::block_on(async {
@@ -274,7 +274,7 @@ macro_rules! adams {
                 self
             }
 
-            /// What is added to the deviation.
+            /// The number that is added to the denominator, for stability.
             ///
             /// ```
             /// # tokio_test::block_on(async {
@@ -342,7 +342,7 @@ macro_rules! adams {
     )*};
 }
 adams! {
-    /// Adam (Kingma and Ba 2015, arXiv:1412.6980), as PyTorch has it.
+    /// Adam (Kingma and Ba 2015, arXiv:1412.6980), as in PyTorch.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -354,10 +354,10 @@ adams! {
     /// assert!((w.value().item::<f32>().await? - 0.9).abs() < 1e-6);    // the first step is lr
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    Adam 0.0 false "So much of the parameter is added to its gradient; none by default."
+    Adam 0.0 false "The share of the parameter that is added to its gradient; none by default."
         "0.75" "a step of lr";
-    /// Adam with weight decay of its own (Loshchilov and Hutter 2019, arXiv:1711.05101), as PyTorch
-    /// has it.
+    /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101), as in
+    /// PyTorch.
     AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by \
         default."
         "0.75" "1 - lr * decay";

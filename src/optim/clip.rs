@@ -1,4 +1,4 @@
-//! Clipping of gradients.
+//! Gradient clipping.
 
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
@@ -7,9 +7,10 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// Scales gradients down so that their common 2-norm is at most `norm_max`; gives them, and the
-/// norm they had. The norm is a value to come like any other: nothing waits for it. All are on one
-/// device. Halves are squared, summed and scaled in float32, and the norm is of their type.
+/// Scales gradients down so that their joint 2-norm is at most `norm_max`; returns them, and the
+/// norm before scaling. The norm is a future like any other value: nothing waits for it. All
+/// gradients must be on one device. Halves are squared, summed and scaled in float32, and the norm
+/// has their type.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -22,7 +23,7 @@ use std::panic::Location;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// The norm of no gradients at all is 0, on the CPU.
+/// Without gradients the norm is 0, on the CPU.
 ///
 /// # Errors
 /// A limit that is negative or NaN makes failed values.
@@ -51,7 +52,7 @@ pub fn clip_grad_norm(
         return (Vec::new(), Device::cpu().zeros(()));
     };
     let norm = sum.sqrt();
-    // As PyTorch: never up, and a norm of 0 is no division by it.
+    // As PyTorch: never scales up, and never divides by 0.
     let scale = (norm_max / (&norm + 1e-6)).minimum(1.0);
     let mut scaled = Vec::with_capacity(gradients.len());
     for g in gradients {
@@ -84,7 +85,7 @@ pub fn clip_grad_value(gradients: &[TensorFuture], limit: f64) -> Vec<TensorFutu
     clipped
 }
 
-/// What a limit that makes no sense leaves of the gradients.
+/// The failed gradients of an invalid limit.
 #[track_caller]
 fn refused(op: &str, gradients: &[TensorFuture], limit: f64) -> Vec<TensorFuture> {
     let refusal = Refusal::argument(format!("the limit is {limit}: it has to be 0 or more"));

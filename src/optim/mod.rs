@@ -1,16 +1,16 @@
-//! Optimizers: from parameters and gradients to new parameters. Nothing in here waits.
+//! Optimizers: they compute new parameters from parameters and gradients. Nothing here waits.
 //!
-//! Values are immutable, so a step replaces what the [`Parameter`]s hold. The arithmetic of one
-//! parameter fuses into one pass, which writes over the old value where nobody else holds it.
+//! Values are immutable, so a step replaces the values in the [`Parameter`]s. The arithmetic for
+//! one parameter fuses into one pass, which overwrites the old value if it has no other handle.
 //!
-//! A step is taken by all parameters or by none: one whose gradients fail, now or on the device
-//! later, leaves parameters, moments and counts as they were. The [`Step`] that it returns has the
-//! error. So does that of an optimizer whose rate, or another number, makes no sense (`Sgd::new(p,
-//! -1.0)`): it takes no step until it is given another.
+//! A step applies to all parameters or to none: if a gradient fails, at the call or later on the
+//! device, parameters, moments and counts stay unchanged. The returned [`Step`] has the error. An
+//! optimizer with an invalid rate, or another invalid number (`Sgd::new(p, -1.0)`), takes no step
+//! until the number is corrected; its `Step` has the error as well.
 //!
-//! A step of halves is computed in float32 and rounded once, and what an optimizer keeps of them is
-//! float32. Steps are counted for each parameter, as in PyTorch: those in which it had a gradient.
-//! Several optimizers may step one parameter, from several threads: none of their steps is lost.
+//! A step on halves is computed in float32 and rounded once, and the optimizer's state for them is
+//! float32. As in PyTorch, each parameter counts the steps in which it had a gradient. Several
+//! optimizers may step one parameter from several threads: no step is lost.
 
 mod adam;
 mod clip;
@@ -38,7 +38,7 @@ use crate::tensor::gradient::some_gradients;
 use state::Taken;
 use std::panic::Location;
 
-/// Replaces a model's parameters, step by step, by what lowers the loss.
+/// Updates a model's parameters step by step to lower the loss.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -54,30 +54,31 @@ use std::panic::Location;
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 pub trait Optimizer {
-    /// What it optimizes, in the order of the gradients.
+    /// The parameters, in the order of the gradients.
     fn parameters(&self) -> &[Parameter];
 
-    /// Replaces each parameter that has a gradient, by it: all of them, or none where one of the
-    /// gradients fails. Those without keep their values. [`Update`] is how.
+    /// Updates each parameter that has a gradient: all of them, or none if one of the gradients
+    /// fails. Parameters without a gradient keep their values. Implement it with [`Update`].
     ///
     /// # Errors
-    /// They stay with the step that is returned.
+    /// The returned step has the error.
     #[track_caller]
     fn step_some(&mut self, gradients: &[Option<TensorFuture>]) -> Step;
 
-    /// Replaces each parameter, by its gradient: all of them, or none where one of the gradients
+    /// Updates each parameter by its gradient: all of them, or none if one of the gradients
     /// fails.
     ///
     /// # Errors
-    /// They stay with the step that is returned: that of the first gradient that fails; where there
-    /// are not as many gradients as parameters, or one has another shape; [`error`](Self::error).
+    /// The returned step has the error: that of the first gradient that fails; an error if the
+    /// number of gradients, or the shape of one, does not match the parameters; or the optimizer's
+    /// own [`error`](Self::error).
     #[track_caller]
     fn step(&mut self, gradients: &[TensorFuture]) -> Step {
         let gradients: Vec<Option<TensorFuture>> = gradients.iter().cloned().map(Some).collect();
         self.step_some(&gradients)
     }
 
-    /// Why it takes no step: a rate, or another number that it was given, which makes no sense.
+    /// Why the optimizer takes no step: an invalid rate, or another invalid number.
     ///
     /// ```
     /// use futensor::{Device, nn, nn::Module, optim::{Optimizer, Sgd}};
@@ -91,9 +92,8 @@ pub trait Optimizer {
         None
     }
 
-    /// What it keeps beside the parameters, by name: to be saved with them, and to go on from.
-    /// Names are those of this library's optimizers, and of a parameter's elements there is as much
-    /// as the parameter has.
+    /// The optimizer's state by name, to be saved with the parameters and restored later. The names
+    /// are this library's own; state for a parameter's elements has the parameter's shape.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -103,7 +103,7 @@ pub trait Optimizer {
     /// let (mut a, mut b) = (Adam::new(vec![w.clone()], 0.1), Adam::new(vec![v.clone()], 0.1));
     /// a.step(&[device.full([2], 3.0)]).detach();
     /// v.set(w.value());
-    /// b.load_state(a.state())?;                                       // or what was saved of it
+    /// b.load_state(a.state())?;                                       // or a saved state
     /// a.step(&[device.ones([2])]).detach();
     /// b.step(&[device.ones([2])]).detach();
     /// assert_eq!(v.value().to_vec::<f32>().await?, w.value().to_vec::<f32>().await?);
@@ -114,17 +114,17 @@ pub trait Optimizer {
         State::new()
     }
 
-    /// Goes on from a [`state`](Self::state), of this optimizer or another one of its kind.
+    /// Restores a [`state`](Self::state) of this optimizer, or of another one of its kind.
     ///
     /// # Errors
-    /// What is of another shape than its parameter, or nothing that it keeps.
+    /// An entry that has another shape than its parameter, or that the optimizer does not keep.
     #[doc(alias = "load_state_dict")]
     #[track_caller]
     fn load_state(&mut self, state: State) -> Result<(), Error> {
         Taken::new("load_state", self.parameters(), state)?.end()
     }
 
-    /// It sums the gradients of a group's ranks by itself: `Sharded` does.
+    /// Whether the optimizer sums the gradients over ranks itself, as `Sharded` does.
     fn sums_over_ranks(&self) -> bool {
         false
     }
@@ -132,14 +132,14 @@ pub trait Optimizer {
     /// The learning rate.
     fn lr(&self) -> f64;
 
-    /// Sets the learning rate, from a [`Schedule`] say.
+    /// Sets the learning rate, for example from a [`Schedule`].
     fn set_lr(&mut self, lr: f64);
 
-    /// A step along the gradients of `loss`, whose tape it uses up. A parameter that the loss does
-    /// not depend on (one that is frozen, or not initialised yet) stays as it is.
+    /// Takes a step along the gradients of `loss`, and consumes its tape. A parameter that the loss
+    /// does not depend on (for example a frozen or uninitialised one) stays unchanged.
     ///
     /// # Errors
-    /// As for [`step`](Self::step); and where the loss depends on none of the parameters.
+    /// As [`step`](Self::step); and if the loss depends on none of the parameters.
     #[track_caller]
     fn minimize(&mut self, loss: &TensorFuture) -> Step {
         let at = build::seen(Location::caller());
@@ -179,15 +179,15 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
     }
 }
 
-/// Only those that are trained.
+/// The parameters that are trained.
 fn trained(parameters: Vec<Parameter>) -> Vec<Parameter> {
     parameters.into_iter().filter(Parameter::is_trained).collect()
 }
 
-/// An optimizer's numbers, by name: each with whether it makes sense, and what it has to be.
+/// An optimizer's numbers: name, number, whether it is valid, and the rule.
 type Checks<'a> = &'a [(&'a str, f64, bool, &'a str)];
 
-/// The first number that makes no sense.
+/// The error of the first invalid number.
 fn checked(name: &str, checks: Checks<'_>, at: build::At) -> Option<Error> {
     let (what, number, _, rule) = checks.iter().find(|(.., fine, _)| !fine)?;
     Some(Error::new(
@@ -204,7 +204,7 @@ fn is_amount(number: f64) -> bool {
 }
 const AMOUNT: &str = "finite, and 0 or more";
 
-/// A part of something, less than all of it.
+/// A share, at least 0 and less than 1.
 fn is_share(number: f64) -> bool {
     (0.0..1.0).contains(&number)
 }

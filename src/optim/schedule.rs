@@ -1,18 +1,18 @@
-//! Learning rates over time: pure functions of the step.
+//! Learning rate schedules: pure functions of the step.
 //!
-//! Of numbers that make no sense (a rate or a factor that is negative or not finite) the rate is
-//! NaN from the first step on, and an optimizer that is given it refuses to step: see
+//! If a number is invalid (a rate or a factor that is negative or not finite), the rate is NaN from
+//! the first step on, and an optimizer refuses to step with it: see
 //! [`Optimizer::error`](super::Optimizer::error).
 
 use super::is_amount;
 
-/// The rate of a schedule that was given these numbers.
+/// The rate of a schedule with these numbers.
 fn sound(lr: f64, others: &[f64]) -> f64 {
     if is_amount(lr) && others.iter().all(|&n| is_amount(n)) { lr } else { f64::NAN }
 }
 
-/// A learning rate for each step, counted from 0: NaN at every step where the schedule was given
-/// numbers that make no sense, which optimizers refuse.
+/// A learning rate for each step, counted from 0. With invalid numbers the rate is NaN at every
+/// step, which optimizers refuse.
 ///
 /// ```
 /// use futensor::optim::{Cosine, Schedule, StepDecay, Warmup};
@@ -26,7 +26,7 @@ pub trait Schedule: Send + Sync {
     fn lr(&self, step: u64) -> f64;
 }
 
-/// Always the same.
+/// A constant rate.
 ///
 /// ```
 /// use futensor::optim::{Constant, Schedule};
@@ -41,7 +41,7 @@ impl Schedule for Constant {
     }
 }
 
-/// Times a factor every so many steps: PyTorch's `StepLR`.
+/// Multiplies the rate by a factor every `every` steps: PyTorch's `StepLR`.
 #[derive(Clone, Copy, Debug)]
 pub struct StepDecay {
     lr: f64,
@@ -50,7 +50,7 @@ pub struct StepDecay {
 }
 
 impl StepDecay {
-    /// From `lr`, times `factor` every `every` steps.
+    /// Starts at `lr`, and multiplies by `factor` every `every` steps.
     ///
     /// ```
     /// use futensor::optim::{Schedule, StepDecay};
@@ -69,8 +69,8 @@ impl Schedule for StepDecay {
     }
 }
 
-/// Half a cosine from the first rate to the last, which it keeps: PyTorch's `CosineAnnealingLR`
-/// without its return (Loshchilov and Hutter 2017, arXiv:1608.03983).
+/// Half a cosine from the first rate to the last, which then stays: PyTorch's `CosineAnnealingLR`
+/// without the rise that follows (Loshchilov and Hutter 2017, arXiv:1608.03983).
 #[derive(Clone, Copy, Debug)]
 pub struct Cosine {
     lr: f64,
@@ -79,12 +79,12 @@ pub struct Cosine {
 }
 
 impl Cosine {
-    /// From `lr` to 0 in so many steps.
+    /// From `lr` to 0 in `steps` steps.
     pub fn new(lr: f64, steps: u64) -> Cosine {
         Cosine { lr, steps: steps.max(1), last: 0.0 }
     }
 
-    /// To another rate than 0.
+    /// Sets the last rate, which is 0 by default.
     ///
     /// ```
     /// use futensor::optim::{Cosine, Schedule};
@@ -105,7 +105,7 @@ impl Schedule for Cosine {
     }
 }
 
-/// A straight line up to the first rate of another schedule, which follows.
+/// Rises linearly to the first rate of another schedule, which then follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Warmup<S> {
     steps: u64,
@@ -113,7 +113,7 @@ pub struct Warmup<S> {
 }
 
 impl<S: Schedule> Warmup<S> {
-    /// So many steps of warming up, then `then` from its beginning.
+    /// Warms up for `steps` steps, then runs `then` from its beginning.
     ///
     /// ```
     /// use futensor::optim::{Constant, Schedule, Warmup};

@@ -8,7 +8,7 @@ use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// `p - lr * g`, with momentum, Nesterov's look ahead and weight decay as PyTorch has them
+/// `p - lr * g`, with momentum, Nesterov's look-ahead and weight decay as in PyTorch
 /// (Sutskever et al. 2013).
 ///
 /// ```
@@ -34,20 +34,21 @@ pub struct Sgd {
     at: At,
 }
 
-/// What a parameter's last steps leave for the next one, in the type that it is computed in.
+/// The velocity of one parameter, in the compute type.
 #[derive(Debug)]
 struct Velocity {
     value: TensorFuture,
-    /// How much of the gradient goes in: all of the first one, however much is dampened then. Of
-    /// one element; only where anything is dampened.
+    /// The share of the gradient that is added: all of the first one, without dampening. One
+    /// element; only with dampening.
     share: Option<TensorFuture>,
 }
 
 impl Sgd {
-    /// Of these parameters, as far as they are trained, with a learning rate.
+    /// An optimizer of the trained ones of these parameters, with a learning rate.
     ///
     /// # Errors
-    /// Of a rate that is negative or not finite, no step is taken: [`error`](Optimizer::error).
+    /// With a rate that is negative or not finite, no step is taken: see
+    /// [`error`](Optimizer::error).
     #[track_caller]
     pub fn new(parameters: Vec<Parameter>, lr: f64) -> Sgd {
         let parameters = trained(parameters);
@@ -65,7 +66,7 @@ impl Sgd {
         }
     }
 
-    /// How much of the last step goes into this one.
+    /// The momentum: the share of the last velocity that goes into the next one.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -82,7 +83,7 @@ impl Sgd {
         Sgd { momentum, ..self }
     }
 
-    /// How much of the gradient does not go into the momentum.
+    /// The dampening: the share of the gradient that does not go into the velocity.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -115,7 +116,7 @@ impl Sgd {
         Sgd { nesterov: on, ..self }
     }
 
-    /// So much of the parameter is added to its gradient.
+    /// The share of the parameter that is added to its gradient.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -1,9 +1,9 @@
-//! An optimizer whose state is shared out over ranks: ZeRO's first stage (Rajbhandari et al. 2020,
-//! arXiv:1910.02054).
+//! An optimizer whose state is sharded over ranks: the first stage of ZeRO (Rajbhandari et al.
+//! 2020, arXiv:1910.02054).
 //!
-//! Each parameter lies flat in as many equal parts as there are ranks, padded with zeros. A rank's
-//! optimizer knows its own parts alone. Gradients are summed by a `reduce_scatter` a bucket, which
-//! gives each rank its parts of them; the new parts are brought together by an `all_gather`.
+//! Each parameter is flattened, padded with zeros, and split into as many equal parts as there are
+//! ranks. A rank's optimizer knows only its own parts. One `reduce_scatter` per bucket sums the
+//! gradients and gives each rank its parts; an `all_gather` distributes the new parts.
 
 use super::state::{beside, fits};
 use super::{Optimizer, State, Step, trained, update};
@@ -15,12 +15,12 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::shaping::join::cat;
 use std::panic::Location;
 
-/// An optimizer of which each rank keeps its share: the moments of 1/n of the elements, where every
-/// rank would else keep all. It sums the gradients over the ranks itself, and
-/// [`Trainer`](crate::train::Trainer) leaves that to it.
+/// An optimizer whose state is sharded: each of n ranks keeps the moments of 1/n of the elements,
+/// instead of all of them. It sums the gradients over the ranks itself, so
+/// [`Trainer`](crate::train::Trainer) does not.
 ///
-/// What it is made of steps each element by itself, as [`Sgd`](super::Sgd) and
-/// [`AdamW`](super::AdamW) do: it is given flat parts of the parameters.
+/// The inner optimizer must treat each element independently, as [`Sgd`](super::Sgd) and
+/// [`AdamW`](super::AdamW) do: it gets flat parts of the parameters.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -29,7 +29,7 @@ use std::panic::Location;
 /// let (group, device) = (Group::alone(), Device::cpu());
 /// let net = nn::Linear::new(3, 1, &device);
 /// let trainer = Trainer::new([&device]).with_group(&group);
-/// trainer.prepare_model(&net);  // the same on all ranks, before
+/// trainer.prepare_model(&net);  // equal parameters on all ranks
 /// let mut adam = Sharded::new(net.parameters(), &group, |own| AdamW::new(own, 1e-2));
 /// let batch = trainer.prepare_batch(&[&device.ones([4, 3])]);
 /// let loss = trainer
@@ -39,8 +39,8 @@ use std::panic::Location;
 /// ```
 ///
 /// # Errors
-/// Where a rank is lost, a step leaves the parameters as they were. The moments of the lost rank's
-/// share are lost with it, but for the last [state](Optimizer::state) that was saved.
+/// If a rank is lost, a step leaves the parameters unchanged. The moments of the lost rank are
+/// lost, except in a [state](Optimizer::state) that was saved before.
 #[doc(alias("ZeRO", "ZeroRedundancyOptimizer", "FSDP"))]
 #[derive(Debug)]
 pub struct Sharded<O> {
@@ -51,8 +51,8 @@ pub struct Sharded<O> {
 }
 
 impl<O: Optimizer> Sharded<O> {
-    /// Of these parameters, as far as they are trained, which have the same values on all ranks;
-    /// `optimizer` makes what steps this rank's parts.
+    /// An optimizer of the trained ones of these parameters, which must have the same values on all
+    /// ranks; `optimizer` creates the inner optimizer for this rank's parts.
     #[track_caller]
     pub fn new(
         parameters: Vec<Parameter>,
@@ -69,13 +69,13 @@ impl<O: Optimizer> Sharded<O> {
         Sharded { parameters, group: group.clone(), own, optimizer }
     }
 
-    /// This rank's parts, which it keeps moments of: flat, the last of them padded.
+    /// This rank's parts, whose moments it keeps: flat, with padding at the end.
     pub fn own_parameters(&self) -> &[Parameter] {
         &self.own
     }
 }
 
-/// As rows, one a rank, the last of them padded.
+/// The value as rows, one per rank, with padding in the last.
 fn rows(x: &TensorFuture, group: &Group) -> TensorFuture {
     let (n, len) = (group.size(), x.numel());
     let each = len.div_ceil(n);
@@ -92,7 +92,7 @@ fn own_part(x: &TensorFuture, group: &Group) -> TensorFuture {
     rows(x, group).narrow(0, group.rank(), 1).reshape([x.numel().div_ceil(group.size())])
 }
 
-/// Values side by side, and each again out of what became of them.
+/// Concatenates values, and splits the result again.
 fn together(
     values: &[TensorFuture],
     of: impl Fn(&TensorFuture) -> TensorFuture,
@@ -102,7 +102,7 @@ fn together(
     let made = of(&if let [one] = all[..] { one.clone() } else { cat(&all, 1) });
     let mut start = 0usize;
     let each = values.iter().enumerate().map(|(i, value)| {
-        // A value that failed may have any sizes.
+        // A failed value may have any sizes.
         let columns = value.dims().get(1).copied().unwrap_or(0);
         let first = start;
         start = first.saturating_add(columns);
@@ -125,7 +125,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
             let error = Error::new(ErrorKind::Argument, "Sharded", text, at);
             return update::refused(&self.parameters, error, at);
         }
-        // A gradient that has failed goes the same way, so that the other ranks hear of it.
+        // A failed gradient goes the same way, so that the other ranks learn of it.
         called_from(at, || {
             let group = &self.group;
             let mut own: Vec<Option<TensorFuture>> = vec![None; gradients.len()];
@@ -175,7 +175,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.optimizer.set_lr(lr);
     }
 
-    /// Whole, as an optimizer that is not shared out has it: all ranks have to ask for it.
+    /// The complete state, as of an optimizer that is not sharded: all ranks have to call this.
     fn state(&self) -> State {
         let whole = |(name, value): (String, TensorFuture)| {
             let Some(parameter) = beside(&self.parameters, &name) else { return (name, value) };

@@ -1,8 +1,8 @@
-//! What an optimizer keeps, by name, to be saved beside the weights.
+//! The state of an optimizer, by name, to be saved with the weights.
 //!
-//! What it keeps of a parameter's elements has the parameter's shape, and a name that begins with
-//! its number: so it means the same to an optimizer whose state is [shared out](super::Sharded)
-//! over any number of ranks.
+//! State for a parameter's elements has the parameter's shape, and a name that begins with the
+//! parameter's number. So it has the same meaning for an optimizer whose state is
+//! [sharded](super::Sharded) over any number of ranks.
 
 use crate::error::{Error, ErrorKind};
 use crate::nn::Parameter;
@@ -14,15 +14,15 @@ use std::panic::Location;
 /// Values by name.
 pub type State = Vec<(String, TensorFuture)>;
 
-/// The parameter beside whose elements a value of this name is kept.
+/// The parameter that state of this name belongs to.
 pub(super) fn beside<'a>(parameters: &'a [Parameter], name: &str) -> Option<&'a Parameter> {
     parameters.get(name.split_once('.')?.0.parse::<usize>().ok()?)
 }
 
-/// Whether what is kept beside parameters has their shapes.
+/// Checks that state has the shapes of its parameters.
 ///
 /// # Errors
-/// Which has not.
+/// The first entry that does not.
 #[track_caller]
 pub(super) fn fits(optimizer: &str, parameters: &[Parameter], state: &State) -> Result<(), Error> {
     for (name, value) in state {
@@ -42,7 +42,7 @@ pub(super) fn fits(optimizer: &str, parameters: &[Parameter], state: &State) -> 
     Ok(())
 }
 
-/// A state as it is taken apart.
+/// A state that is being restored, entry by entry.
 pub(super) struct Taken<'a> {
     optimizer: &'a str,
     left: HashMap<String, TensorFuture>,
@@ -50,7 +50,7 @@ pub(super) struct Taken<'a> {
 
 impl Taken<'_> {
     /// # Errors
-    /// What is of another shape than its parameter.
+    /// An entry that has another shape than its parameter.
     #[track_caller]
     pub fn new<'a>(
         optimizer: &'a str,
@@ -65,10 +65,10 @@ impl Taken<'_> {
         self.left.remove(name)
     }
 
-    /// What means something only together.
+    /// Takes two entries that are only valid together.
     ///
     /// # Errors
-    /// One is there without the other.
+    /// One of the two is missing.
     #[track_caller]
     pub fn take_both(
         &mut self,
@@ -86,7 +86,7 @@ impl Taken<'_> {
     }
 
     /// # Errors
-    /// Something is left over: the state is another optimizer's, or another model's.
+    /// Entries are left over: the state belongs to another optimizer or model.
     #[track_caller]
     pub fn end(self) -> Result<(), Error> {
         let Some(name) = self.left.into_keys().min() else { return Ok(()) };

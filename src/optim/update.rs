@@ -1,15 +1,16 @@
-//! A step that is taken by all parameters or by none.
+//! A step that applies to all parameters or to none.
 //!
-//! Whether a gradient fails may be known only when it has been computed, and nothing here waits. So
-//! the decision is a value like any other: true once all gradients are there, false where one has
-//! failed. Each new value is chosen by it.
+//! A gradient may turn out to have failed only when it is computed, and nothing here waits. So the
+//! decision is a value like any other: true once all gradients are complete, false if one has
+//! failed. It selects between each old and new value.
 //!
 //! The decision is a *predicate*, and each new value is *predicated* on it (`Op::Predicated`, the
-//! one op that takes failed operands). Parameters, moments and counts are chosen by it in the pass
-//! that computes them, so that the old one's memory is written over as before. A device that runs
-//! ahead of its kernels puts a predicated value off while an operand may yet fail; inside a region
-//! it does not, and an index out of range fails what is made from it. Memory that the choice itself
-//! cannot have fails that one value: to keep the old one would take a second of each.
+//! only op that takes failed operands). Parameters, moments and counts are selected in the pass
+//! that computes them, so that the old value's memory is still overwritten. A device that runs
+//! ahead of its kernels postpones a predicated value while an operand may still fail. Inside a
+//! region it does not, and there an index out of range fails all values that depend on it. If
+//! memory for the selection itself runs out, that one value fails: keeping the old one would take a
+//! second copy of every value.
 
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, number_of};
@@ -21,9 +22,8 @@ use crate::tensor::future::{TensorFuture, Wait};
 use std::future::IntoFuture;
 use std::panic::Location;
 
-/// What became of a step of an optimizer. A step whose gradients failed leaves all parameters as
-/// they were, and so does one that an optimizer refuses: then this has the error. Nobody has to
-/// wait for it.
+/// The outcome of an optimizer's step. If a gradient failed, or the optimizer refused the step, all
+/// parameters are unchanged, and this has the error. It need not be awaited.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -33,13 +33,13 @@ use std::panic::Location;
 /// let mut sgd = Sgd::new(vec![w.clone()], 0.5);
 /// let wrong = w.value() * device.ones([3]);                       // a batch of another size
 /// assert!(sgd.minimize(&wrong.sum_all()).await.unwrap_err().is_shape());
-/// sgd.minimize(&w.value().sum_all()).await?;                      // and the next is fine
+/// sgd.minimize(&w.value().sum_all()).await?;                      // the next step works
 /// assert_eq!(w.value().to_vec::<f32>().await?, [0.5, 0.5]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
 /// # Cancel safety
-/// Dropping it, or the future that awaits it, gives up the error and nothing else: the step is
+/// Dropping a step, or the future that awaits it, gives up only the error: the step is still
 /// taken.
 #[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its \
     `error`, or `detach` it \
@@ -53,8 +53,7 @@ impl Step {
         Step(build::failed(device.port, Meta::new((), DType::Bool), error, at))
     }
 
-    /// The step that is taken where all of these values are there; and their devices, without
-    /// repetition.
+    /// A step that is taken if all of these values complete, and the set of their devices.
     fn of<'a>(values: impl Iterator<Item = &'a TensorFuture>, at: At) -> (Step, Vec<Device>) {
         let mut devices: Vec<(Device, Vec<TensorFuture>)> = Vec::new();
         for value in values {
@@ -74,12 +73,12 @@ impl Step {
         (Step(all), devices.into_iter().map(|(device, _)| device).collect())
     }
 
-    /// Why the step was not taken, where that is known by now. Looks, and waits for nothing.
+    /// Why the step was not taken, if that is already known. Does not wait.
     pub fn error(&self) -> Option<Error> {
         self.0.error()
     }
 
-    /// Leaves the error, should there be one, to the device's next [`waitall`](Device::waitall).
+    /// Reports an error, if there is one, to the device's next [`waitall`](Device::waitall).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -94,7 +93,7 @@ impl Step {
         self.0.detach();
     }
 
-    /// This value, which fails where the step does.
+    /// A value that fails if the step does.
     pub(crate) fn predicated(&self, x: &TensorFuture, at: At) -> TensorFuture {
         build::predicated(x, &[self.0.to_device(&x.device())], at)
     }
@@ -118,16 +117,16 @@ impl IntoFuture for &Step {
     }
 }
 
-/// A step over all of some parameters or none, for optimizers of your own: its
-/// [`gradient`](Self::gradient)s never fail, and [`keep`](Self::keep) gives the new value where all
-/// gradients were there, else the old one.
+/// An all-or-nothing step, for optimizers of your own: its [`gradient`](Self::gradient)s never
+/// fail, and [`keep`](Self::keep) returns the new value if all gradients were complete, otherwise
+/// the old one.
 ///
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, TensorFuture, nn::Parameter};
 /// use futensor::optim::{Optimizer, Step, Update};
 ///
-/// /// By the sign alone.
+/// /// Steps by the sign of the gradient.
 /// struct Sign(Vec<Parameter>, f64);
 ///
 /// impl Optimizer for Sign {
@@ -164,20 +163,20 @@ impl IntoFuture for &Step {
 /// ```
 #[derive(Debug)]
 pub struct Update {
-    /// True on each device where every gradient is there.
+    /// True on each device if every gradient is complete.
     whole: Vec<TensorFuture>,
     step: Step,
     at: At,
 }
 
 impl Update {
-    /// A step of these parameters along these gradients; one that is `None` leaves its parameter as
-    /// it is. `name` is who asks, for the error.
+    /// A step of these parameters along these gradients; `None` leaves its parameter unchanged.
+    /// `name` is the optimizer's name, for errors.
     ///
     /// # Errors
-    /// The step that is not taken, and says why: where a gradient is known to have failed, is of
-    /// another shape or type, or on another device than its parameter; where there is none at all,
-    /// or not one for each parameter.
+    /// A step that is not taken, with the reason: a gradient is known to have failed, or has
+    /// another shape, type or device than its parameter; there are no gradients; or their number
+    /// differs from that of the parameters.
     #[track_caller]
     pub fn new(
         name: &str,
@@ -192,7 +191,7 @@ impl Update {
         Ok(Update { whole, step, at })
     }
 
-    /// Whether all gradients are there, where this value is.
+    /// The decision, on the device of this value.
     fn whole(&self, beside: &TensorFuture) -> TensorFuture {
         let there = self.whole.iter().find(|whole| std::ptr::eq(whole.port(), beside.port()));
         there.cloned().unwrap_or_else(|| {
@@ -209,45 +208,45 @@ impl Update {
         self.whole[0].device()
     }
 
-    /// One of the step's gradients, off the tape; zeros where it has failed.
+    /// One of the step's gradients, off the tape; zeros if it has failed.
     pub fn gradient(&self, gradient: &TensorFuture) -> TensorFuture {
-        // After the decision: what follows finds it there, and fuses with the choice.
+        // After the decision, so that later ops find it complete, and fuse with the selection.
         build::predicated_or(0, &gradient.stop_gradient(), &[&self.whole(gradient)], self.at)
     }
 
-    /// A parameter's value off the tape, or another one that is to be replaced, once the decision
-    /// is there: what is made from it alone would else be computed early, in a pass of its own.
+    /// A parameter's value off the tape, or another value to be replaced, after the decision: ops
+    /// on it alone would otherwise run early, in a pass of their own.
     pub fn old(&self, value: TensorFuture) -> TensorFuture {
         build::predicated(&value.stop_gradient(), &[self.whole(&value)], self.at)
     }
 
-    /// [`old`](Self::old) of what an optimizer keeps beside a parameter: it follows where that was
-    /// moved, and to its type.
+    /// [`old`](Self::old) of an optimizer's state for a parameter: it follows the parameter to its
+    /// device and type.
     pub(super) fn kept(&self, value: &TensorFuture, beside: &TensorFuture) -> TensorFuture {
         self.old(value.to_device(&beside.device()).to_dtype(beside.dtype()))
     }
 
-    /// `new` where all gradients were there, else `old`.
+    /// `new` if all gradients were complete, otherwise `old`.
     ///
     /// # Errors
-    /// The value fails where they are of two shapes or types, or on a device on which the step has
+    /// The value fails if the two differ in shape or type, or are on a device on which the step has
     /// no gradient.
     pub fn keep(&self, new: TensorFuture, old: TensorFuture) -> TensorFuture {
         build::choose(&self.whole(&old), new, old, self.at)
     }
 
-    /// What becomes of it.
+    /// The outcome of the step.
     pub fn step(self) -> Step {
         self.step
     }
 }
 
-/// A step that needs of each parameter its value and its gradient alone: `new` of them takes the
-/// value's place. `new` computes in the [wide](DType::wide) type, and is rounded here. It is
-/// computed at once, fused with the gradient and in its memory, and chosen when all are there,
-/// which touches no element; so a step is not taken either where `new` fails. Another step of one
-/// of the parameters that came in between is found out, and this one made anew. An optimizer that
-/// keeps more would need second copies of it all: for those there is [`Update`].
+/// A step for optimizers without state: `new` of a parameter's value and gradient replaces the
+/// value. `new` computes in the [wide](DType::wide) type, and is rounded here. It is computed
+/// immediately, fused with the gradient and in the gradient's memory, and the selection, once all
+/// are complete, touches no element; so a step is not taken if `new` fails either. If another step
+/// of one of the parameters intervenes, it is detected, and this step is redone. An optimizer with
+/// state would need second copies of the state: it uses [`Update`].
 pub(super) fn replaced(
     name: &str,
     parameters: &[Parameter],
@@ -276,8 +275,8 @@ pub(super) fn replaced(
     }
 }
 
-/// A step whose new values are there already, or on their way: taken by all of them, or by none
-/// where one of them fails or another step is not taken.
+/// A step whose new values are already queued: taken by all of them, or by none if one of them
+/// fails or another step is not taken.
 #[cfg(all(feature = "ranks", unix))]
 pub(super) fn taken(
     parameters: &[Parameter],
@@ -300,10 +299,10 @@ pub(super) fn refused(parameters: &[Parameter], error: Error, at: At) -> Step {
     Step::failed(device.unwrap_or_else(Device::cpu), error, at)
 }
 
-/// Whether what an optimizer keeps of each parameter is still of its shape.
+/// Checks that an optimizer's state still has the shapes of its parameters.
 ///
 /// # Errors
-/// The step that is not taken: a parameter was given another shape since the last one.
+/// A step that is not taken: a parameter has changed its shape since the last step.
 pub(super) fn fits<'a>(
     name: &str,
     parameters: &[Parameter],
@@ -325,7 +324,7 @@ pub(super) fn fits<'a>(
     Ok(())
 }
 
-/// Gradients that do not belong to the parameters one by one.
+/// The message for a number of gradients that differs from that of the parameters.
 pub(super) fn miscounted(gradients: usize, parameters: usize) -> String {
     let gradients = number_of(gradients, "gradient", "gradients");
     format!("{gradients} for {}", number_of(parameters, "parameter", "parameters"))

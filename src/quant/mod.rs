@@ -1,13 +1,13 @@
-//! Quantised weights: 4, 6 or 8 bits a weight, or halves, multiplied as they lie.
+//! Quantised weights: 4, 6 or 8 bits per weight, or halves, multiplied without unpacking.
 //!
-//! A [`Quantized`] is a matrix `[outputs, inputs]` in one of the block formats of ggml, as GGUF
-//! files have them; [`gguf`](crate::gguf) loads them. A product quantises its activations to 8 bits
-//! a block of 32, and adds integer products: the weights are never unpacked in memory. Weights of
-//! halves ([`Format::F16`], [`Format::BF16`]) are widened in registers beside activations of
-//! float32, whose products are added in float32. A [`Weight`] is either that or a dense tensor.
+//! A [`Quantized`] is a matrix `[outputs, inputs]` in one of ggml's block formats, as in GGUF
+//! files; [`gguf`](crate::gguf) loads them. A product quantises its activations to 8 bits in blocks
+//! of 32, and adds integer products: the weights are never unpacked in memory. Half weights
+//! ([`Format::F16`], [`Format::BF16`]) are widened in registers, and multiplied with float32
+//! activations in float32. A [`Weight`] is either a `Quantized` or a dense tensor.
 //!
-//! A row of a product has the same bits whatever stands beside it, on any number of threads and
-//! with any instruction set.
+//! The bits of a row of a product do not depend on the other rows, the number of threads, or the
+//! instruction set.
 //!
 //! ```
 //! # tokio_test::block_on(async {

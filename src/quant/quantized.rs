@@ -1,4 +1,4 @@
-//! `Quantized`: the bytes of a packed weight, and what they mean.
+//! `Quantized`: a packed weight.
 
 use super::Format;
 use crate::dtype::DType;
@@ -12,11 +12,11 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// A matrix of quantised weights, or of halves, on a device, `[outputs, inputs]` as a layer's or a
-/// table's.
+/// A matrix of quantised or half weights on a device: `[outputs, inputs]`, as in a layer or a
+/// table.
 ///
-/// It is packed for the kernels when it is made, once and for all: sixteen rows side by side, in
-/// [`bytes`](Self::bytes) of the device's memory and nowhere else. A clone is another handle on it.
+/// It is packed for the kernels once, when it is created: groups of sixteen rows side by side, in
+/// [`bytes`](Self::bytes) of the device's memory, without another copy. Clones share the memory.
 #[derive(Clone)]
 pub struct Quantized {
     packed: TensorFuture,
@@ -35,8 +35,8 @@ fn refused(op: &str, text: String, at: At) -> Error {
 }
 
 impl Quantized {
-    /// Quantises a matrix of float32, to the byte as gguf-py does; one of halves may be of its
-    /// format's own type. Nothing waits.
+    /// Quantises a float32 matrix, to the same bytes as gguf-py; for a half format the matrix may
+    /// also have that type. Nothing waits.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -51,8 +51,8 @@ impl Quantized {
     /// ```
     ///
     /// # Errors
-    /// A value that is no such matrix, rows that are no whole blocks, and the formats to
-    /// which gguf-py does not quantise (Q4_K, Q6_K).
+    /// If the value is not such a matrix, if its rows are not a whole number of blocks, or for
+    /// formats to which gguf-py does not quantise (Q4_K, Q6_K).
     #[track_caller]
     pub fn from_tensor(x: &TensorFuture, format: Format) -> Result<Quantized> {
         let at = Location::caller();
@@ -70,11 +70,11 @@ impl Quantized {
         Ok(Quantized { packed, packing })
     }
 
-    /// A matrix from the blocks that a GGUF file has, row by row. They are packed by the caller's
-    /// thread.
+    /// A matrix from the blocks of a GGUF file, row by row. The caller's thread packs them.
     ///
     /// # Errors
-    /// Rows that are no whole blocks, and bytes that are not as many as the blocks have.
+    /// If rows are not a whole number of blocks, or the number of bytes differs from that of the
+    /// blocks.
     #[track_caller]
     pub fn from_blocks(
         device: &Device,
@@ -100,14 +100,14 @@ impl Quantized {
         Ok(Quantized::of(device, panels, packing, at))
     }
 
-    /// What is packed already.
+    /// A matrix that is already packed.
     pub(crate) fn of(device: &Device, panels: Vec<u8>, packing: Packing, at: At) -> Quantized {
         let bytes = panels.len();
         Quantized { packed: device.handed("from_blocks", panels, [bytes].into(), at), packing }
     }
 
-    /// One weight of all rows of several, in this order: of a product with all of them at once,
-    /// say. A copy; nothing waits.
+    /// Joins the rows of several weights, in this order, for example to multiply with all of them
+    /// at once. A copy; nothing waits.
     ///
     /// ```
     /// use futensor::{Device, quant::{Format, Quantized}};
@@ -118,8 +118,8 @@ impl Quantized {
     /// ```
     ///
     /// # Errors
-    /// None at all; formats or inputs that differ; any but the last with rows that are no multiple
-    /// of sixteen, since these lie side by side.
+    /// If there are no weights, if formats or inputs differ, or if the rows of any weight but the
+    /// last are not a multiple of sixteen, since rows are packed in groups of sixteen.
     #[track_caller]
     pub fn join(weights: &[&Quantized]) -> Result<Quantized> {
         let refuse = |text: &str| refused("join", text.into(), Location::caller());
@@ -133,17 +133,16 @@ impl Quantized {
         if before.iter().any(|w| !w.packing.rows.is_multiple_of(ROWS)) {
             return Err(refuse("rows that are no multiple of sixteen"));
         }
-        // Rows without columns may be any number.
+        // A weight without columns may have any number of rows.
         let rows = weights.iter().fold(0usize, |rows, w| rows.saturating_add(w.packing.rows));
         let packing = Packing::new(format, rows, columns).map_err(|text| refuse(&text))?;
         let all: Vec<&TensorFuture> = weights.iter().map(|w| &w.packed).collect();
         Ok(Quantized { packed: crate::cat(&all, 0), packing })
     }
 
-    /// `x w^T`: for each row of `inputs` numbers, `outputs` numbers. `x` is `[.., inputs]` of
-    /// float32, and so is the result. Nothing waits.
+    /// `x w^T`: float32 `x` `[.., inputs]` gives float32 `[.., outputs]`. Nothing waits.
     ///
-    /// Gradients flow to `x`, as if the weight were dense; it has none itself.
+    /// Gradients flow to `x` as with a dense weight; the weight itself has no gradient.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -163,7 +162,7 @@ impl Quantized {
         build::custom(Arc::new(QuantizedLinear(self.packing)), &operands, Location::caller())
     }
 
-    /// Rows of this table in float32, for indices of any shape. Nothing waits.
+    /// Looks up rows of this table, in float32, by indices of any shape. Nothing waits.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -183,7 +182,7 @@ impl Quantized {
         build::custom(Arc::new(QuantizedEmbedding(self.packing)), &operands, Location::caller())
     }
 
-    /// All weights in float32, to the bit as gguf-py has them. Nothing waits.
+    /// All weights in float32, bitwise as gguf-py computes them. Nothing waits.
     #[track_caller]
     pub fn dequantize(&self) -> TensorFuture {
         build::custom(Arc::new(Dequantize(self.packing)), &[&self.packed], Location::caller())
@@ -194,29 +193,30 @@ impl Quantized {
         [self.packing.rows, self.packing.columns]
     }
 
-    /// How it is quantised.
+    /// The format.
     pub fn format(&self) -> Format {
         self.packing.format
     }
 
-    /// Bytes of the device's memory that it takes: those of its blocks, with rows filled up to a
+    /// The bytes that it takes in the device's memory: those of its blocks, with rows padded to a
     /// multiple of sixteen.
     pub fn bytes(&self) -> usize {
         self.packing.bytes()
     }
 
-    /// Where it lives.
+    /// The device.
     pub fn device(&self) -> Device {
         self.packed.device()
     }
 
-    /// A copy on another device; itself where it is there already. Nothing waits.
+    /// A copy on another device; a weight that is already there is returned as it is. Nothing
+    /// waits.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Quantized {
         Quantized { packed: self.packed.to_device(device), packing: self.packing }
     }
 
-    /// The packed bytes, in the layout of this version: to be awaited, or watched for an error.
+    /// The packed bytes, in the layout of this version, to await or to check for an error.
     pub fn packed(&self) -> &TensorFuture {
         &self.packed
     }

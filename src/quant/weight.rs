@@ -1,10 +1,10 @@
-//! `Weight`: a dense tensor or a quantised matrix, behind what both can do.
+//! `Weight`: a dense tensor or a quantised matrix, with their common methods.
 
 use super::Quantized;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
-/// A weight as a file has it: dense, or quantised.
+/// A weight of a file: dense or quantised.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -49,8 +49,8 @@ impl From<&Quantized> for Weight {
 }
 
 impl Weight {
-    /// `x w^T`, of the type of `x`: see [`TensorFuture::linear`] and [`Quantized::linear`]. Beside
-    /// a dense weight of another type, `x` is converted to that.
+    /// `x w^T`, in the type of `x`: see [`TensorFuture::linear`] and [`Quantized::linear`]. If a
+    /// dense weight has another type, `x` is converted to it.
     #[track_caller]
     pub fn linear(&self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         let x = x.as_ref();
@@ -61,8 +61,8 @@ impl Weight {
         }
     }
 
-    /// Rows of this table, for indices of any shape; float32 where it is quantised, else of its own
-    /// type.
+    /// Looks up rows of this table by indices of any shape: in float32 if it is quantised,
+    /// otherwise in its own type.
     #[track_caller]
     pub fn embedding(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
         match self {
@@ -71,7 +71,7 @@ impl Weight {
         }
     }
 
-    /// All weights as a tensor: in float32 where they are quantised.
+    /// All weights as a tensor: in float32 if they are quantised.
     #[track_caller]
     pub fn dense(&self) -> TensorFuture {
         match self {
@@ -88,7 +88,7 @@ impl Weight {
         }
     }
 
-    /// Bytes of the device's memory.
+    /// The bytes that it takes in the device's memory.
     pub fn bytes(&self) -> usize {
         match self {
             Weight::Quantized(w) => w.bytes(),
@@ -96,12 +96,12 @@ impl Weight {
         }
     }
 
-    /// Where it lives.
+    /// The device.
     pub fn device(&self) -> Device {
         self.value().device()
     }
 
-    /// A copy on another device; itself where it is there already.
+    /// A copy on another device; a weight that is already there is returned as it is.
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Weight {
         match self {
@@ -110,7 +110,7 @@ impl Weight {
         }
     }
 
-    /// What there is to await: the tensor, or the packed bytes of the quantised matrix.
+    /// The value to await: the tensor, or the packed bytes of the quantised matrix.
     pub fn value(&self) -> &TensorFuture {
         match self {
             Weight::Quantized(w) => w.packed(),

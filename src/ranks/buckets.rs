@@ -1,4 +1,4 @@
-//! Many gradients reduced in few calls, each as soon as it is there.
+//! Reduces many gradients in a few calls, each call as soon as its gradients are complete.
 //!
 //! Values are gathered into buckets of a few MiB from the last to the first, since that is the
 //! order in which a backward pass computes the gradients of parameters. A bucket's call waits for
@@ -9,11 +9,11 @@ use crate::engine::exchange::Combine;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::shaping::join::cat;
 
-/// A call costs what a network's round trips do, whatever its size; beyond a few MiB more is gained
-/// by overlap.
+/// A call costs network round trips whatever its size; beyond a few MiB, overlap gains more than
+/// larger calls.
 const BUCKET_BYTES: usize = 4 << 20;
 
-/// These values summed over the ranks; what is missing is missing on all.
+/// These values summed over the ranks; a missing value is missing on all ranks.
 #[track_caller]
 pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Option<TensorFuture>> {
     let mut out = values.to_vec();
@@ -23,7 +23,7 @@ pub(crate) fn summed(values: &[Option<TensorFuture>], group: &Group) -> Vec<Opti
     out
 }
 
-/// The values that go together, by number, as they come.
+/// The buckets, as indices of values, in the order of their calls.
 pub(crate) fn buckets(values: &[Option<TensorFuture>]) -> Vec<Vec<usize>> {
     let mut all = Vec::new();
     let mut bucket: Vec<usize> = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn buckets(values: &[Option<TensorFuture>]) -> Vec<Vec<usize>> {
     all
 }
 
-/// Reduces a bucket in one call, and puts each value back.
+/// Reduces a bucket in one call, and stores each value.
 #[track_caller]
 fn reduce(bucket: &[usize], out: &mut [Option<TensorFuture>], group: &Group) {
     let values: Vec<TensorFuture> = bucket.iter().filter_map(|&i| out[i].clone()).collect();
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::{DType, Device};
 
-    /// Which types and devices meet in a bucket, and how many bytes.
+    /// The types, devices and bytes that may share a bucket.
     #[test]
     fn a_bucket_has_values_of_one_type_on_one_device_and_no_more_than_its_bytes() {
         let (one, other) =
@@ -89,8 +89,8 @@ mod tests {
             of(&one, DType::F64, 1),
         ];
         let found = buckets(&values);
-        // From the last on: a value larger than a bucket has one of its own, and each call's values
-        // are alike.
+        // From the last value to the first: a value larger than a bucket has its own, and the
+        // values of a call have one type and device.
         assert_eq!(
             found,
             [vec![10], vec![9], vec![8, 7], vec![6], vec![5], vec![4], vec![2, 1], vec![0]]

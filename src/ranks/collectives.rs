@@ -1,4 +1,4 @@
-//! Collectives as ops: methods of values.
+//! Collectives as ops: methods of `TensorFuture`.
 
 use super::driver::Gives;
 use super::gradients::{OfCollective, Rule};
@@ -23,17 +23,18 @@ use smallvec::SmallVec;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// # Between ranks
+/// # Collectives
 ///
-/// What the members of a [`Group`] do together. Each is to be called by all of them, in the same
-/// order, on values of the same shape and type. Half types are combined in float32 by MPI, and as
-/// they are by NCCL.
+/// Ops between the members of a [`Group`]. All members have to call each of them, in the same
+/// order, with values of the same shape and type. MPI combines halves in float32, NCCL in their own
+/// type.
 ///
-/// A region has none: its plan runs once its operands are there and asks nobody, while a call needs
-/// the others' and a place in the group's order, and may end by a loss that no plan has an end for.
-/// Call regions on both sides of it.
+/// A [`Region`](crate::region::Region) cannot contain a collective: a plan runs as soon as its
+/// operands are complete, while a collective also needs the calls of the other ranks and a position
+/// in the group's order, and may fail by a loss. Use one region before the collective and another
+/// after it.
 impl TensorFuture {
-    /// The values of all ranks combined, on all ranks.
+    /// Combines the values of all ranks; every rank gets the result.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -46,8 +47,8 @@ impl TensorFuture {
     /// ```
     ///
     /// # Errors
-    /// [`is_peer_lost`](Error::is_peer_lost) with the rank that is gone; an argument error where
-    /// the ranks' calls differ; what another rank's operand failed with; a type error for sums and
+    /// [`is_peer_lost`](Error::is_peer_lost) with the lost rank; an argument error if the calls of
+    /// the ranks differ; the error of another rank's operand; a type error for sums and
     /// products of bool. Only a sum has a gradient (which is the sum of the gradients).
     #[track_caller]
     pub fn all_reduce(&self, group: &Group, combine: Combine) -> TensorFuture {
@@ -57,10 +58,10 @@ impl TensorFuture {
         })
     }
 
-    /// The values of all ranks combined, on one rank; zeros on the others.
+    /// Combines the values of all ranks; `root` gets the result, the other ranks get zeros.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); an argument error where there is no such rank.
+    /// As [`all_reduce`](Self::all_reduce); an argument error if the rank does not exist.
     #[track_caller]
     pub fn reduce(&self, group: &Group, combine: Combine, root: usize) -> TensorFuture {
         let at = Location::caller();
@@ -72,11 +73,11 @@ impl TensorFuture {
         })
     }
 
-    /// The values of all ranks combined, of which each rank gets its part of the first dimension.
+    /// Combines the values of all ranks; each rank gets its part of the first dimension.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); a shape error where the first dimension does not divide
-    /// by the ranks.
+    /// As [`all_reduce`](Self::all_reduce); a shape error if the first dimension is not divisible
+    /// by the number of ranks.
     #[track_caller]
     pub fn reduce_scatter(&self, group: &Group, combine: Combine) -> TensorFuture {
         let at = Location::caller();
@@ -86,10 +87,10 @@ impl TensorFuture {
         })
     }
 
-    /// One rank's value on all ranks.
+    /// Sends the value of `root` to all ranks.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); an argument error where there is no such rank.
+    /// As [`all_reduce`](Self::all_reduce); an argument error if the rank does not exist.
     #[track_caller]
     pub fn broadcast(&self, group: &Group, root: usize) -> TensorFuture {
         let at = Location::caller();
@@ -100,8 +101,8 @@ impl TensorFuture {
         })
     }
 
-    /// The values of all ranks, one after the other along the first dimension. One number counts as
-    /// a row of one.
+    /// Concatenates the values of all ranks along the first dimension. A 0-d value counts as a
+    /// vector of one element.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -122,8 +123,8 @@ impl TensorFuture {
         })
     }
 
-    /// Each rank's parts of the first dimension, one for each rank, become each rank's parts from
-    /// all: part `i` of rank `j` goes to part `j` of rank `i`.
+    /// Splits the first dimension into one part per rank and exchanges the parts: part `i` of rank
+    /// `j` becomes part `j` of rank `i`.
     ///
     /// # Errors
     /// As [`reduce_scatter`](Self::reduce_scatter).
@@ -137,10 +138,10 @@ impl TensorFuture {
     }
 
     /// Sends this value to a rank, which [receives](Group::recv) it. Sends to one rank arrive in
-    /// order. No gradient goes this way.
+    /// order. A send has no gradient.
     ///
     /// # Errors
-    /// As [`all_reduce`](Self::all_reduce); an argument error where there is no such rank, or it is
+    /// As [`all_reduce`](Self::all_reduce); an argument error if the rank does not exist, or is
     /// this one.
     #[track_caller]
     pub fn send(&self, group: &Group, to: usize) -> Waiting<()> {
@@ -165,11 +166,11 @@ impl TensorFuture {
 }
 
 impl Group {
-    /// The value that a rank [sends](TensorFuture::send) here, on a device.
+    /// Receives the value that a rank [sends](TensorFuture::send), on a device.
     ///
     /// # Errors
-    /// As [`all_reduce`](TensorFuture::all_reduce); an argument error where there is no such rank,
-    /// or it is this one.
+    /// As [`all_reduce`](TensorFuture::all_reduce); an argument error if the rank does not exist,
+    /// or is this one.
     #[track_caller]
     pub fn recv(
         &self,
@@ -200,7 +201,7 @@ impl Group {
     }
 }
 
-/// This value, which all ranks have and each uses in its own way: its gradients add up.
+/// A value that is equal on all ranks but used differently by each: the gradients are summed.
 #[track_caller]
 pub(crate) fn shared(x: &TensorFuture, group: &Group) -> TensorFuture {
     let own = x.stop_gradient();
@@ -211,8 +212,8 @@ pub(crate) fn shared(x: &TensorFuture, group: &Group) -> TensorFuture {
     }
 }
 
-/// The sum over ranks of what goes into one loss, which all of them compute: its gradient is each
-/// rank's as it is.
+/// A sum over ranks that goes into a loss that all ranks compute: each rank's gradient passes
+/// unchanged.
 #[track_caller]
 pub(crate) fn summed_once(x: &TensorFuture, group: &Group) -> TensorFuture {
     let at = Location::caller();
@@ -223,7 +224,7 @@ pub(crate) fn summed_once(x: &TensorFuture, group: &Group) -> TensorFuture {
 
 type Ruled = Result<(What, Shape, Gives, Option<Rule>), Refusal>;
 
-/// A collective that combines: halves in float32, and only a sum has a gradient.
+/// A collective that reduces: halves in float32, and only a sum has a gradient.
 fn combined(
     op: &'static str,
     x: &TensorFuture,
@@ -286,7 +287,7 @@ fn collective(
     on_tape(op, gradient, &[x], group, value)
 }
 
-/// A value that goes onto the tape where its operand is on it.
+/// Puts a value on the tape if its operand is on it.
 fn on_tape(
     op: &'static str,
     rule: Option<Rule>,
@@ -301,7 +302,7 @@ fn on_tape(
     taped(Made::Op(Op::Custom(rule)), x, value.node.clone())
 }
 
-/// The value that a call gives, on a device.
+/// The result of a call, on a device.
 fn value_of(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> TensorFuture {
     let (at, home) = (asked.at, group.home(device));
     let value = value_at(group, asked, home, meta);
@@ -328,7 +329,7 @@ fn value_at(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> Ten
     value
 }
 
-/// A value of a region's closure is not there: nothing can be sent of it.
+/// Refuses a traced value of a region's closure: it has no elements to send.
 fn is_plain(x: &TensorFuture) -> Result<(), Refusal> {
     match x.node.completion.state().has(TRACED) {
         true => Err(Refusal::argument("what ranks do together cannot be part of a region")),
@@ -351,7 +352,7 @@ fn is_other(group: &Group, rank: usize) -> Result<(), Refusal> {
     }
 }
 
-/// One rank's part of the first dimension.
+/// The shape of one rank's part of the first dimension.
 fn part_of(x: &TensorFuture, group: &Group) -> Result<Shape, Refusal> {
     let n = group.size();
     let mut dims: SmallVec<[usize; 8]> = SmallVec::from_slice(x.dims());
@@ -367,7 +368,7 @@ fn part_of(x: &TensorFuture, group: &Group) -> Result<Shape, Refusal> {
     }
 }
 
-/// Zeros, in no memory.
+/// Zeros that take no memory.
 fn zeros(shape: &Shape) -> Value {
     let strides = SmallVec::from_elem(0, shape.rank());
     Value::placed(

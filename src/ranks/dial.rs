@@ -1,26 +1,26 @@
-//! Connections that are made in time, or not at all.
+//! Connections with a deadline.
 //!
-//! A network that drops what is sent, or a host that takes no more callers, lets `connect` hang for
-//! minutes, and a look-up of a name may hang as well: both get what is left of the time. A look-up
-//! cannot be given up, so its thread stays behind until the system answers it.
+//! If the network drops packets, or a host accepts no more connections, `connect` can hang for
+//! minutes, and a look-up of a name may hang as well: both are limited by the deadline. A look-up
+//! cannot be cancelled, so its thread stays until the system answers.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time for one try: whoever takes no callers now may take some later.
+/// The longest time for one attempt: a host that refuses now may accept later.
 const TRY: Duration = Duration::from_secs(5);
-/// How long a port may still be held by a group that this process has given up joining.
+/// How long a join that this process has given up may still hold a port.
 const HELD: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_millis(5);
-/// No time at all is an error of its own.
+/// The shortest timeout: zero is an error of its own.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// A connection to one of a host's addresses.
 ///
 /// # Errors
-/// Why there is none by then.
+/// The reason, if there is no connection by the deadline.
 pub(crate) fn dial(address: &str, until: Instant) -> io::Result<TcpStream> {
     #[cfg(all(test, not(futensor_loom)))]
     tests::panics_at(address);
@@ -31,7 +31,7 @@ pub(crate) fn dial(address: &str, until: Instant) -> io::Result<TcpStream> {
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
-        // One that drops what is sent leaves time for the next.
+        // An address that drops packets leaves time for the next one.
         match TcpStream::connect_timeout(one, (left / (all.len() - i) as u32).clamp(LEAST, TRY)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
@@ -40,10 +40,10 @@ pub(crate) fn dial(address: &str, until: Instant) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Listens at one of this host's addresses, without ever waiting for a caller.
+/// Listens at one of this host's addresses, without waiting for a connection.
 ///
 /// # Errors
-/// Why that cannot be.
+/// The reason, if the address is not available.
 pub(crate) fn listen(address: &str, until: Instant) -> io::Result<TcpListener> {
     let all = look_up(address, until, resolve)?;
     let until = until.min(Instant::now() + HELD);
@@ -88,7 +88,7 @@ fn look_up(
     }
 }
 
-/// True of an address that says by itself that only this machine can call it.
+/// True for an address that only this machine can reach.
 pub(crate) fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let of = host.trim_start_matches('[').trim_end_matches(']');
@@ -100,7 +100,7 @@ pub(crate) fn is_loopback(address: &str) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// Addresses that whoever calls them panics at.
+    /// Addresses at which a look-up panics.
     pub static PANICS_AT: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
 
     pub fn panics_at(address: &str) {
@@ -112,7 +112,7 @@ pub(super) mod tests {
         Instant::now() + Duration::from_millis(300)
     }
 
-    /// That it came in time, with something to spare for a busy machine.
+    /// The error of a call, which must come in time, with some tolerance for a busy machine.
     fn ends<T>(what: impl FnOnce(Instant) -> io::Result<T>) -> io::Error {
         let until = soon();
         let error = what(until).err().expect("it cannot be had");
@@ -121,7 +121,7 @@ pub(super) mod tests {
         error
     }
 
-    /// A listener that takes no callers, and what fills it.
+    /// A listener with a full backlog, and the connections that fill it.
     pub fn full() -> (TcpListener, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -169,7 +169,7 @@ pub(super) mod tests {
         assert!(dial(&format!("localhost:{port}"), soon()).is_ok());
         let address = listener.local_addr().unwrap().to_string();
         assert_eq!(ends(|until| listen(&address, until)).kind(), ErrorKind::AddrInUse);
-        // One that is let go meanwhile is had.
+        // An address that is released meanwhile is taken.
         let later = std::thread::spawn(move || listen(&address, Instant::now() + HELD));
         std::thread::yield_now();
         drop(listener);

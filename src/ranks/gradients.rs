@@ -1,15 +1,15 @@
-//! Gradients of collectives, which are collectives themselves. All ranks form theirs alike, so the
-//! calls meet.
+//! Gradients of collectives, which are collectives themselves. All ranks compute them in the same
+//! order, so the calls match.
 
 use super::group::Group;
 use crate::Backward;
 use crate::engine::exchange::Combine::Sum;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 
-/// What the gradient of a collective is.
+/// The gradient rule of a collective.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
-    /// As it comes.
+    /// The gradient passes unchanged.
     Same,
     AllReduce,
     Reduce(usize),
@@ -19,7 +19,7 @@ pub(super) enum Rule {
     AllToAll,
 }
 
-/// A collective on the tape. Its value comes from elsewhere: it is never run.
+/// A collective on the tape. It is never run: the driver supplies its value.
 pub(super) struct OfCollective {
     pub op: &'static str,
     pub rule: Option<Rule>,

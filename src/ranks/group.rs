@@ -1,4 +1,4 @@
-//! A group, as users hold it: joined, split, shrunk, and what it is asked for.
+//! `Group`, a user's handle: joining, splitting, shrinking, and calls.
 
 use super::driver::{Asks, Driver, Gives, Job, driver};
 use super::keeper::keep;
@@ -24,38 +24,38 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-/// Processes that work together: this one and others, on this machine and elsewhere.
+/// Processes that work together: this one and others, on this machine or on several.
 ///
 /// A collective is an op like any other: [`all_reduce`](crate::TensorFuture::all_reduce) and its
-/// siblings are queued at once and give a [`TensorFuture`](crate::TensorFuture). Calls on one group
-/// keep their order, which must be the same on all its members. Each **ends**: with the value, or,
-/// once a member is gone, with an error that [names it](Error::lost_rank). Then nothing comes of
-/// that group any more, other groups go on, and [`shrink`](Group::shrink) makes a new one of those
-/// who are left.
+/// siblings are queued immediately and return a [`TensorFuture`](crate::TensorFuture). Calls on one
+/// group keep their order, which must be the same on all members. Each call **completes**: with a
+/// value, or, once a member is lost, with an error that [names the member](Error::lost_rank). The
+/// group is then unusable; other groups go on, and [`shrink`](Group::shrink) makes a new group of
+/// the survivors.
 ///
-/// A collective runs whether or not anybody holds its result: the others wait for it.
+/// A collective runs whether or not its result is observed, since the other ranks wait for it.
 ///
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, ranks::{Combine::Sum, Group, Options}};
-/// let group = Group::join(Options::default()).await?;  // alone, where no launcher says more
+/// let group = Group::join(Options::default()).await?;  // alone without a launcher
 /// let mine = Device::cpu().full([2], group.rank() as f32);
 /// let all = mine.all_reduce(&group, Sum);                      // nothing has waited
 /// assert_eq!(all.to_vec::<f32>().await?.len(), 2);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 ///
-/// When the last handle of a process on any of its groups is gone, it has left in order. A program
-/// that ends waits for the others to end as well, as every MPI program does.
+/// A process leaves in order when it drops its last handle on any group. A program that ends waits
+/// for the other ranks to end as well, as every MPI program does.
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
 struct Inner {
     id: GroupId,
-    /// By their numbers in the world.
+    /// The members, by their ranks in the world.
     members: Vec<usize>,
     me: usize,
-    /// Nobody else where a process is alone.
+    /// `None` if the process is alone.
     world: Option<Arc<Membership>>,
 }
 
@@ -67,7 +67,7 @@ impl Drop for Inner {
     }
 }
 
-/// This process's place in its world, which it leaves when nobody holds it.
+/// This process's membership in its world; dropping the last handle leaves the world.
 struct Membership(Arc<World>);
 
 impl Drop for Membership {
@@ -76,8 +76,8 @@ impl Drop for Membership {
     }
 }
 
-/// An await of a new group. Whoever gives it up does not keep the others waiting for it: they are
-/// told that it makes no calls in what it would have been given.
+/// An await of a new group. If it is dropped, the other members are told that this rank makes no
+/// calls in the new group, so that they do not wait for it.
 struct Given(Arc<Slot>, Arc<Membership>);
 
 impl Drop for Given {
@@ -88,8 +88,8 @@ impl Drop for Given {
     }
 }
 
-/// Which groups this process is joining, as whom: two that are joined at once as the same member of
-/// the same group could not be told apart by the others.
+/// The groups that this process is joining, with its rank in each. Two joins at the same time as
+/// the same member of the same group would be indistinguishable to the other ranks.
 static JOINING: Mutex<Vec<(usize, String)>> = Mutex::new(Vec::new());
 
 struct Joining((usize, String));
@@ -116,8 +116,8 @@ impl Drop for Joining {
     }
 }
 
-/// What a group was asked for, to be awaited. It is under way already; dropping it gives up the
-/// wait and nothing else.
+/// The future of a group operation. The operation is already in progress; dropping the future gives
+/// up only the wait.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Waiting<T>(Pin<Box<dyn Future<Output = Result<T>> + Send>>);
 
@@ -146,23 +146,23 @@ impl fmt::Debug for Group {
     }
 }
 
-/// A call of the engine's, as ops ask for it.
+/// A call of the engine, as ops request it.
 pub(super) struct Asked<'a> {
     pub op: &'static str,
     pub lane: Lane,
     pub what: What,
-    /// The call in words, the same wherever it is made.
+    /// The call as text, the same on every rank.
     pub text: String,
     pub dtype: DType,
     pub operand: Option<&'a crate::TensorFuture>,
-    /// Elements of the result, and in whose memory.
+    /// The number of elements of the result, and the device whose memory it goes to.
     pub result: Option<(usize, &'static Port)>,
     pub gives: Gives,
     pub at: At,
 }
 
 impl Asked<'_> {
-    /// A call of all, without elements.
+    /// A call of all members, without elements.
     fn plain(op: &'static str, what: What, at: At) -> Asked<'static> {
         let (dtype, gives) = (DType::Bool, Gives::Result);
         Asked {
@@ -180,22 +180,23 @@ impl Asked<'_> {
 }
 
 impl Group {
-    /// A group of this process alone: what every collective gives is its operand.
+    /// A group of this process alone: every collective returns its operand.
     pub fn alone() -> Group {
         Group(Arc::new(Inner { id: WORLD, members: vec![0], me: 0, world: None }))
     }
 
-    /// Joins the others that a launcher has started, or that the options speak of; alone where
-    /// neither says anything. Joining begins with this call, and is given up where what it gives is
-    /// dropped: the others' joins fail then as well, with this rank's number, and all may try
+    /// Joins the other ranks that a launcher started, or that the options name; without either, the
+    /// process is alone. Joining begins with this call. Dropping the returned future gives it up:
+    /// the joins of the other ranks then fail with this rank's number, and all may try
     /// again.
     ///
     /// # Errors
-    /// An argument error that says what is missing or differs: options, secret, version, size, a
-    /// rank that two processes claim, a join of the same group that this process has not ended. A
-    /// device error where no MPI library is found: where it was looked for, and how to have one.
-    /// [`is_peer_lost`](Error::is_peer_lost) with the rank that went away meanwhile or did not come
-    /// in time.
+    /// - An argument error, if options, secret, version or size are missing or differ, if two
+    ///   processes claim one rank, or if this process is still joining the same group.
+    /// - A device error, if no MPI library is found. It says where the library was searched for,
+    ///   and how to install one.
+    /// - [`is_peer_lost`](Error::is_peer_lost) with a rank that was lost meanwhile, or did not join
+    ///   in time.
     #[track_caller]
     pub fn join(options: Options) -> Waiting<Group> {
         let at = Location::caller();
@@ -211,7 +212,7 @@ impl Group {
         Group::join_by(plan, driver, at)
     }
 
-    /// Joins as planned, with values that go by this driver.
+    /// Joins as planned, with values that go through this driver.
     pub(super) fn join_by(
         plan: Plan,
         driver: Result<&'static Driver, String>,
@@ -268,25 +269,26 @@ impl Group {
         self.signal(Asked::plain(op, what, at)).await.map(|()| self)
     }
 
-    /// Which member this process is, from 0 on.
+    /// The rank of this process in the group, from 0.
     pub fn rank(&self) -> usize {
         self.0.me
     }
 
-    /// How many members there are.
+    /// The number of members.
     pub fn size(&self) -> usize {
         self.0.members.len()
     }
 
-    /// Those who say the same color come into a group of their own, in the order of their ranks.
-    /// All members have to call it, and to await it; it keeps this group as it is.
+    /// Splits the group: members with the same `color` form a new group, in the order of their
+    /// ranks. All members have to call this and await the result; this group stays usable.
     ///
-    /// The members agree on who they are from this call on. The library opens the new group when
-    /// this is polled: who drops it takes no part, and a thread that waits for all members inside
-    /// the library, which some can only be given up in, is not begun for a group that nobody wants.
+    /// The members begin to agree at the call. The transport library opens the new group when the
+    /// future is polled, so a member that drops the future takes no part. The opening waits for all
+    /// members on a thread inside the library, which in some libraries can only be abandoned; it is
+    /// not started for a group that nobody awaits.
     ///
     /// # Errors
-    /// [`is_peer_lost`](Error::is_peer_lost), where a member is gone or does not come.
+    /// [`is_peer_lost`](Error::is_peer_lost), if a member is lost or misses the deadline.
     #[track_caller]
     pub fn split(&self, color: u64) -> Waiting<Group> {
         let (at, group) = (Location::caller(), self.clone());
@@ -306,15 +308,17 @@ impl Group {
         })
     }
 
-    /// A new group of those members who are left, once all of them ask for it: the way on after a
-    /// loss. Who does not ask within the deadline is given up. Without a loss it has the same
-    /// members. It is to be awaited by all, as [`split`](Self::split) is.
+    /// Makes a new group of the surviving members, once all of them have called this: how to
+    /// continue after a loss. Members that miss the deadline are treated as lost. Without a loss
+    /// the new group has the same members. All members have to await the result, as with
+    /// [`split`](Self::split).
     ///
     /// # Errors
-    /// [`is_peer_lost`](Error::is_peer_lost) with this rank, where the others have given it up (it
-    /// was stopped for too long), and where they may go on without it: of members that fell silent,
-    /// and whose processes are not known to have ended, half may be missing, and then only if the
-    /// first of them is not. An error of the engine.
+    /// - [`is_peer_lost`](Error::is_peer_lost) with this rank, if the other members have given it
+    ///   up (it was stopped for too long), or may have continued without it. Of the members whose
+    ///   processes are not known to have ended, more than half must remain, or exactly half with
+    ///   the first of them.
+    /// - An error of the engine.
     #[track_caller]
     pub fn shrink(&self) -> Waiting<Group> {
         let (at, mut group) = (Location::caller(), self.clone());
@@ -338,7 +342,7 @@ impl Group {
                 };
                 group = Group::made(membership.clone(), id, members);
                 match group.clone().opened("shrink", at).await {
-                    // Another is lost, of those who were left.
+                    // Another survivor is lost.
                     Err(error) if error.is_peer_lost() => asked = shrink(&group, &membership),
                     opened => return opened,
                 }
@@ -346,16 +350,16 @@ impl Group {
         })
     }
 
-    /// Waits until all members have come to it.
+    /// Waits until all members have called it.
     ///
     /// # Errors
-    /// As of any call: [`is_peer_lost`](Error::is_peer_lost).
+    /// As any call: [`is_peer_lost`](Error::is_peer_lost).
     #[track_caller]
     pub fn barrier(&self) -> Waiting<()> {
         self.signal(Asked::plain("barrier", What::Barrier, Location::caller()))
     }
 
-    /// A call that gives no elements.
+    /// A call without a result.
     pub(super) fn signal(&self, asked: Asked<'_>) -> Waiting<()> {
         if self.size() == 1 {
             return Waiting::on(async { Ok(()) });
@@ -367,7 +371,7 @@ impl Group {
         })
     }
 
-    /// Whose memory the engine reads and writes for a value of this device's.
+    /// The device whose memory the engine reads and writes for a value of this device.
     pub(super) fn memory(&self, device: &Device) -> &'static Port {
         let home = self.0.world.as_ref().and_then(|membership| membership.0.home.as_ref());
         match home {
@@ -377,21 +381,21 @@ impl Group {
         }
     }
 
-    /// The device that a result of the engine's is given to first, for one of this device's.
+    /// The device that first receives a result of the engine for this device.
     pub(super) fn home<'a>(&'a self, device: &'a Device) -> &'a Device {
         let home = self.0.world.as_ref().and_then(|membership| membership.0.home.as_ref());
         home.unwrap_or(device)
     }
 
-    /// Types that the engine adds up.
+    /// Whether the engine can reduce this type.
     pub(super) fn combines(&self, dtype: DType) -> bool {
         self.0.world.as_ref().is_none_or(|membership| membership.0.driver.combines(dtype))
     }
 
-    /// A call of the engine's, queued in the order of this group's calls.
+    /// A call of the engine, queued in the order of this group's calls.
     ///
     /// # Errors
-    /// Nothing comes of the group any more.
+    /// The group is unusable.
     pub(super) fn call(&self, asked: Asked<'_>) -> Result<Arc<Slot>, Error> {
         let Asked { op, lane, what, text, dtype, operand, result, gives, at } = asked;
         let world =
@@ -399,7 +403,7 @@ impl Group {
         let group = self.0.id;
         let reads = operand.map_or(0, |x| x.numel());
         let operand = operand.map(|x| Arrival::new(x, self.memory(&x.device()), true, at));
-        // The lane's rank is the world's.
+        // The lane's rank is a rank of the world.
         let lane = match lane {
             Lane::All => Lane::All,
             Lane::Send(rank) => Lane::Send(self.0.members[rank]),
@@ -422,19 +426,20 @@ impl Group {
         called.map_err(|fault| self.error(Trouble::Fault(fault), op, at))
     }
 
-    /// A call that this rank could not make: the others would wait for it.
+    /// Reports a call that this rank could not make, so that the other ranks do not wait for it.
     pub(super) fn spoil(&self, op: &str, text: &str) {
         let Some(world) = &self.0.world else { return };
         world.0.act(|machine, _| machine.spoil(self.0.id, format!("{op}: {text}")));
     }
 
-    /// Why a call came to nothing, as an error of this group's: its ranks count here.
+    /// The failure of a call as an error with this group's ranks.
     pub(super) fn error(&self, trouble: Trouble, op: &str, at: At) -> Error {
         error_of(trouble, &self.0.members, self.0.members[self.0.me], op, at)
     }
 }
 
-/// An error in the words of a group with these members; of the world, where there are none yet.
+/// An error with the ranks of a group with these members; with ranks of the world if there are no
+/// members yet.
 fn error_of(trouble: Trouble, members: &[usize], me: usize, op: &str, at: At) -> Error {
     let Fault { kind, rank, text } = match trouble {
         Trouble::Own(error) => return error,

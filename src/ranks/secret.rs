@@ -1,4 +1,5 @@
-//! The secret that members share, what is proved with it, and where a run on one machine keeps one.
+//! The shared secret of the members, proofs of it, and the file that holds it for a run on one
+//! machine.
 
 use hmac_sha256::{HMAC, Hash};
 use std::fs::{self, File, OpenOptions};
@@ -6,10 +7,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-/// Bytes of a challenge and of a proof.
+/// The size of a challenge and of a proof.
 pub(crate) const BYTES: usize = 32;
 
-/// A key made of what the user said. It is never sent and never shown.
+/// A key derived from the user's secret. It is never sent and never shown.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; BYTES]);
 
@@ -27,42 +28,42 @@ impl Secret {
     fn mac(&self, parts: &[&[u8]]) -> HMAC {
         let mut mac = HMAC::new(self.0);
         for part in parts {
-            // With its length, so that nothing can be moved from one part into the next.
+            // With its length, so that bytes cannot move from one part to the next.
             mac.update((part.len() as u64).to_le_bytes());
             mac.update(part);
         }
         mac
     }
 
-    /// That whoever says these knows the secret.
+    /// A proof that the sender of these parts knows the secret.
     pub fn prove(&self, parts: &[&[u8]]) -> [u8; BYTES] {
         self.mac(parts).finalize()
     }
 
-    /// Whether a proof is right, in a time that does not tell where it is wrong.
+    /// Checks a proof in constant time.
     pub fn check(&self, parts: &[&[u8]], proof: &[u8; BYTES]) -> bool {
         self.mac(parts).finalize_verify(proof)
     }
 }
 
-/// Bytes that nobody can guess.
+/// Random bytes that cannot be guessed.
 pub(crate) fn random() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes)
 }
 
-/// The user who runs this process.
+/// The user id of this process.
 #[allow(unsafe_code)]
 fn user() -> u32 {
-    // SAFETY: it takes nothing and cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::geteuid() }
 }
 
-/// The file of a run on this machine. Rank 0 writes it, and removes it once all have joined.
+/// The file of a run on this machine. Rank 0 writes it, and removes it once all ranks have joined.
 pub(crate) struct Note {
     path: PathBuf,
-    /// What it says: a later one of the same run has the same name.
+    /// The contents: a later file of the same run has the same name.
     text: String,
 }
 
@@ -73,14 +74,14 @@ impl Note {
         std::env::temp_dir().join(format!("futensor-ranks-{}-{name}", user()))
     }
 
-    /// Says where rank 0 listens, with a fresh secret, to this user's processes alone.
+    /// Writes rank 0's address and a fresh secret, readable by this user's processes only.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn write(job: &str, address: &str) -> io::Result<(Note, Secret)> {
         let path = Note::path(job);
-        // One that an earlier run left behind; another user's cannot be removed, and the next line
-        // fails.
+        // A file that an earlier run left behind. Another user's file cannot be removed, and then
+        // the next line fails.
         let _ = fs::remove_file(&path);
         let words: String = random()?.iter().map(|b| format!("{b:02x}")).collect();
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
@@ -89,7 +90,7 @@ impl Note {
         Ok((note, Secret::of(words.as_bytes())))
     }
 
-    /// What rank 0 has said, once it has.
+    /// The contents, once rank 0 has written them.
     pub fn read(job: &str) -> Option<(String, Secret)> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -142,7 +143,7 @@ mod tests {
         std::os::unix::fs::PermissionsExt::set_mode(&mut open, 0o644);
         fs::set_permissions(&note.path, open).unwrap();
         assert!(Note::read(&job).is_none(), "anybody could have written it");
-        // A second one of the same run: what is left of the first does not take it away.
+        // A second file of the same run: dropping the first does not remove it.
         let (later, secret) = Note::write(&job, "127.0.0.1:10").unwrap();
         drop(note);
         let (address, read) = Note::read(&job).unwrap();
@@ -167,7 +168,7 @@ mod tests {
         for drawn in [words, challenges] {
             assert!(drawn.iter().all(|word| word.len() == 2 * BYTES), "{drawn:?}");
             for at in 0..2 * BYTES {
-                // Of 16 digits 64 draws show 15.7.
+                // 64 draws of 16 digits show 15.7 of them on average.
                 let seen: HashSet<u8> = drawn.iter().map(|word| word.as_bytes()[at]).collect();
                 assert!(seen.len() > 8, "digit {at} of {drawn:?}");
             }

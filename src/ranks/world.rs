@@ -1,9 +1,9 @@
-//! All processes together, as this one sees them: the protocol under its lock, and what it asks for
-//! carried out.
+//! All processes, as this one sees them: the protocol behind its lock, and the execution of its
+//! actions.
 //!
-//! Whoever has an event (a caller, the engine's thread, the thread of the links) takes the lock,
-//! tells the machine, sends what it says and hands calls to the engine in the order that it gives.
-//! Awaits are ended outside of the lock: a waker is a user's.
+//! A thread with an event (a caller's, the engine's, or that of the links) takes the lock, passes
+//! the event to the machine, sends the machine's messages, and hands calls to the engine in the
+//! machine's order. Awaits are completed outside the lock, since wakers are user code.
 
 use super::driver::{Asks, Driver, Job};
 use super::links::Links;
@@ -23,27 +23,27 @@ use std::time::{Duration, Instant};
 pub(crate) struct World {
     pub rank: usize,
     pub deadline: Duration,
-    /// Of the worlds that this process has been in: part of its communicators' names.
+    /// The number of this world in the process; part of the names of its communicators.
     pub serial: u64,
     pub links: Links,
     pub driver: &'static Driver,
-    /// Whose library the values go by, where it is a device's own.
+    /// The device whose own library carries the values, if any.
     pub home: Option<Device>,
     began: Instant,
     machine: Mutex<Machine>,
     waits: Mutex<HashMap<Ticket, Arc<Slot>>>,
-    /// Who was turned away while this rank joined.
+    /// Peers that were refused while this rank joined.
     notes: Mutex<Vec<String>>,
     left: AtomicBool,
-    /// It never came to be, or its thread is gone.
+    /// The world never formed, or its thread has ended.
     failed: AtomicBool,
 }
 
-/// Awaits that have ended.
+/// Completed awaits.
 type Ends = Vec<(Ticket, Result<Ended, Fault>)>;
 
 impl World {
-    /// Of a process that begins to join; the slot is the await of that.
+    /// The world of a process that begins to join, and the slot of that await.
     pub fn new(plan: &Plan, links: Links, driver: &'static Driver) -> (Arc<World>, Arc<Slot>) {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let slot = Arc::new(Slot::default());
@@ -68,15 +68,15 @@ impl World {
         self.began.elapsed()
     }
 
-    /// Tells the machine something, and does what it says.
+    /// Passes an event to the machine, and executes its actions.
     pub fn act<R>(&self, tell: impl FnOnce(&mut Machine, Duration) -> R) -> R {
         let (told, ended) = self.perform(tell);
         self.end(ended);
         told
     }
 
-    /// The same for the thread of the links: its silence would end this rank, so whatever wakers do
-    /// is done elsewhere.
+    /// The same for the thread of the links: if it were silent, the others would give this rank up,
+    /// so wakers run on another thread.
     pub fn act_aside(self: &Arc<World>, tell: impl FnOnce(&mut Machine, Duration)) {
         let ((), ended) = self.perform(tell);
         if ended.is_empty() {
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Tells the machine, and does all that it says but to end awaits.
+    /// Passes an event to the machine, and executes all its actions except completing awaits.
     fn perform<R>(&self, tell: impl FnOnce(&mut Machine, Duration) -> R) -> (R, Ends) {
         let mut ended = Vec::new();
         let told = {
@@ -132,10 +132,10 @@ impl World {
         }
     }
 
-    /// An await of what the machine gives a ticket for.
+    /// An await of a ticket that the machine issues.
     ///
     /// # Errors
-    /// What the machine says.
+    /// The machine's error.
     pub fn ask(
         &self,
         ask: impl FnOnce(&mut Machine, Duration) -> Result<Ticket, Fault>,
@@ -146,10 +146,10 @@ impl World {
         })
     }
 
-    /// A call of the engine's: `job` is made with its ticket, in the order of the calls.
+    /// A call of the engine: `job` is created with its ticket, in the order of the calls.
     ///
     /// # Errors
-    /// Nothing comes of the group any more.
+    /// The group is unusable.
     pub fn call(
         &self,
         ask: impl FnOnce(&mut Machine) -> Result<Ticket, Fault>,
@@ -158,21 +158,21 @@ impl World {
         self.act(|machine, _| {
             let ticket = ask(machine)?;
             let slot = self.await_of(ticket);
-            // Under the lock: the engine's thread hears of calls in their order, and before they
-            // go.
+            // Under the lock, so that the engine's thread sees calls in order, and before they may
+            // start.
             self.driver.add(Key(self.serial, ticket), job(slot.clone()));
             Ok(slot)
         })
     }
 
-    /// Under the machine's lock: nobody has ended it yet.
+    /// Requires the machine's lock: the await cannot have completed yet.
     fn await_of(&self, ticket: Ticket) -> Arc<Slot> {
         let slot = Arc::new(Slot::default());
         lock(&self.waits).insert(ticket, slot.clone());
         slot
     }
 
-    /// Somebody was turned away: told to whoever waits in vain.
+    /// Notes that a peer was refused, for the error of a join that fails.
     pub fn note(&self, text: String) {
         let mut notes = lock(&self.notes);
         if notes.len() < 4 && !notes.contains(&text) {
@@ -187,9 +187,9 @@ impl World {
         }
     }
 
-    /// How long the thread of the links may sleep.
+    /// The time until the thread of the links has to act.
     pub fn sleep(&self) -> Duration {
-        // A call that becomes ready meanwhile has its deadline after that.
+        // A call that becomes ready meanwhile has a later deadline.
         let next = lock(&self.machine).next();
         next.saturating_sub(self.now()).min(self.deadline)
     }
@@ -216,7 +216,7 @@ impl Asks for World {
     }
 
     fn fails(&self, text: String) {
-        // First, since the end of the process waits for that.
+        // First, since the end of the process waits for this flag.
         self.failed.store(true, SeqCst);
         self.driver.loses();
         contained(|| self.act(|machine, _| machine.part(text)));

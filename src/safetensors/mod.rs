@@ -1,9 +1,9 @@
-//! Tensors from and to files in the safetensors format, without blocking anybody.
+//! Loads and saves tensors in the safetensors format, without blocking.
 //!
-//! [`load`] is a stream: a thread of its own reads the file, tensor by tensor and never far ahead,
-//! and each is on its way to the device as it comes; [`load_bytes`] takes one from memory. [`save`]
-//! is a future. Names, shapes and types are those of the file, so weights that PyTorch saved load
-//! under PyTorch's names.
+//! [`load`] is a stream: a separate thread reads the file tensor by tensor, only a little ahead,
+//! and each tensor is already being copied to the device when it is received; [`load_bytes`] takes
+//! a file in memory. [`save`] is a future. Names, shapes and types are those of the file, so
+//! weights that PyTorch saved load under PyTorch's names.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -33,5 +33,5 @@ pub use crate::files::{All, Load, LoadOptions, NextTensor, Progress, Save};
 pub use read::{load, load_bytes, load_with};
 pub use write::save;
 
-/// Longest header that is read.
+/// The largest header that is read.
 const HEADER_MAX: u64 = 100 << 20;

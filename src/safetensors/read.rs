@@ -1,4 +1,4 @@
-//! `load`: what a safetensors file's header says, checked, and its tensors as they come.
+//! `load`: reads and checks the header of a safetensors file, and streams its tensors.
 
 use super::HEADER_MAX;
 use super::wire::dtype_of;
@@ -16,16 +16,16 @@ use std::path::Path;
 
 type At = &'static Location<'static>;
 
-/// Loads the tensors of a safetensors file onto a device. Reading starts with the call, on a thread
-/// of its own, and goes on as far ahead of what has been received as 64 MiB.
+/// Loads the tensors of a safetensors file onto a device. A separate thread reads from this call
+/// on, at most 64 MiB ahead of the tensors that have been received.
 ///
 /// # Errors
-/// They come out of the stream, which then ends: a file that cannot be read, is truncated, is
-/// longer than its header says, has tensors that overlap or leave gaps, shapes that do not fit
-/// their bytes, or a type that futensor has not. `is_source()` is true of all of them.
+/// The stream returns the error and ends: if the file cannot be read, is truncated, is longer than
+/// its header says, has tensors that overlap or leave gaps, shapes that do not fit their bytes, or
+/// a type that futensor does not have. `is_source()` is true for all of these.
 ///
 /// # Cancel safety
-/// Dropping the stream ends it; what it has given stays.
+/// Dropping the stream ends it; tensors that it has returned stay valid.
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Load {
     load_with(path, device, LoadOptions::default())
@@ -44,7 +44,7 @@ pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) 
     started(shown, open, device, options, Location::caller())
 }
 
-/// [`load`] from a file that is in memory: embedded by `include_bytes!`, or downloaded.
+/// [`load`] for a file in memory: embedded by `include_bytes!`, or downloaded.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -70,7 +70,7 @@ pub fn load_bytes(bytes: impl AsRef<[u8]> + Send + 'static, device: &Device) -> 
     started("bytes in memory".into(), open, device, LoadOptions::default(), Location::caller())
 }
 
-/// Starts the thread that reads what `open` gives: the file, and its length.
+/// Starts the reading thread; `open` returns the file and its length.
 fn started<F: Read + Seek>(
     shown: String,
     open: impl FnOnce() -> std::io::Result<(F, u64)> + Send + 'static,
@@ -100,7 +100,7 @@ impl Header<'_> {
         self.0.error(text)
     }
 
-    /// Reads the header and checks all that it says against the file's length.
+    /// Reads the header and checks it against the file's length.
     fn read(
         &self,
         file: &mut impl Read,
@@ -154,7 +154,7 @@ impl Header<'_> {
         Ok(parts)
     }
 
-    /// Why a header is refused, in words.
+    /// The message for a header that is refused.
     fn refused(&self, error: &serde_json::Error) -> Error {
         let text = error.to_string();
         let known = [

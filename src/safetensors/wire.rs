@@ -1,9 +1,9 @@
-//! The format's names of types.
+//! The format's names of element types.
 
 use crate::dtype::DType;
 use safetensors::Dtype;
 
-/// The type of a file's tensor, where there is such a type here.
+/// The element type of a tensor in a file; `None` if futensor does not have it.
 pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F32 => DType::F32,
@@ -18,7 +18,7 @@ pub(super) fn dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// The file's name of a type.
+/// The format's name of an element type.
 pub(super) fn name_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F32 => Dtype::F32,

@@ -1,4 +1,4 @@
-//! `save`: the header of a safetensors file, and its tensors after it.
+//! `save`: writes the header of a safetensors file, and the tensors after it.
 
 use super::wire::name_of;
 use crate::files::{self, Piece, Save};
@@ -7,17 +7,17 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use std::panic::Location;
 use std::path::Path;
 
-/// Writes tensors by name into a safetensors file. They are read back one after the other, and a
-/// thread of its own writes them, so that little more than the largest of them is in host memory at
-/// once. The file appears under its name when it is whole, in place of the one that was there.
+/// Writes named tensors to a safetensors file. Tensors are read back one after the other, and a
+/// separate thread writes them, so host memory holds little more than the largest tensor. The
+/// complete file replaces an existing one atomically.
 ///
 /// The order in the file is the usual one: wide types first, then by name.
 ///
 /// # Errors
-/// A value that failed, with its own error; two tensors of one name; whatever the file system says.
+/// A failed value's own error; duplicate tensor names; errors of the file system.
 ///
 /// # Cancel safety
-/// Dropping the future gives up: there is no new file then, and the old one stays.
+/// Dropping the future cancels the save: no new file is written, and an existing one stays.
 #[track_caller]
 pub fn save<N: Into<String>, T: AsRef<TensorFuture>>(
     path: impl AsRef<Path>,
@@ -39,7 +39,7 @@ fn pieces(tensors: Vec<(String, TensorFuture)>) -> Result<Vec<Piece>, String> {
     Ok(std::iter::once(Piece::Bytes(head)).chain(elements).collect())
 }
 
-/// The file's first bytes: the length of the header, and the header.
+/// The first bytes of the file: the length of the header, and the header.
 fn header(tensors: &[(String, TensorFuture)]) -> Result<Vec<u8>, String> {
     let mut infos = Vec::new();
     let mut names: Vec<&str> = tensors.iter().map(|(name, _)| &name[..]).collect();
@@ -62,7 +62,7 @@ fn header(tensors: &[(String, TensorFuture)]) -> Result<Vec<u8>, String> {
     }
     let metadata = Metadata::new(None, infos).map_err(|e| e.to_string())?;
     let mut text = serde_json::to_vec(&metadata).map_err(|e| e.to_string())?;
-    // Elements begin at a multiple of eight bytes.
+    // The elements begin at a multiple of eight bytes.
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut out = (text.len() as u64).to_le_bytes().to_vec();
     out.extend(text);

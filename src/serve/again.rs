@@ -1,29 +1,30 @@
-//! Which requests of a batch that failed are run again, and with whom: one bad request is not to
-//! fail the others.
+//! Reruns of failed batches: which requests are run again, and in which groups, so that one bad
+//! request does not fail the others.
 //!
-//! What failed for a reason of its own has its error. What failed together is run again in about
-//! sqrt(n) groups; once all of these have ended, the requests of those that failed again are run
-//! one by one, unless none of them passed: then the function is at fault, or the device, and
-//! everybody has the error. Called by the batcher, outside its locks.
+//! A request that failed with an error of its own keeps it. Requests that failed together are run
+//! again in about sqrt(n) groups. Once all groups have ended, the requests of the groups that
+//! failed again are run one by one, unless every group failed: then the function or the device is
+//! at fault, and all requests get the error. Called by the batcher, outside its locks.
 
 use super::slot::{Slot, may_be_a_requests};
 use crate::sync::lock_plain as lock;
 use std::sync::{Arc, Mutex};
 
-/// Requests that are run in one batch again.
+/// Requests that are rerun in one batch.
 pub(super) struct Group<R> {
     pub slots: Vec<Arc<Slot<R>>>,
-    /// What they are a part of, where their end says more than of themselves.
+    /// The trial that this group is part of, if any.
     pub trial: Option<Trial<R>>,
 }
 
-/// The groups of what failed together: shared by them, until the last of them has ended.
+/// A trial: the groups of requests that failed together. They share it until the last group has
+/// ended.
 pub(super) struct Trial<R>(Arc<Mutex<Verdict<R>>>);
 
 struct Verdict<R> {
     /// Groups that have not ended.
     left: usize,
-    /// Somebody has a value now.
+    /// Whether any request succeeded.
     passed: bool,
     failed: Vec<Arc<Slot<R>>>,
 }
@@ -34,7 +35,7 @@ impl<R> Clone for Trial<R> {
     }
 }
 
-/// The batches that a group, which has ended, leads to. Errors that nothing can change stand.
+/// The batches to run after a group has ended. An error that a rerun cannot change is final.
 pub(super) fn groups<R>(group: Group<R>) -> Vec<Group<R>> {
     let passed = group.slots.iter().any(|slot| slot.has_value());
     let mut failed = Vec::new();
@@ -73,7 +74,7 @@ pub(super) fn groups<R>(group: Group<R>) -> Vec<Group<R>> {
     Vec::new()
 }
 
-/// Makes groups of what failed together; who failed alone has an error of its own.
+/// Makes groups of requests that failed together; a request that failed alone has its own error.
 fn split<R>(together: Vec<(Arc<Slot<R>>, crate::error::Error)>, groups: &mut Vec<Group<R>>) {
     let slots: Vec<Arc<Slot<R>>> = together.into_iter().map(|(slot, _)| slot).collect();
     if let [slot] = &slots[..] {

@@ -1,9 +1,9 @@
-//! `Answer`: what one request waits for, from the queue to its own row.
+//! `Answer`: the future of one request, from the queue to its own row.
 //!
-//! First it waits in the batcher's queue, then for its own value like any await. Where that fails
-//! together with others of its batch, it waits for the batcher to run it again, or to say that the
-//! error stands. Dropping it takes the request out of the queue, or lets go of its row, so that
-//! work which only it wanted is skipped. Knows nothing of batches.
+//! An answer first waits in the batcher's queue, then for its own value like any await. If the
+//! value fails together with others of its batch, the answer waits until the batcher reruns the
+//! request or declares the error final. Dropping an answer removes the request from the queue, or
+//! drops its row, so that work that only it needs is skipped. Knows nothing of batches.
 
 use super::slot::{Given, Seat, may_be_a_requests};
 use crate::error::{Error, ErrorKind, Result};
@@ -15,36 +15,35 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// How a request came to its end.
+/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Answered,
     Failed,
-    /// Dropped while its batch was on its way.
+    /// Dropped while its batch was running.
     LeftRunning,
 }
 
-/// The batcher, as an answer knows it.
+/// The batcher, as an answer sees it.
 pub(super) trait AnswerQueue: Send + Sync {
-    /// Takes a request out of the queue and counts it as gone; false where its batch is on its way
-    /// already.
+    /// Removes a request from the queue and counts it; false if its batch is already running.
     fn leave(&self, id: u64) -> bool;
-    /// A request that came at `came` has ended.
+    /// Counts the end of a request that arrived at `came`.
     fn ended(&self, end: End, came: Duration);
 }
 
-/// The place of a request that was taken in.
+/// The state of a request that was accepted.
 struct Taken {
     id: u64,
     seat: Arc<dyn Seat>,
-    /// How many of its runs this answer has seen.
+    /// The number of runs that this answer has seen.
     seen: u32,
 }
 
 enum Stage {
     Waiting(Taken),
     Row(Taken, TensorFuture),
-    /// It was never taken in.
+    /// The request was not accepted.
     Refused(Error),
     Over,
 }
@@ -52,9 +51,9 @@ enum Stage {
 /// The future of one request: see [`Batcher`](super::Batcher).
 ///
 /// # Cancel safety
-/// Dropping it withdraws the request: from the queue, where it leaves no trace in any batch; or
-/// from its batch, where its own row, and what nobody else's row needs, is skipped unless it runs
-/// already.
+/// Dropping the future withdraws the request. A queued request is removed and is in no batch. If
+/// its batch has been handed out, its row, and work that no other row needs, is skipped unless it
+/// is already running.
 #[must_use = "a request whose answer is dropped is withdrawn"]
 pub struct Answer {
     stage: Stage,
@@ -84,7 +83,7 @@ impl Answer {
         Answer { stage: Stage::Refused(error), queue, came, at }
     }
 
-    /// The end of a request that was taken in.
+    /// Ends a request that was accepted.
     fn end(&mut self, result: Result<Tensor>) -> Poll<Result<Tensor>> {
         if let Stage::Waiting(taken) | Stage::Row(taken, _) =
             std::mem::replace(&mut self.stage, Stage::Over)
@@ -123,7 +122,7 @@ impl Future for Answer {
                     ) {
                         return self.end(result);
                     }
-                    // It failed, perhaps for another's sake: the batcher has the last word.
+                    // The row failed, perhaps because of another request: the batcher decides.
                     if let Stage::Row(taken, _) = std::mem::replace(&mut self.stage, Stage::Over) {
                         self.stage = Stage::Waiting(taken);
                     }
@@ -133,8 +132,8 @@ impl Future for Answer {
                     self.stage = Stage::Over;
                     return Poll::Ready(Err(error));
                 }
-                // Polled after its end: a future may do that only by mistake, and waits for ever
-                // then.
+                // Polled after completion, which is a mistake of the caller: the future then stays
+                // pending.
                 Stage::Over => return Poll::Pending,
             }
         }

@@ -1,4 +1,4 @@
-//! `Batcher`: many requests, few batches. Its doors; what is behind them is `queue`.
+//! `Batcher`: gathers many requests into few batches. The public methods; `queue` has the state.
 
 use super::answer::Answer;
 use super::options::{BatchOptions, BatchStats};
@@ -13,20 +13,21 @@ use std::task::{Context, Poll};
 
 /// Gathers requests into batches: a tower `Service` from a request to its own value.
 ///
-/// The function gets the requests of a batch, in the order of their coming, and returns a value for
-/// each. It queues work, like any code on tensors, and waits for nothing; [`rows`](fn@super::rows)
-/// cuts a batch's result into its rows. Dropping an [`Answer`] withdraws its request.
+/// The function gets the requests of a batch, in the order of arrival, and returns a value for
+/// each. It queues work, like any code on tensors, and must not wait; [`rows`](fn@super::rows)
+/// splits a batch's result into rows. Dropping an [`Answer`] withdraws its request.
 ///
-/// One bad request does not fail its batch: requests that failed together (their values have one
-/// root error, the function panicked, or came back with too few values) are run again in smaller
-/// batches, until the error is that of a request alone. Of n requests about sqrt(n) groups are
-/// made; those of a group that fails are run one by one. So none is computed more than three times,
-/// and where all groups fail, the function or the device is at fault, and it is left at that. The
-/// function may see a request more than once; [`isolate(false)`](BatchOptions::isolate) has it see
-/// each once. A panic or a wrong number of values is named by the line of [`new`](Batcher::new).
+/// One bad request does not fail its batch. Requests that failed together (their values have the
+/// same root error, or the function panicked or returned too few values) are rerun in smaller
+/// batches, until the error belongs to a single request. n requests form about sqrt(n) groups, and
+/// the requests of a group that fails are run one by one, so no request is computed more than three
+/// times. If all groups fail, the function or the device is at fault, and there is no further
+/// rerun. The function may thus see a request more than once; with
+/// [`isolate(false)`](BatchOptions::isolate) it sees each request once. The error of a panic or of
+/// a wrong number of values has the line of [`new`](Batcher::new).
 ///
-/// Clones share the queue. Nothing here needs a runtime; deadlines are kept by a thread of the
-/// process, unless [`BatchOptions::timer`] brings another clock.
+/// Clones share the queue. A batcher needs no runtime: a thread of the process keeps its deadlines,
+/// unless [`BatchOptions::timer`] sets another clock.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -50,7 +51,7 @@ pub struct Batcher<R> {
     place: Place,
 }
 
-/// A place in the queue, as `poll_ready` gets one for the next `call`.
+/// A place in the queue that `poll_ready` acquires for the next `call`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     None,
@@ -59,7 +60,7 @@ enum Place {
 }
 
 impl<R: Send + 'static> Batcher<R> {
-    /// A batcher whose batches take requests as they come.
+    /// A batcher whose batches take requests in the order of arrival.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -71,7 +72,7 @@ impl<R: Send + 'static> Batcher<R> {
     ///     rows(&table.index_select(0, &device.from_slice(ids, [ids.len()])))
     /// });
     /// let [a, b, bad, c] = [3, 1, 99, 4].map(|id| batcher.submit(id));     // one batch
-    /// assert!(bad.await.unwrap_err().is_index());  // and its error is its own
+    /// assert!(bad.await.unwrap_err().is_index());  // only its own answer fails
     /// for (answer, want) in [(a, 3.0), (b, 1.0), (c, 4.0)] {
     ///     assert_eq!(answer.await?.to_vec::<f32>().await?, [want]);
     /// }
@@ -79,8 +80,8 @@ impl<R: Send + 'static> Batcher<R> {
     /// ```
     ///
     /// # Errors
-    /// Where no thread can be started that tells the time, and the options have no
-    /// [`timer`](BatchOptions::timer), every request is refused and says so.
+    /// If the timer thread cannot be started, and the options have no
+    /// [`timer`](BatchOptions::timer), every request is refused with an error that says so.
     #[track_caller]
     pub fn new(
         options: BatchOptions,
@@ -89,15 +90,15 @@ impl<R: Send + 'static> Batcher<R> {
         Batcher::grouped(options, |_| 0, forward)
     }
 
-    /// A batcher whose batches are of requests with the same key: sentences of about the same
-    /// length, say. The oldest request decides which key is next.
+    /// A batcher whose batches contain only requests with the same key, for example sentences of
+    /// about the same length. The oldest request decides which key is next.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// use futensor::serve::{BatchOptions, Batcher, rows};
     /// use futensor::{Device, stack};
     /// let device = Device::cpu();
-    /// // Sentences of one length, so that none is padded.
+    /// // Batches of sentences of equal length, so that none is padded.
     /// let options = BatchOptions::default().batch_max(2);
     /// let batcher =
     ///     Batcher::grouped(options, |words: &Vec<i64>| words.len() as u64, move |batch| {
@@ -113,8 +114,8 @@ impl<R: Send + 'static> Batcher<R> {
     /// ```
     ///
     /// # Errors
-    /// Where no thread can be started that tells the time, and the options have no
-    /// [`timer`](BatchOptions::timer), every request is refused and says so.
+    /// If the timer thread cannot be started, and the options have no
+    /// [`timer`](BatchOptions::timer), every request is refused with an error that says so.
     #[track_caller]
     pub fn grouped(
         options: BatchOptions,
@@ -125,17 +126,17 @@ impl<R: Send + 'static> Batcher<R> {
         Batcher { queue, place: Place::None }
     }
 
-    /// Takes a request in, or says in its answer that the queue is full or closed.
+    /// Accepts a request; if the queue is full or closed, the answer has the error.
     ///
     /// # Errors
-    /// Those of the answer: [`is_refused`](Error::is_refused) where it was not taken in, else what
-    /// its batch or its row failed with.
+    /// The answer fails with [`is_refused`](Error::is_refused) if the request was not accepted,
+    /// otherwise with the error of its batch or its row.
     #[track_caller]
     pub fn submit(&self, request: R) -> Answer {
         self.queue.submit(request, self.queue.places.try_admit(), Location::caller())
     }
 
-    /// Takes a request in, or gives it back at once where the queue is full or closed: a server
+    /// Accepts a request, or returns it immediately if the queue is full or closed: a server
     /// answers 503.
     ///
     /// # Errors
@@ -146,7 +147,7 @@ impl<R: Send + 'static> Batcher<R> {
         self.queue.enter(request, place, Location::caller()).map_err(|(request, _)| request)
     }
 
-    /// Refuses new requests from now on; those that wait go out as soon as they may.
+    /// Refuses new requests from now on; waiting requests go out as soon as possible.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -165,7 +166,7 @@ impl<R: Send + 'static> Batcher<R> {
         self.queue.close()
     }
 
-    /// What it has done and has in hand.
+    /// The counters.
     pub fn stats(&self) -> BatchStats {
         self.queue.stats()
     }
@@ -176,11 +177,11 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
     type Error = Error;
     type Future = Answer;
 
-    /// Ready once a place in the queue is this clone's; places go first come, first served.
+    /// Ready once this clone has a place in the queue; places are granted first come, first served.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let queue = self.queue.clone();
         if let Some(reason) = queue.closed() {
-            // Nobody's line is known here: `poll_ready` is called by layers and executors.
+            // The user's line is unknown here: layers and executors call `poll_ready`.
             return Poll::Ready(Err(Error::new(ErrorKind::Refused, "batcher", reason, queue.at)));
         }
         if self.place == Place::None {
@@ -192,13 +193,13 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
             }
             self.place = Place::Held;
         }
-        // The gate opens for all when the batcher is closed.
+        // Closing the batcher wakes all that wait for a place.
         if queue.closed().is_some() { self.poll_ready(cx) } else { Poll::Ready(Ok(())) }
     }
 
     #[track_caller]
     fn call(&mut self, request: R) -> Answer {
-        // Under tower's layers the caller is tower.
+        // Inside tower's layers the caller is tower.
         let caller = Location::caller();
         let at = if watch::is_foreign(caller) { self.queue.at } else { caller };
         let held = std::mem::replace(&mut self.place, Place::None);
@@ -210,7 +211,7 @@ impl<R: Send + 'static> tower_service::Service<R> for Batcher<R> {
     }
 }
 
-/// A panic of the function, a key or a drop of a request leaves nothing half done.
+/// A panic in the function, in a key or in the drop of a request leaves the state consistent.
 impl<R> std::panic::UnwindSafe for Batcher<R> {}
 impl<R> std::panic::RefUnwindSafe for Batcher<R> {}
 

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
-/// Which values have something to say, and whom to tell.
+/// The values that have woken the stream, and the task to wake.
 #[derive(Default)]
 struct Board {
     rung: Mutex<(VecDeque<usize>, Option<Waker>)>,
@@ -38,10 +38,11 @@ pub struct Completed {
     left: usize,
 }
 
-/// The results of these values as they complete: pairs of a value's number and its result.
+/// A stream of the results of these values as they complete: pairs of a value's index and its
+/// result.
 ///
-/// Each completion wakes the stream's task once, and only the values that have completed are looked
-/// at. What is there already comes first, in the order given.
+/// Each completion wakes the stream's task once, and a poll looks only at values that have
+/// completed. Values that are already complete come first, in the order given.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -59,7 +60,7 @@ pub struct Completed {
 /// ```
 ///
 /// # Cancel safety
-/// Dropping the stream gives up the waits, and the handles it was given.
+/// Dropping the stream gives up the waits, and drops its handles.
 pub fn completed(values: impl IntoIterator<Item = impl Into<TensorFuture>>) -> Completed {
     let board = Arc::new(Board::default());
     let values: Vec<_> = values
@@ -80,7 +81,7 @@ impl Stream for Completed {
             return Poll::Ready(None);
         }
         let this = &mut *self;
-        // Not more than rang before this poll: a value that gives way rings anew.
+        // Only values that woke before this poll: a value whose poll yields wakes again.
         let fresh = cx.waker().clone();
         let (count, before) = {
             let (rung, waker) = &mut *lock(&this.board.rung);

@@ -1,11 +1,11 @@
-//! At home in a service: dynamic batching as a tower `Service`, and results as they complete.
+//! For inference services: dynamic batching as a tower `Service`, and results as they complete.
 //!
-//! [`Batcher`] gathers requests and hands them to a function that queues the work of a batch and
-//! returns a value for each; [`Timer`] is what tells it that time has passed. [`completed`] is a
-//! stream of results in the order of their completion. For servers; nothing below knows it. No
-//! runtime is assumed: an answer is a plain future, and the default timer a thread of the process.
+//! A [`Batcher`] gathers requests and passes them to a function that queues the work of a batch and
+//! returns a value for each request; a [`Timer`] is its clock. [`completed`] is a stream of results
+//! in the order of their completion. No runtime is assumed: an answer is a plain future, and the
+//! default timer is a thread of the process. No other module imports this one.
 //!
-//! Requests that come while a batch is under way share the next one, and whoever goes away is in
+//! Requests that arrive while a batch runs share the next one, and a request that is dropped is in
 //! none:
 //!
 //! ```
@@ -17,7 +17,7 @@
 //! let options = BatchOptions::default().batch_max(3);
 //! let batcher = Batcher::new(options, move |requests: &[[f32; 2]]| {
 //!     let x = device.from_slice(requests.as_flattened(), [requests.len(), 2]);
-//!     rows(&no_grad(|| net.forward(&x)))  // queues the batch, and waits for nothing
+//!     rows(&no_grad(|| net.forward(&x)))  // queues the batch, without waiting
 //! });
 //! let gone = batcher.submit([9.0, 9.0]);
 //! drop(gone);                                                     // its client hung up
@@ -30,8 +30,8 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 //!
-//! `examples/server` puts one behind HTTP, with deadlines, admission and an orderly end;
-//! `examples/embed` batches sentences by their length.
+//! `examples/server` serves a batcher over HTTP, with deadlines, admission and an orderly shutdown;
+//! `examples/embed` batches sentences by length.
 
 mod again;
 mod answer;

@@ -1,15 +1,14 @@
-//! How a [`Batcher`](super::Batcher) gathers, and what it says of itself. Written by its user, read
-//! by `batcher`.
+//! The options and counters of a [`Batcher`](super::Batcher).
 
 use super::timer::Timer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a [`Batcher`](super::Batcher) gathers. Start from the default and change what matters.
+/// Options of a [`Batcher`](super::Batcher). Start from the default and change what you need.
 ///
-/// A batch goes out when it is full ([`batch_max`](Self::batch_max)) or its oldest request has
-/// waited for [`delay`](Self::delay), if fewer than [`in_flight`](Self::in_flight) batches are
-/// under way; so 20 requests that come at once go as 8, 8 and, 2 ms later, 4:
+/// A batch goes out when it is full ([`batch_max`](Self::batch_max)), or when its oldest request
+/// has waited for [`delay`](Self::delay), if fewer than [`in_flight`](Self::in_flight) batches are
+/// running. So 20 simultaneous requests go out as batches of 8, 8 and, 2 ms later, 4:
 ///
 /// ```
 /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -27,8 +26,7 @@ use std::time::Duration;
 /// # drop(answers);
 /// ```
 ///
-/// Where a lone request is not to wait at all, [`eager(true)`](Self::eager) lets it go while
-/// nothing is under way.
+/// With [`eager(true)`](Self::eager) a single request does not wait if no batch is running.
 #[derive(Clone)]
 pub struct BatchOptions {
     pub(super) batch_max: usize,
@@ -55,7 +53,7 @@ impl Default for BatchOptions {
 }
 
 impl BatchOptions {
-    /// Requests in a batch at most; 32 by default.
+    /// The most requests in a batch; 32 by default.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -72,8 +70,9 @@ impl BatchOptions {
         self.batch_max = batch_max.max(1);
         self
     }
-    /// How long a request waits for company at most, while fewer than `in_flight` batches are under
-    /// way; 2 ms by default. With 0 a batch takes what waits at that moment.
+    /// The longest time that a request waits for other requests to batch with, while fewer than
+    /// `in_flight` batches are running; 2 ms by default. With 0 a batch takes the requests that are
+    /// waiting at that moment.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -94,10 +93,10 @@ impl BatchOptions {
         self.delay = delay;
         self
     }
-    /// Whether a request that finds no batch under way goes out at once; it waits for company even
-    /// then by default. Requests then gather only while the device is busy: a lone one has no
-    /// delay, but of many that come at once the first goes alone, and where each is done before the
-    /// next has come, all do.
+    /// Whether a request goes out immediately if no batch is running. By default it waits for other
+    /// requests even then. With `eager`, requests gather only while the device is busy: a single
+    /// request has no delay, but the first of many simultaneous requests goes alone, and if each
+    /// completes before the next arrives, all do.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher, ManualTimer, rows};
@@ -114,12 +113,12 @@ impl BatchOptions {
         self.eager = eager;
         self
     }
-    /// Batches under way at once; 2 by default: one that runs, and one that is queued behind it.
+    /// The most batches in flight; 2 by default: one that runs, and one that is queued behind it.
     ///
     /// ```
     /// use futensor::serve::{BatchOptions, Batcher};
     /// use futensor::{Device, sim::SimOptions};
-    /// let (device, simulation) = Device::simulated(SimOptions::new(1));  // does nothing by itself
+    /// let (device, simulation) = Device::simulated(SimOptions::new(1));  // runs nothing by itself
     /// let options = BatchOptions::default().batch_max(1).in_flight(2);
     /// let batcher = Batcher::new(options, move |x: &[f32]| vec![device.zeros([4]) + x[0]]);
     /// let answers = [1.0, 2.0, 3.0].map(|x| batcher.submit(x));
@@ -130,7 +129,7 @@ impl BatchOptions {
         self.in_flight = in_flight.max(1);
         self
     }
-    /// Requests that may wait; 256 by default. With that many `poll_ready` is pending and
+    /// The most waiting requests; 256 by default. At the limit, `poll_ready` is pending and
     /// [`try_submit`](super::Batcher::try_submit) refuses.
     ///
     /// ```
@@ -150,8 +149,8 @@ impl BatchOptions {
         self.queue = queue.max(1);
         self
     }
-    /// Whether requests that failed together are run again in smaller batches, so that the error is
-    /// that of the bad one alone; true by default. With false the function sees each request once,
+    /// Whether requests that failed together are rerun in smaller batches, so that only the bad
+    /// request gets the error; true by default. With false, the function sees each request once,
     /// and a batch fails as a whole.
     ///
     /// ```
@@ -171,7 +170,7 @@ impl BatchOptions {
         self.isolate = isolate;
         self
     }
-    /// Another timer than the process's timer thread.
+    /// Sets a timer instead of the timer thread of the process.
     pub fn timer(mut self, timer: impl Timer) -> BatchOptions {
         self.timer = Some(Arc::new(timer));
         self
@@ -190,42 +189,42 @@ impl std::fmt::Debug for BatchOptions {
     }
 }
 
-/// What a batcher has done, and has in hand. `requests` is the sum of `waiting`, `running` and of
-/// those that have ended: `answered + failed + left_waiting + left_running`.
+/// The counters of a batcher. `requests` is the sum of `waiting`, `running` and the ended requests,
+/// `answered + failed + left_waiting + left_running`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchStats {
-    /// Requests that were taken in.
+    /// Requests that were accepted.
     pub requests: u64,
-    /// Requests that were not: the queue was full, or closed.
+    /// Requests that were refused, because the queue was full or closed.
     pub refused: u64,
-    /// Requests that have their value.
+    /// Requests that got their value.
     pub answered: u64,
     /// Requests that ended with an error.
     pub failed: u64,
-    /// Requests whose answer was dropped while they waited: no batch has seen them.
+    /// Requests whose answer was dropped while they waited: they were in no batch.
     pub left_waiting: u64,
-    /// Requests whose answer was dropped later: what only they wanted is skipped where it had not
+    /// Requests whose answer was dropped later: work that only they needed is skipped if it had not
     /// begun.
     pub left_running: u64,
-    /// Batches that were handed to the function.
+    /// Batches that were passed to the function.
     pub batches: u64,
-    /// Those of them that were of requests which had failed together before.
+    /// Batches that were reruns of requests that had failed together.
     pub again: u64,
-    /// How many batches had one request, two, and so on.
+    /// The number of batches with one request, with two, and so on.
     pub sizes: Vec<u64>,
     /// Requests that wait for a batch.
     pub waiting: usize,
-    /// Requests whose batch is under way, or whose answer nobody has looked at yet.
+    /// Requests whose batch is running, or whose answer has not been polled to its end.
     pub running: usize,
-    /// Batches under way.
+    /// Batches that are running.
     pub in_flight: usize,
-    /// Time from coming to being handed to the function, of all requests together.
+    /// The total time of all requests from arrival to the call of the function.
     pub queued_total: Duration,
-    /// The longest.
+    /// The longest of these times.
     pub queued_worst: Duration,
-    /// Time from coming to the answer, of all that were answered.
+    /// The total time from arrival to the answer, of the answered requests.
     pub answer_total: Duration,
-    /// The longest.
+    /// The longest of these times.
     pub answer_worst: Duration,
 }

@@ -1,17 +1,17 @@
-//! A batcher's queue: what is in it, when a batch is due, and what becomes of it.
+//! A batcher's queue: its requests, when a batch is due, and the results of batches.
 //!
-//! Whoever brings the request that makes a batch due runs the batch's function on the spot: it only
-//! queues work, so that takes microseconds. A batch is due when it is full, when its oldest request
-//! has waited long enough, or when nothing is under way; and at most so many are under way at once,
-//! so that requests gather while the device is busy. The end of a batch is noticed by wakers on its
-//! rows that observe nothing: all have been woken or dropped when every row is there, has failed,
-//! or is wanted no more, whether or not anybody polls an answer. Locks here are short, and never
-//! held around the function, a waker or a drop of a tensor.
+//! The thread that submits the request that makes a batch due runs the function immediately: the
+//! function only queues work, which takes microseconds. A batch is due when it is full, when its
+//! oldest request has waited long enough, or (if eager) when no batch is running. The number of
+//! running batches is limited, so that requests gather while the device is busy. Wakers on the rows
+//! detect the end of a batch without observing the rows: all of them have been woken or dropped
+//! once every row is complete, failed, or unobserved, even if no answer is polled. Locks here are
+//! short, and never held around the function, a waker or the drop of a tensor.
 //!
-//! Requests that failed together are run again (`again`): in about sqrt(n) groups, then those of
-//! the groups that fail again one by one. That takes two rounds, n rows more for the groups and
-//! sqrt(n) for each bad request, where halving would take log2(n) rounds and twice as many rows.
-//! Where every group fails, the function is at fault: it is left at that.
+//! Requests that failed together are rerun (`again`): in about sqrt(n) groups, then one by one for
+//! the groups that fail again. That takes two rounds, with n more rows for the groups and sqrt(n)
+//! for each bad request; halving would take log2(n) rounds and twice as many rows. If every group
+//! fails, the function is at fault, and there is no further rerun.
 
 use super::again::{self, Group, Trial};
 use super::answer::{Answer, AnswerQueue, End};
@@ -39,30 +39,30 @@ struct Item<R> {
 
 struct State<R> {
     waiting: Waiting<u64, Item<R>>,
-    /// They go before those that wait.
+    /// Reruns, which go before waiting requests.
     again: VecDeque<Group<R>>,
-    /// Why nothing is taken in any more.
+    /// Why no more requests are accepted.
     closed: Option<&'static str>,
-    /// The alarm that was asked for last, while it has not rung.
+    /// The last alarm that was set, until it rings.
     armed: Option<Duration>,
     stats: BatchStats,
 }
 
-/// What the clones of a batcher share.
+/// The shared state of a batcher's clones.
 pub struct Queue<R> {
     options: BatchOptions,
     clock: Clock,
     own: Weak<Queue<R>>,
     key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
     forward: Box<dyn Fn(&[R]) -> Vec<TensorFuture> + Send + Sync>,
-    /// Where the function came from: its own mistakes are named by it.
+    /// The line of the function, for errors of the function itself.
     pub at: &'static Location<'static>,
     /// Places in the queue, first come, first served.
     pub places: Pressure,
     state: Mutex<State<R>>,
-    /// Batches that have ended and of which some failed.
+    /// Batches that have ended with failures.
     failed: Mutex<Vec<Group<R>>>,
-    /// How many wait for a batch, in the queue or to be run again, for those who may not take the
+    /// The number of requests that wait for a batch or a rerun, for code that may not take the
     /// lock.
     waiting: AtomicUsize,
     in_flight: AtomicUsize,
@@ -74,14 +74,15 @@ const UNTIMED: &str =
     "no thread can be started that tells the time: bring a timer with the options";
 
 impl<R> Queue<R> {
-    /// How many wait for a batch.
+    /// The number of requests that wait for a batch.
     pub fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 }
 
 impl<R: Send + 'static> Queue<R> {
-    /// Of nobody yet. Batches are of one key; the function's mistakes are named by `at`.
+    /// An empty queue. The requests of a batch have one key; `at` is the line for the function's
+    /// errors.
     pub fn new(
         options: BatchOptions,
         key: Box<dyn Fn(&R) -> u64 + Send + Sync>,
@@ -93,7 +94,7 @@ impl<R: Send + 'static> Queue<R> {
         let timer = options.timer.clone().or_else(|| Some(ThreadTimer::of_the_process()?));
         let closed = if timer.is_none() { Some(UNTIMED) } else { None };
         Arc::new_cyclic(|own| Queue {
-            // Where nothing is taken in, nothing waits for a time.
+            // A queue that accepts nothing needs no clock.
             clock: Clock::new(timer.unwrap_or_else(|| Arc::new(ManualTimer::new()))),
             own: own.clone(),
             key,
@@ -114,7 +115,7 @@ impl<R: Send + 'static> Queue<R> {
         })
     }
 
-    /// Takes a request in whose place in the queue is granted here, or says why not.
+    /// Acquires a place and accepts a request, or returns the reason of the refusal.
     pub fn submit(
         self: &Arc<Self>,
         request: R,
@@ -134,7 +135,7 @@ impl<R: Send + 'static> Queue<R> {
         self.flush();
     }
 
-    /// Why it takes nothing in any more, where that is so.
+    /// Why no more requests are accepted; `None` if they are.
     pub fn closed(&self) -> Option<&'static str> {
         lock(&self.state).closed
     }
@@ -148,14 +149,14 @@ impl<R: Send + 'static> Queue<R> {
         now
     }
 
-    /// Has the queue looked at then.
+    /// Sets an alarm at this time.
     fn ring_at(&self, at: Duration) {
         if self.clock.wake_at(at, Waker::from(Arc::new(TimerWaker(self.own.clone())))) {
             self.ring_anew(self.clock.now().0);
         }
     }
 
-    /// The alarm may be lost: the next look sets another one.
+    /// Handles an alarm that may be lost: the next look sets another one.
     fn ring_anew(&self, now: Duration) {
         lock(&self.state).armed = None;
         self.ring_at(now);
@@ -168,7 +169,7 @@ impl<R: Send + 'static> Queue<R> {
         stats
     }
 
-    /// Takes a request in whose `place` in the queue was granted.
+    /// Accepts a request that has a `place` in the queue.
     pub fn enter(
         self: &Arc<Self>,
         request: R,
@@ -176,7 +177,7 @@ impl<R: Send + 'static> Queue<R> {
         at: &'static Location<'static>,
     ) -> Result<Answer, (R, &'static str)> {
         let came = self.now();
-        // The function may panic: the place goes back then.
+        // The function may panic: the place is then returned.
         let mut place = place.then(|| Granted(&self.places));
         let key = (self.key)(&request);
         let slot = Arc::new(Slot::default());
@@ -198,13 +199,13 @@ impl<R: Send + 'static> Queue<R> {
         Ok(answer)
     }
 
-    /// Notes how many wait.
+    /// Stores the number of waiting requests.
     fn count(&self, state: &mut State<R>) {
         state.stats.waiting = state.waiting.len();
         self.waiting.store(state.waiting.len() + state.again.len(), SeqCst);
     }
 
-    /// Hands out every batch that is due.
+    /// Runs every batch that is due.
     fn flush(self: &Arc<Self>) {
         loop {
             let failed = std::mem::take(&mut *lock(&self.failed));
@@ -227,7 +228,7 @@ impl<R: Send + 'static> Queue<R> {
         }
     }
 
-    /// What comes of a batch of which some failed.
+    /// Decides on reruns of a batch with failures.
     fn judge(&self, group: Group<R>) {
         let groups = again::groups(group);
         if !groups.is_empty() {
@@ -237,7 +238,7 @@ impl<R: Send + 'static> Queue<R> {
         }
     }
 
-    /// Requests that failed and may be run again.
+    /// Failed requests that may be rerun.
     fn take_again(&self) -> Option<Group<R>> {
         let mut state = lock(&self.state);
         if self.in_flight.load(SeqCst) >= self.options.in_flight {
@@ -271,7 +272,7 @@ impl<R: Send + 'static> Queue<R> {
         let under_way = self.in_flight.load(SeqCst);
         let (oldest, key) = state.waiting.oldest()?;
         if under_way >= self.options.in_flight {
-            // The end of one of them rings.
+            // The end of a running batch wakes the queue.
             return None;
         }
         let due = oldest.came.saturating_add(self.options.delay);
@@ -301,13 +302,13 @@ impl<R: Send + 'static> Queue<R> {
         Some(batch)
     }
 
-    /// Runs the function and gives each request what is its own. The batch is counted as under way.
+    /// Runs the function and gives each request its value. The batch has been counted as running.
     fn run(
         self: &Arc<Self>,
         (requests, slots): (Vec<R>, Vec<Arc<Slot<R>>>),
         trial: Option<Trial<R>>,
     ) {
-        // Alone, a request has nobody else to blame.
+        // The error of a single request is its own.
         let stands = !self.options.isolate || slots.len() < 2;
         let group = Group { slots: slots.clone(), trial };
         let token = Arc::new(Token { queue: self.clone(), group: Mutex::new(Some(group)), stands });
@@ -318,19 +319,20 @@ impl<R: Send + 'static> Queue<R> {
         let waker = Waker::from(token);
         for ((request, row), slot) in requests.into_iter().zip(rows).zip(slots) {
             if let Ok(row) = &row {
-                // On the list of the value, which it does not observe: woken or dropped at its end.
+                // The waker is on the value's list but does not observe it: woken or dropped at its
+                // end.
                 row.node.completion.register(&mut None, &waker);
             }
             slot.give(request, row, stands);
         }
     }
 
-    /// What the function makes of these requests, a value for each.
+    /// Calls the function on these requests; one value for each.
     fn rows(&self, requests: &[R]) -> Result<Vec<Result<TensorFuture>>> {
         match caught(|| (self.forward)(requests)) {
             Ok(rows) if rows.len() == requests.len() => Ok(rows.into_iter().map(Ok).collect()),
             Ok(rows) => {
-                // A failed value may have any shape, so any number of rows: its own error says
+                // A failed value may have any shape, and so any number of rows: its own error says
                 // more.
                 if let Some(error) = rows.iter().find_map(TensorFuture::error) {
                     return Err(error);
@@ -348,14 +350,14 @@ impl<R: Send + 'static> Queue<R> {
     }
 }
 
-/// The timer's alarm, or the end of a batch. It keeps nothing: a timer that is never moved on would
-/// keep the queue, which keeps the timer.
+/// The waker for the timer's alarm and the end of a batch. It holds a weak reference: otherwise a
+/// timer that never advances would keep the queue alive, which keeps the timer.
 struct TimerWaker<R>(Weak<Queue<R>>);
 
 impl<R: Send + 'static> Wake for TimerWaker<R> {
     fn wake(self: Arc<Self>) {
         let Some(queue) = self.0.upgrade() else { return };
-        // A drop of a request may panic; the timer's thread is everybody's.
+        // The drop of a request may panic; the timer's thread is shared.
         contained(|| queue.flush());
     }
 }
@@ -366,7 +368,7 @@ impl<R: Send + 'static> AnswerQueue for Queue<R> {
             let mut state = lock(&self.state);
             let item = state.waiting.remove(id);
             self.count(&mut state);
-            // In one go: who sees that it waits no more sees where it went.
+            // In one update, so that a reader sees the request either waiting or gone.
             state.stats.left_waiting += item.is_some() as u64;
             item
         };
@@ -400,12 +402,11 @@ impl<R: Send + 'static> AnswerQueue for Queue<R> {
     }
 }
 
-/// Stands for a batch under way: the rows' lists of waiters hold it, and it goes with the last of
-/// them.
+/// Represents a running batch: the waiter lists of its rows hold it, and the last one drops it.
 struct Token<R: Send + 'static> {
     queue: Arc<Queue<R>>,
     group: Mutex<Option<Group<R>>>,
-    /// Whatever became of it.
+    /// Whether the results are final.
     stands: bool,
 }
 
@@ -414,7 +415,7 @@ impl<R: Send + 'static> Wake for Token<R> {
 }
 
 impl<R: Send + 'static> Drop for Token<R> {
-    /// Runs wherever a value ends, the engine's threads included: it counts, and rings.
+    /// Runs wherever a value completes, also on the engine's threads, so it only counts and wakes.
     fn drop(&mut self) {
         let queue = &self.queue;
         let group = lock(&self.group).take();
@@ -426,7 +427,7 @@ impl<R: Send + 'static> Drop for Token<R> {
         if let Some(group) = group {
             lock(&queue.failed).push(group);
         }
-        // In one order with the push of a request and its look at what is under way.
+        // SeqCst orders this with the push of a request and its check of the running batches.
         queue.in_flight.fetch_sub(1, SeqCst);
         if to_judge || queue.waiting.load(SeqCst) > 0 {
             queue.ring_at(queue.now());

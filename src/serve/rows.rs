@@ -1,13 +1,13 @@
-//! `rows`: a batch's result, a value a request.
+//! `rows`: splits a batch's result into one value per request.
 
 use crate::error::{Error, ErrorKind, number_of};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// The rows of a batch's result: one value for each index of the first dimension, without it.
-/// Nothing for a value without dimensions. One failed value where the batch is known to have
-/// failed, whatever its sizes, and where there is no memory for so many values.
+/// Splits a batch's result into rows: one value for each index of the first dimension, which is
+/// removed. A 0-d value gives no rows. A batch that is known to have failed gives one failed value,
+/// whatever its sizes; so does a lack of memory for the rows.
 ///
 /// ```
 /// let batch = futensor::Device::cpu().ones([3, 5]);
@@ -28,7 +28,7 @@ pub fn rows(batch: &TensorFuture) -> Vec<TensorFuture> {
         return vec![build::failed(batch.port(), batch.node.meta.clone(), error, at)];
     }
     for i in 0..n {
-        // Not in a closure: the caller's line would be this one.
+        // Not in a closure, which would lose the caller's line.
         rows.push(batch.i(i));
     }
     rows

@@ -1,10 +1,9 @@
-//! `Slot`: where a batcher puts what it has for a request, and keeps the request for as long as it
-//! may have to be run again.
+//! `Slot`: holds the result for a request, and the request itself while it may have to be rerun.
 //!
-//! It holds the handle on the row beside the answer's own, so that the end of a batch can be looked
-//! at whoever polls; an answer that goes takes both with it, so what nobody wants is skipped all
-//! the same. What goes is dropped after the lock and on the thread of whoever lets it go: requests
-//! and wakers are the user's, and drops of rows call the engine.
+//! A slot holds a second handle on the row beside the answer's own, so that the batcher can check
+//! the end of a batch independently of polls. Dropping an answer drops both handles, so unobserved
+//! work is still skipped. Values are dropped outside the lock, on the thread that releases them:
+//! requests and wakers are user code, and drops of rows call the engine.
 
 use crate::engine::pressure::Pressure;
 use crate::error::{Error, Result};
@@ -18,38 +17,38 @@ use std::task::{Context, Poll, Waker};
 pub(super) struct Slot<R>(Mutex<Inside<R>>);
 
 struct Inside<R> {
-    /// None before its batch has run, and while the function has it.
+    /// `None` before its batch has run, and while the function has the request.
     request: Option<R>,
-    /// What the last run gave, and how many there were.
+    /// The result of the last run, and the number of runs.
     given: Option<Result<TensorFuture>>,
     runs: u32,
-    /// What was given stands, an error as well.
+    /// Whether the result is final, also if it is an error.
     stands: bool,
     gone: bool,
-    /// It went with its value.
+    /// Whether the answer ended with its value.
     answered: bool,
     waker: Option<Waker>,
 }
 
-/// What an answer finds.
+/// The result that an answer finds.
 pub(super) enum Given {
-    /// The row of a run, and which one.
+    /// The row of a run, and the number of the run.
     Row(TensorFuture, u32),
-    /// An error that stands.
+    /// A final error.
     Failed(Error),
 }
 
-/// A slot, as an answer knows it.
+/// A slot, as an answer sees it.
 pub(super) trait Seat: Send + Sync {
-    /// What a later run than `seen` gave, or an error once it stands.
+    /// The result of a later run than `seen`, or a final error.
     fn poll(&self, cx: &Context<'_>, seen: u32) -> Poll<Given>;
-    /// Whether what the last run gave is the last word.
+    /// Whether the result of the last run is final.
     fn stands(&self) -> bool;
-    /// The answer ends, with its value or without.
+    /// Ends the answer, with or without its value.
     fn leave(&self, answered: bool);
 }
 
-/// Whether an error can be that of one request, so that the others are worth another run.
+/// Whether an error may be caused by one request, so that a rerun of the others is worthwhile.
 pub(super) fn may_be_a_requests(error: &Error) -> bool {
     !error.is_device_lost() && !error.is_shutdown()
 }
@@ -69,7 +68,7 @@ impl<R> Default for Slot<R> {
 }
 
 impl<R> Slot<R> {
-    /// Puts in what a run gave, keeps the request, and wakes who waits.
+    /// Stores the result of a run and the request, and wakes the answer.
     pub fn give(&self, request: R, value: Result<TensorFuture>, stands: bool) {
         let (mut inside, mut request) = (lock(&self.0), Some(request));
         if inside.gone {
@@ -89,7 +88,7 @@ impl<R> Slot<R> {
         wake_all(waker);
     }
 
-    /// The error of the last run, where it is known to have one.
+    /// The error of the last run, if it is known to have failed.
     pub fn error(&self) -> Option<Error> {
         match &lock(&self.0).given {
             Some(Ok(row)) => row.error(),
@@ -98,19 +97,19 @@ impl<R> Slot<R> {
         }
     }
 
-    /// Whether the last run gave it its value.
+    /// Whether the last run produced the value.
     pub fn has_value(&self) -> bool {
         let inside = lock(&self.0);
         inside.answered
             || matches!(&inside.given, Some(Ok(row)) if row.is_ready() && row.error().is_none())
     }
 
-    /// The request, for another run; `None` where nobody waits for it any more.
+    /// Takes the request for another run; `None` if its answer was dropped.
     pub fn take(&self) -> Option<R> {
         lock(&self.0).request.take()
     }
 
-    /// What the last run gave stands.
+    /// Makes the result of the last run final.
     pub fn stand(&self) {
         let mut inside = lock(&self.0);
         inside.stands = true;
@@ -123,7 +122,7 @@ impl<R> Slot<R> {
 
 impl<R: Send> Seat for Slot<R> {
     fn poll(&self, cx: &Context<'_>, seen: u32) -> Poll<Given> {
-        // Cloned outside the lock: that is the executor's code.
+        // Cloned outside the lock, since that runs the executor's code.
         let mut mine: Option<Waker> = None;
         loop {
             let mut inside = lock(&self.0);
@@ -169,7 +168,7 @@ impl<R: Send> Seat for Slot<R> {
     }
 }
 
-/// A place in the queue that was granted and is not used yet.
+/// A granted place in the queue that is not used yet.
 pub(super) struct Granted<'a>(pub &'a Pressure);
 
 impl Drop for Granted<'_> {

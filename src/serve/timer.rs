@@ -1,9 +1,10 @@
-//! What tells a batcher that time has passed.
+//! The clock of a batcher.
 //!
-//! A batch that is not full goes out when its oldest request has waited long enough, whoever is
-//! awake then. Under tokio a reactor could say so, elsewhere there may be none; so the default is
-//! one thread of the process, asleep but for deadlines, and a test brings a [`ManualTimer`]. The
-//! thread also takes up what a finished batch lets through: the engine only wakes it.
+//! A batch that is not full goes out when its oldest request has waited long enough, which needs a
+//! timer. Under tokio the reactor could be one, but other executors may have none. So the default
+//! is one thread of the process, which sleeps until the next deadline; a test uses a
+//! [`ManualTimer`]. The thread also starts the batches that become due when a running batch ends:
+//! the engine only wakes it.
 
 use crate::guard::{caught, wake_all};
 use crate::sync::lock_plain as lock;
@@ -13,19 +14,19 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// A clock that wakes. One that panics is not asked again by the batcher that it panicked for: the
-/// process's timer takes its place, and goes on from the last time that it told.
+/// A clock that wakes. If a timer panics, its batcher replaces it by the timer thread of the
+/// process, which continues from the last time that the timer returned.
 pub trait Timer: Send + Sync + 'static {
-    /// Time since some fixed moment.
+    /// The time since some fixed moment.
     fn now(&self) -> Duration;
-    /// Wakes `waker` once `now()` has reached `at`, soon where it has already; never from inside
+    /// Wakes `waker` once `now()` has reached `at`, or soon if it already has; never from inside
     /// this call.
     fn wake_at(&self, at: Duration, waker: Waker);
 }
 
 #[derive(Default)]
 struct Alarms {
-    /// By time, then by order of asking.
+    /// Ordered by time, then by the order of the calls.
     list: BTreeMap<(Duration, u64), Waker>,
     next: u64,
 }
@@ -42,8 +43,8 @@ impl Alarms {
     }
 }
 
-/// The process's timer thread. It starts with the first alarm, sleeps until the next one, and ends
-/// with the process.
+/// The timer thread of the process. It starts with the first alarm, sleeps until the next one, and
+/// ends with the process.
 pub(super) struct ThreadTimer {
     epoch: Instant,
     alarms: Mutex<Alarms>,
@@ -51,7 +52,7 @@ pub(super) struct ThreadTimer {
 }
 
 impl ThreadTimer {
-    /// `None` where its thread cannot be started, which is tried again by the next who asks.
+    /// `None` if the thread cannot be started; the next call tries again.
     pub fn of_the_process() -> Option<Arc<ThreadTimer>> {
         static TIMER: Mutex<Option<Arc<ThreadTimer>>> = Mutex::new(None);
         let mut there = lock(&TIMER);
@@ -99,19 +100,19 @@ impl Timer for ThreadTimer {
     }
 }
 
-/// A batcher's timer, which is a user's: called under a guard, and outside of every lock.
+/// A batcher's timer. It may be user code, so it is called under a guard and outside every lock.
 pub(super) struct Clock {
     timer: Arc<dyn Timer>,
-    /// The latest time that it told, in nanoseconds.
+    /// The latest time that it returned, in nanoseconds.
     last: AtomicU64,
     substitute: OnceLock<Substitute>,
 }
 
-/// What tells the time after a timer that panicked.
+/// The replacement of a timer that panicked.
 struct Substitute {
-    /// `None` where the process has no thread left: time stands still then.
+    /// `None` if the process cannot start a thread: time then stands still.
     timer: Option<Arc<ThreadTimer>>,
-    /// The last time that was told before, and when that was for this one.
+    /// The last time of the old timer, and the time of the new one at the switch.
     last: Duration,
     since: Duration,
 }
@@ -131,7 +132,7 @@ impl Clock {
         Clock { timer, last: AtomicU64::new(0), substitute: OnceLock::new() }
     }
 
-    /// The time; and whether the timer has panicked now, and its alarms may be lost.
+    /// The time, and whether the timer panicked in this call, so that its alarms may be lost.
     pub fn now(&self) -> (Duration, bool) {
         if let Some(substitute) = self.substitute.get() {
             return (substitute.now(), false);
@@ -141,7 +142,7 @@ impl Clock {
         (now, false)
     }
 
-    /// Whether the timer has panicked now: as for [`now`](Self::now).
+    /// Whether the timer panicked in this call, as for [`now`](Self::now).
     pub fn wake_at(&self, at: Duration, waker: Waker) -> bool {
         let was_sound = self.substitute.get().is_none();
         if was_sound && caught(|| self.timer.wake_at(at, waker.clone())).is_ok() {
@@ -163,7 +164,7 @@ impl Clock {
     }
 }
 
-/// A timer that a test moves by hand: nothing is due before [`advance`](Self::advance).
+/// A timer that a test advances by hand: nothing is due before [`advance`](Self::advance).
 ///
 /// ```
 /// use futensor::serve::{ManualTimer, Timer};
@@ -176,13 +177,13 @@ impl Clock {
 pub struct ManualTimer(Arc<Mutex<(Duration, Alarms)>>);
 
 impl ManualTimer {
-    /// A timer that stands at zero.
+    /// A timer at time zero.
     pub fn new() -> ManualTimer {
         ManualTimer::default()
     }
 
-    /// Moves the clock and wakes who is due, on this thread; how many that were. With zero: those
-    /// who are due already.
+    /// Advances the clock and calls the wakers that are due, on this thread; returns their number.
+    /// With zero, those that are already due.
     pub fn advance(&self, by: Duration) -> usize {
         let due = {
             let (now, alarms) = &mut *lock(&self.0);

@@ -1,20 +1,20 @@
-//! `Waiting`: the requests that wait for a batch, in the order of their coming and by their key.
+//! `Waiting`: the requests that wait for a batch, in the order of arrival and by key.
 //!
-//! Whatever is done to one of them costs the logarithm of how many there are: who has the oldest,
-//! which keys have enough for a whole batch, who leaves. Called by the queue, under its lock; knows
-//! nothing of time, and nothing in it is dropped here.
+//! Every operation costs the logarithm of the number of requests: finding the oldest, finding the
+//! keys with a full batch, removing a request. Called by the queue, under its lock. Knows nothing
+//! of time, and drops no requests.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
 pub(super) struct Waiting<K, T> {
-    /// Of how many a whole batch is.
+    /// The size of a full batch.
     batch_max: usize,
-    /// By key, then by number: numbers grow.
+    /// Requests by key, then by number; numbers increase.
     keys: HashMap<K, BTreeMap<u64, T>>,
     /// The key of each number.
     numbers: BTreeMap<u64, K>,
-    /// The oldest of each key that has enough for a whole batch.
+    /// The oldest request of each key that has a full batch.
     full: BTreeSet<u64>,
     next: u64,
 }
@@ -29,18 +29,18 @@ impl<K: Copy + Eq + Hash, T> Waiting<K, T> {
         self.numbers.len()
     }
 
-    /// Who has waited longest, and for what.
+    /// The oldest request, and its key.
     pub fn oldest(&self) -> Option<(&T, K)> {
         let (number, key) = self.numbers.first_key_value()?;
         Some((self.keys.get(key)?.get(number)?, *key))
     }
 
-    /// The key of which there are enough for a whole batch: of these, that of the oldest.
+    /// A key with a full batch; of several, the one with the oldest request.
     pub fn full(&self) -> Option<K> {
         self.numbers.get(self.full.first()?).copied()
     }
 
-    /// Takes one in; its number.
+    /// Adds a request; returns its number.
     pub fn push(&mut self, key: K, it: T) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -49,13 +49,13 @@ impl<K: Copy + Eq + Hash, T> Waiting<K, T> {
         number
     }
 
-    /// Takes one out; `None` where it has gone.
+    /// Removes a request; `None` if it is gone.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let key = self.numbers.remove(&number)?;
         self.change(key, |line| line.remove(&number))
     }
 
-    /// Takes a batch out: the oldest of this key, at most as many as are a whole one.
+    /// Removes a batch: the oldest requests of this key, at most a full batch.
     pub fn take(&mut self, key: K) -> Vec<T> {
         let most = self.batch_max;
         let batch: Vec<(u64, T)> =
@@ -69,7 +69,8 @@ impl<K: Copy + Eq + Hash, T> Waiting<K, T> {
             .collect()
     }
 
-    /// Changes the line of a key, and notes whether it is full now, and who is its first.
+    /// Changes the requests of a key, and updates whether it has a full batch and which is the
+    /// oldest.
     fn change<R>(&mut self, key: K, f: impl FnOnce(&mut BTreeMap<u64, T>) -> R) -> R {
         let line = self.keys.entry(key).or_default();
         if let Some((first, _)) = line.first_key_value() {
@@ -93,7 +94,7 @@ mod tests {
 
     thread_local!(static LOOKS: Cell<usize> = const { Cell::new(0) });
 
-    /// A key that counts how often it is looked at.
+    /// A key that counts its comparisons.
     #[derive(Clone, Copy, Debug)]
     struct Counted(u64);
     impl PartialEq for Counted {
@@ -110,12 +111,12 @@ mod tests {
         }
     }
 
-    /// What is done to a request costs the same however many wait.
+    /// An operation on a request costs the same however many wait.
     #[test]
     fn a_request_among_ten_thousand_costs_what_one_among_ten_does() {
         let mut looks = [10, 10_000].map(|others| {
             let mut waiting = Waiting::new(8);
-            // Pairs of a key, none of which is a whole batch.
+            // Pairs with one key, none of which is a full batch.
             for i in 0..others {
                 waiting.push(Counted(i / 2), i);
             }
@@ -126,12 +127,12 @@ mod tests {
             assert_eq!(waiting.take(Counted(0)), [0, 1]);
             LOOKS.get()
         });
-        // A few keys may share a place of the table.
+        // A few keys may share a slot of the hash table.
         looks[0] += 8;
         assert!(looks[1] <= looks[0], "{looks:?}");
     }
 
-    /// The same as a list that is gone through from its beginning.
+    /// Behaves like a list that is scanned from its beginning.
     #[test]
     fn who_waits_is_what_a_plain_list_says() {
         let mut state = 7u64;
