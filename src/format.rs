@@ -149,7 +149,7 @@ impl Packing {
         let packing = Packing { format, rows, columns };
         if !columns.is_multiple_of(format.block()) {
             return Err(format!(
-                "rows of {columns} weights are no blocks of {} ({format})",
+                "rows of {columns} weights are not blocks of {} ({format})",
                 format.block()
             ));
         }
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn sizes_that_are_no_blocks_or_beyond_memory_are_refused() {
         assert!(
-            Packing::new(Format::Q6_K, 1, 128).unwrap_err().contains("no blocks of 256 (Q6_K)")
+            Packing::new(Format::Q6_K, 1, 128).unwrap_err().contains("not blocks of 256 (Q6_K)")
         );
         assert!(Packing::new(Format::Q4_0, 1, 33).is_err());
         assert!(

@@ -29,7 +29,7 @@ pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     let text = text.or_else(|| panic.downcast_ref::<NoRoom>().map(NoRoom::to_string));
     discard(panic);
-    text.unwrap_or_else(|| "a panic without words".into())
+    text.unwrap_or_else(|| "a panic without a message".into())
 }
 
 /// Runs user code for its effect. The hook has told of a panic; the panic goes no further.
@@ -243,7 +243,7 @@ mod tests {
         for depth in 0..4 {
             discard(Sore(depth));
             let words = caught(|| std::panic::panic_any(Sore(depth))).unwrap_err();
-            assert_eq!(words, "a panic without words");
+            assert_eq!(words, "a panic without a message");
         }
         assert_eq!(caught(|| panic!("so")).map(|()| 0), Err("so".into()));
         assert_eq!(caught(|| 7), Ok(7));

@@ -305,7 +305,7 @@ impl Trainer {
             });
         }
         let Some((mut mean, dtype)) = mean else {
-            let text = "there is no batch to step over".into();
+            let text = "there are no batches".into();
             return self.device().refused("step_over", ErrorKind::Argument, text, DType::F32, at);
         };
         let sums = optimizer.sums_over_ranks();

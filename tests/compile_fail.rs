@@ -116,7 +116,7 @@ const CASES: &[(&str, &str, &[&str])] = &[
     (
         "gradients_are_asked_for_by_values_and_parameters",
         "let g = futensor::grad(&x, &[\"weight\"]);",
-        &["gradients cannot be asked for by `&str`", "net.parameters()"],
+        &["gradients cannot be computed for `&str`", "net.parameters()"],
     ),
     (
         "what_is_no_operand_says_what_would_be",

@@ -150,7 +150,7 @@ fn batches_that_have_nothing_for_each_part_are_an_error() {
         let mut batches = loader.epoch(0, &Device::cpu());
         let error = block_on(batches.next()).unwrap().unwrap_err();
         assert!(error.is_argument() && error.location().file().ends_with("data.rs"), "{error}");
-        assert_eq!(error.message(), "a batch of 2 examples has nothing for each of 4 parts");
+        assert_eq!(error.message(), "a batch of 2 examples cannot be split into 4 parts");
         assert!(block_on(batches.next()).is_none());
     }
 }

@@ -144,7 +144,7 @@ fn smoke() {
     let told = device.libraries();
     print!("{told}");
     let missing = |what: &str| !told.lines().any(|line| line.starts_with(what));
-    if missing("compiler of kernels: NVRTC of CUDA") || missing("products: cuBLAS") {
+    if missing("kernel compiler: NVRTC of CUDA") || missing("products: cuBLAS") {
         stop("a library is missing without which nothing is computed");
     }
     if missing("convolutions: cuDNN") {

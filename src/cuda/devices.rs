@@ -29,7 +29,7 @@ impl Device {
     pub fn cuda(index: usize) -> Result<Device> {
         let at = Location::caller();
         gpu::shared(index).map_err(|why| {
-            let text = format!("cuda:{index} is not there: {why}");
+            let text = format!("cuda:{index} is not available: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })
     }

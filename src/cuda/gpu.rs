@@ -228,7 +228,7 @@ impl Device {
     pub fn cuda_with(index: usize, options: CudaOptions) -> Result<Device> {
         let at = Location::caller();
         driver_context::device(index).map_err(|why| {
-            let text = format!("cuda:{index} is not there: {why}");
+            let text = format!("cuda:{index} is not available: {why}");
             Error::new(ErrorKind::Device, "cuda", text, at)
         })?;
         Ok(open(index, format!("cuda:{index}/{}", COUNT.fetch_add(1, Relaxed) + 1), options))

@@ -28,7 +28,7 @@ impl<T: Element> Examples<T> {
         let each = shape.numel();
         if each == 0 || !data.len().is_multiple_of(each) {
             let elements = number_of(data.len(), "element", "elements");
-            let text = format!("no whole number of {shape} in {elements}");
+            let text = format!("{elements} are not a whole number of examples of shape {shape}");
             return Err(Error::new(ErrorKind::Shape, "Examples::new", text, Location::caller()));
         }
         Ok(Examples { data: data.into(), shape, each })

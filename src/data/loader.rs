@@ -227,10 +227,10 @@ impl<B: Send + 'static> Loader<B> {
         let parts = self.part.1;
         if shared.total > 0 && self.batch_size < parts {
             let examples = number_of(self.batch_size, "example", "examples");
-            let text = format!("a batch of {examples} has nothing for each of {parts} parts");
+            let text = format!("a batch of {examples} cannot be split into {parts} parts");
             shared.fail(0, Error::new(ErrorKind::Argument, "Loader::epoch", text, at));
         } else if let Err(error) = shared.start(self.workers.min(self.prefetch).min(shared.total)) {
-            let text = format!("no thread to make batches: {error}");
+            let text = format!("cannot start a thread for batches: {error}");
             shared.fail(0, Error::new(ErrorKind::Source, "Loader::epoch", text, at));
         }
         Epoch { shared, ended: false }
@@ -410,7 +410,7 @@ impl<B> Shared<B> {
 
 /// One pass over a data set: a `Stream` of batches in order. Dropping it ends its threads after
 /// their current batches, without waiting for them.
-#[must_use = "batches that are not received are made for nothing"]
+#[must_use = "batches that are not received are wasted"]
 pub struct Epoch<B> {
     shared: Arc<Shared<B>>,
     ended: bool,
@@ -508,5 +508,5 @@ impl<B> Future for NextBatch<'_, B> {
 
 /// The message for a lack of memory for the indices.
 fn no_memory_for(examples: usize) -> String {
-    format!("no memory for the numbers of {}", number_of(examples, "example", "examples"))
+    format!("no memory for the indices of {}", number_of(examples, "example", "examples"))
 }

@@ -100,7 +100,7 @@ impl Progress {
 
 /// The tensors of a file, in file order: a `Stream` of names and of values that are being copied to
 /// the device. Dropping it ends the reading thread, without waiting for it.
-#[must_use = "what is not received is read for nothing"]
+#[must_use = "tensors that are not received are wasted"]
 pub struct Load<T = TensorFuture> {
     from: Handoff<Message<T>>,
     device: Device,
@@ -159,9 +159,10 @@ pub(crate) fn load<T: Loaded>(
     });
     match spawned {
         Ok(()) => of(from, device, ahead_bytes),
-        Err(error) => {
-            failed(error_at(&shown, format!("no thread to read it: {error}"), at), device)
-        }
+        Err(error) => failed(
+            error_at(&shown, format!("cannot start a thread to read it: {error}"), at),
+            device,
+        ),
     }
 }
 
@@ -182,7 +183,8 @@ pub(crate) fn off_thread<R: Send + 'static>(
         to.send_blocking(run(), 0);
     });
     async move {
-        spawned.map_err(|e| error_at(&shown, format!("no thread to read it: {e}"), at))?;
+        spawned
+            .map_err(|e| error_at(&shown, format!("cannot start a thread to read it: {e}"), at))?;
         let read = std::future::poll_fn(|cx| from.poll_receive(cx)).await;
         read.unwrap_or_else(|| Err(error_at(&shown, "the reading thread panicked", at)))
     }
@@ -385,7 +387,7 @@ impl<T: Loaded> Reading<T> {
                 let before = data.len();
                 E::read(chunk, &mut data).map_err(|at| {
                     let text = format!(
-                        "tensor {}: element {} is no {}",
+                        "tensor {}: element {} is not a {}",
                         part.name,
                         before + at,
                         part.dtype

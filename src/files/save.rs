@@ -82,7 +82,7 @@ async fn written(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> R
         .spawn(move || {
             done.send_blocking(write(&target, &from), 0);
         })
-        .map_err(|e| error(&path, format!("no thread to write it: {e}"), at))?;
+        .map_err(|e| error(&path, format!("cannot start a thread to write it: {e}"), at))?;
     let mut wanted = true;
     for piece in pieces {
         wanted = wanted

@@ -36,8 +36,8 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64, String> {
         Some(alignment) if alignment.is_power_of_two() && alignment <= ALIGNMENT_MAX => {
             Ok(alignment)
         }
-        Some(other) => Err(format!("an alignment of {other}")),
-        None => Err("an alignment that is no whole number".into()),
+        Some(other) => Err(format!("an invalid alignment of {other}")),
+        None => Err("an alignment that is not an integer".into()),
     }
 }
 
@@ -49,14 +49,14 @@ impl Header {
     pub fn read(from: impl Read, length: u64) -> Result<Header, String> {
         let mut from = Source::new(from, length);
         if length < 24 {
-            return Err(format!("truncated: no header is in {}", bytes_of(length as usize)));
+            return Err(format!("truncated: {} cannot hold a header", bytes_of(length as usize)));
         }
         if from.bytes()? != MAGIC {
-            return Err("this is no GGUF file".into());
+            return Err("this is not a GGUF file".into());
         }
         match u32::read(&mut from)? {
             2 | VERSION => {}
-            1 => return Err("version 1, which files have not had since 2023".into()),
+            1 => return Err("version 1, which is obsolete since 2023".into()),
             other if other.swap_bytes() <= 0xffff => {
                 return Err("its numbers are big-endian".into());
             }
@@ -73,7 +73,7 @@ impl Header {
         })? {
             if let Some(before) = metadata.insert(key.clone(), value) {
                 drop(before);
-                return Err(format!("{key} is there twice"));
+                return Err(format!("duplicate key {key}"));
             }
         }
         let alignment = alignment(&metadata)?;
@@ -94,7 +94,7 @@ impl Header {
         }
         let mut names = BTreeSet::new();
         if let Some(twice) = tensors.iter().find(|t| !names.insert(&t.name)) {
-            return Err(format!("two tensors are called {}", twice.name));
+            return Err(format!("two tensors are named {}", twice.name));
         }
         tensors.sort_by_key(|t| (t.start, t.bytes));
         if let Some(pair) = tensors.windows(2).find(|w| w[0].start + w[0].bytes > w[1].start) {
@@ -117,7 +117,7 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
     let start = u64::read(from)?;
     let row = sizes.first().copied().unwrap_or(1);
     let Some(row_bytes) = kind.row_bytes(row) else {
-        return Err(wrong(format!("has rows of {row}, which are no whole blocks of {kind}")));
+        return Err(wrong(format!("has rows of {row}, which are not whole blocks of {kind}")));
     };
     let rows = sizes.iter().skip(1).try_fold(1u64, |n, &size| n.checked_mul(size));
     let bytes = rows
@@ -129,10 +129,10 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
     };
     if matches!(kind, Kind::Quantized(_)) && rank != 2 {
         let dims = number_of(rank, "dimension", "dimensions");
-        return Err(wrong(format!("is of {kind} and has {dims}, and not two")));
+        return Err(wrong(format!("is of {kind} and has {dims}, not two")));
     }
     if !start.is_multiple_of(alignment) {
-        return Err(wrong(format!("starts at {start}, which is no multiple of {alignment}")));
+        return Err(wrong(format!("starts at {start}, which is not a multiple of {alignment}")));
     }
     let dims = sizes.iter().rev().map(|&size| size as usize).collect();
     Ok(TensorInfo { name, kind, dims, bytes, start })

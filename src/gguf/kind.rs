@@ -58,8 +58,8 @@ impl Kind {
     pub(super) fn of(code: u32) -> Result<Kind, String> {
         let found = CODES.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind);
         found.ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
-            Some((_, name)) => format!("is {name}, a type that futensor has not"),
-            None => format!("is of type {code}, which nobody knew when this reader was written"),
+            Some((_, name)) => format!("is {name}, a type that futensor does not have"),
+            None => format!("is of type {code}, which this reader does not know"),
         })
     }
 

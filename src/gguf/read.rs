@@ -154,8 +154,11 @@ impl Gguf {
         files::load(self.shown.clone(), device, options, at, move |reading, wanted| {
             let (mut file, length) = (own.open)().map_err(|e| reading.error(e))?;
             if length != own.length {
-                let text =
-                    format!("{}, and {} when it was opened", bytes_of(length as usize), own.length);
+                let text = format!(
+                    "{} now, but {} when it was opened",
+                    bytes_of(length as usize),
+                    own.length
+                );
                 return Err(reading.error(text));
             }
             let wanted: Vec<&TensorInfo> =

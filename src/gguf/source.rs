@@ -25,7 +25,7 @@ impl<R: Read> Source<R> {
         let mut bytes = [0; N];
         if self.length - self.at < N as u64 {
             let length = bytes_of(self.length as usize);
-            return Err(format!("truncated: the header goes on beyond the file's {length}"));
+            return Err(format!("truncated: the header extends beyond the file's {length}"));
         }
         self.from.read_exact(&mut bytes).map_err(|e| match e.kind() {
             ErrorKind::UnexpectedEof => "truncated within the header".to_owned(),

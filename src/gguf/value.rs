@@ -134,7 +134,7 @@ values! {
 }
 
 fn unknown(code: u32) -> String {
-    format!("a value of type {code}, which nobody knew when this reader was written")
+    format!("a value of type {code}, which this reader does not know")
 }
 
 impl From<&str> for Value {
@@ -234,7 +234,7 @@ impl Bytes for bool {
         match u8::read(from)? {
             0 => Ok(false),
             1 => Ok(true),
-            other => Err(format!("{other} is no truth value")),
+            other => Err(format!("{other} is not a bool")),
         }
     }
     fn write(&self, to: &mut Vec<u8>) {
@@ -247,7 +247,7 @@ impl Bytes for String {
     fn read(from: &mut Source<impl Read>) -> Result<String, String> {
         let length = u64::read(from)?;
         let text = from.several(length, 1, u8::read)?;
-        String::from_utf8(text).map_err(|e| format!("a text that is no UTF-8: {e}"))
+        String::from_utf8(text).map_err(|e| format!("a string that is not UTF-8: {e}"))
     }
     fn write(&self, to: &mut Vec<u8>) {
         (self.len() as u64).write(to);

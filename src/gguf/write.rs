@@ -58,7 +58,7 @@ fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Pie
             Weight::Quantized(w) => (Kind::Quantized(w.format()), w.packing().file_bytes()),
         };
         let Some(code) = kind.code() else {
-            return Err(format!("tensor {name} is {kind}, a type that GGUF has not"));
+            return Err(format!("tensor {name} is {kind}, a type that GGUF does not have"));
         };
         let dims = weight.dims();
         if dims.len() > DIMS_MAX {
@@ -72,7 +72,7 @@ fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Pie
         let end = start.checked_add(bytes as u64);
         let next = end.and_then(|end| end.checked_next_multiple_of(alignment));
         let Some((end, next)) = end.zip(next) else {
-            return Err("the tensors are more than any file holds".into());
+            return Err("the tensors are too large for a file".into());
         };
         start = next;
         body.push(match weight {
@@ -84,7 +84,7 @@ fn pieces(metadata: &Metadata, tensors: Vec<(String, Weight)>) -> Result<Vec<Pie
         });
         body.push(Piece::Bytes(vec![0; (start - end) as usize]));
         if let Some(name) = names.replace(name) {
-            return Err(format!("two tensors are called {name}"));
+            return Err(format!("two tensors are named {name}"));
         }
     }
     head.resize(head.len().next_multiple_of(alignment as usize), 0);

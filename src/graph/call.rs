@@ -211,5 +211,5 @@ impl Drop for Part {
 
 /// Cannot be: what somebody can ask for is computed.
 fn not_run(node: &Node) -> Error {
-    node.fail(ErrorKind::Kernel, "the region has left this output out")
+    node.fail(ErrorKind::Kernel, "the region skipped this output")
 }

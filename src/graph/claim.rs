@@ -103,8 +103,8 @@ impl<'a> Traced<'a> {
 
 /// The error of a value of a region that is waited for while the region's closure runs.
 pub(crate) fn unready(node: &Node) -> Error {
-    let text = "a value of a region is not there while the region's closure runs: return it, and \
-                await what a call gives";
+    let text = "a value of a region has no elements while the region's closure runs: return it, \
+                and await the result of a call";
     node.fail(ErrorKind::Argument, text)
 }
 

@@ -273,7 +273,7 @@ fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> Result<(), 
             return error(ErrorKind::Argument, format!("there is no value for {name}"));
         };
         if let Err(own) = parameter.takes(value.shape()) {
-            let text = format!("{name} has shape {own}, and the value {}", value.shape());
+            let text = format!("{name} has shape {own}, but the value has {}", value.shape());
             return error(ErrorKind::Shape, text);
         }
         let device = parameter.device().unwrap_or_else(|| value.device());
@@ -284,7 +284,10 @@ fn load(module: &impl Module, state: Vec<(String, TensorFuture)>) -> Result<(), 
     let mut names: Vec<String> = given.into_keys().collect();
     names.sort();
     if !names.is_empty() {
-        return error(ErrorKind::Argument, format!("nothing here is called {}", names.join(", ")));
+        return error(
+            ErrorKind::Argument,
+            format!("the module has nothing named {}", names.join(", ")),
+        );
     }
     for (parameter, value) in found {
         parameter.set(value);

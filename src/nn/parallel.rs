@@ -49,7 +49,7 @@ pub struct RowLinear {
 fn part(x: &TensorFuture, dim: usize, group: &Group, at: At) -> TensorFuture {
     let (n, size) = (group.size(), x.dims().get(dim).copied().unwrap_or(0));
     if size % n != 0 {
-        let text = format!("dimension {dim} of {} does not divide by {n} ranks", x.shape());
+        let text = format!("dimension {dim} of {} is not divisible by {n} ranks", x.shape());
         return build::refused("part", x, Refusal { kind: ErrorKind::Shape, message: text }, at);
     }
     let whole = x.stop_gradient().broadcast(group, 0);

@@ -169,7 +169,7 @@ impl<O: Operation> Operation for Foreign<O> {
         };
         self.op().run_cuda(&mut own)?;
         if own.fresh {
-            return Err(Refusal::kernel("it wrote nothing: it never asked where its output is"));
+            return Err(Refusal::kernel("it wrote nothing: it never asked for its output"));
         }
         Ok(())
     }

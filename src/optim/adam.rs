@@ -156,12 +156,13 @@ impl Core {
             None if moments.iter().any(Option::is_some) => {
                 return error(
                     ErrorKind::Argument,
-                    "mean_powers is missing: how many steps were taken".into(),
+                    "mean_powers is missing, which counts the steps".into(),
                 );
             }
             Some((mean, square)) if [mean, square].iter().any(|power| power.dims() != [n]) => {
                 let of = number_of(n, "parameter", "parameters");
-                let text = format!("mean_powers is of {}, and the optimizer of {of}", mean.shape());
+                let text =
+                    format!("mean_powers has shape {}, but the optimizer has {of}", mean.shape());
                 return error(ErrorKind::Shape, text);
             }
             _ => {}
@@ -358,7 +359,7 @@ adams! {
         "0.75" "a step of lr";
     /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101), as in
     /// PyTorch.
-    AdamW 0.01 true "So much of the parameter, times the learning rate, is taken off it; 0.01 by \
-        default."
+    AdamW 0.01 true "The share of the parameter, times the learning rate, that is subtracted from it; \
+        0.01 by default."
         "0.75" "1 - lr * decay";
 }

@@ -29,8 +29,11 @@ pub(super) fn fits(optimizer: &str, parameters: &[Parameter], state: &State) -> 
         let Some(parameter) = beside(parameters, name) else { continue };
         let own = parameter.value();
         if own.shape() != value.shape() {
-            let text =
-                format!("{name} is of {}, and its parameter of {}", value.shape(), own.shape());
+            let text = format!(
+                "{name} has shape {}, but its parameter has {}",
+                value.shape(),
+                own.shape()
+            );
             return Err(Error::new(
                 ErrorKind::Shape,
                 optimizer,
@@ -90,7 +93,7 @@ impl Taken<'_> {
     #[track_caller]
     pub fn end(self) -> Result<(), Error> {
         let Some(name) = self.left.into_keys().min() else { return Ok(()) };
-        let text = format!("{name} is nothing that it keeps");
+        let text = format!("{name} is not part of its state");
         Err(Error::new(ErrorKind::Argument, self.optimizer, text, build::seen(Location::caller())))
     }
 }

@@ -41,7 +41,7 @@ use std::panic::Location;
 /// # Cancel safety
 /// Dropping a step, or the future that awaits it, gives up only the error: the step is still
 /// taken.
-#[must_use = "a step that fails changes nothing, and says so here alone: await it, ask for its \
+#[must_use = "a failed step changes nothing, and only this reports it: await it, check its \
     `error`, or `detach` it \
               and `waitall` returns it"]
 #[derive(Clone, Debug)]
@@ -196,8 +196,9 @@ impl Update {
         let there = self.whole.iter().find(|whole| std::ptr::eq(whole.port(), beside.port()));
         there.cloned().unwrap_or_else(|| {
             let (own, other) = (self.home(), beside.device());
-            let text =
-                format!("a value on {other} has no part in a step whose gradients are on {own}");
+            let text = format!(
+                "a value on {other} cannot take part in a step whose gradients are on {own}"
+            );
             let error = Error::new(ErrorKind::Device, "Update", text, self.at);
             build::failed(beside.port(), Meta::new((), DType::Bool), error, self.at)
         })
@@ -314,7 +315,7 @@ pub(super) fn fits<'a>(
         let value = parameter.value();
         if value.shape() != kept.shape() {
             let text = format!(
-                "parameter {k} has shape {}, and had {} in the last step",
+                "parameter {k} has shape {}, but had {} in the last step",
                 value.shape(),
                 kept.shape()
             );
@@ -345,27 +346,24 @@ fn check(
         return Err(failed);
     }
     if gradients.iter().all(Option::is_none) {
-        return error(
-            ErrorKind::Argument,
-            "there is nothing to step along: no gradient at all".into(),
-        );
+        return error(ErrorKind::Argument, "there are no gradients to step along".into());
     }
     for (k, (parameter, gradient)) in parameters.iter().zip(gradients).enumerate() {
         let Some(gradient) = gradient else { continue };
         let value = parameter.value();
         if value.shape() != gradient.shape() {
             let (own, other) = (value.shape(), gradient.shape());
-            let text = format!("parameter {k} has shape {own}, and its gradient {other}");
+            let text = format!("parameter {k} has shape {own}, but its gradient has {other}");
             return error(ErrorKind::Shape, text);
         }
         if value.dtype() != gradient.dtype() {
             let (own, other) = (value.dtype(), gradient.dtype());
-            let text = format!("parameter {k} is {own}, and its gradient {other}");
+            let text = format!("parameter {k} is {own}, but its gradient is {other}");
             return error(ErrorKind::DType, text);
         }
         if value.device() != gradient.device() {
             let (own, other) = (value.device(), gradient.device());
-            let text = format!("parameter {k} is on {own}, and its gradient on {other}");
+            let text = format!("parameter {k} is on {own}, but its gradient is on {other}");
             return error(ErrorKind::Device, text);
         }
     }

@@ -46,7 +46,7 @@ impl Quantized {
     /// assert_eq!(weight.dims(), [1, 32]);
     /// assert!((weight.dequantize() - &x).abs().max_all().item::<f32>().await? < 1.1);
     /// let wrong = Quantized::from_tensor(&x, Format::Q6_K).unwrap_err();
-    /// assert!(wrong.message().contains("no blocks of 256"));
+    /// assert!(wrong.message().contains("not blocks of 256"));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///
@@ -131,7 +131,7 @@ impl Quantized {
             return Err(refuse("formats or inputs differ"));
         }
         if before.iter().any(|w| !w.packing.rows.is_multiple_of(ROWS)) {
-            return Err(refuse("rows that are no multiple of sixteen"));
+            return Err(refuse("the number of rows is not a multiple of sixteen"));
         }
         // A weight without columns may have any number of rows.
         let rows = weights.iter().fold(0usize, |rows, w| rows.saturating_add(w.packing.rows));

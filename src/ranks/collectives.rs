@@ -239,7 +239,7 @@ fn combined(
     collective(op, x, group, at, |x| {
         if x.dtype() == DType::Bool && matches!(combine, Combine::Sum | Combine::Product) {
             return Err(Refusal::dtype(format!(
-                "bool has no {}: min and max are and, or",
+                "bool has no {}: use min for and, max for or",
                 combine.name()
             )));
         }
@@ -332,7 +332,7 @@ fn value_at(group: &Group, asked: Asked<'_>, device: &Device, meta: Meta) -> Ten
 /// Refuses a traced value of a region's closure: it has no elements to send.
 fn is_plain(x: &TensorFuture) -> Result<(), Refusal> {
     match x.node.completion.state().has(TRACED) {
-        true => Err(Refusal::argument("what ranks do together cannot be part of a region")),
+        true => Err(Refusal::argument("a collective cannot be part of a region")),
         false => Ok(()),
     }
 }
@@ -340,14 +340,17 @@ fn is_plain(x: &TensorFuture) -> Result<(), Refusal> {
 fn has_rank(group: &Group, rank: usize) -> Result<(), Refusal> {
     match rank < group.size() {
         true => Ok(()),
-        false => Err(Refusal::argument(format!("there is no rank {rank} among {}", group.size()))),
+        false => Err(Refusal::argument(format!(
+            "there is no rank {rank} in a group of {}",
+            group.size()
+        ))),
     }
 }
 
 fn is_other(group: &Group, rank: usize) -> Result<(), Refusal> {
     has_rank(group, rank)?;
     match rank == group.rank() {
-        true => Err(Refusal::argument(format!("rank {rank} is this one"))),
+        true => Err(Refusal::argument(format!("rank {rank} is this rank"))),
         false => Ok(()),
     }
 }
@@ -362,7 +365,7 @@ fn part_of(x: &TensorFuture, group: &Group) -> Result<Shape, Refusal> {
             Ok(dims[..].into())
         }
         _ => Err(Refusal::shape(format!(
-            "the first dimension of {} does not divide by {n} ranks",
+            "the first dimension of {} is not divisible by {n} ranks",
             x.shape()
         ))),
     }

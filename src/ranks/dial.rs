@@ -80,7 +80,7 @@ fn look_up(
     match hears.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(found) => found,
         Err(RecvTimeoutError::Timeout) => {
-            Err(io::Error::new(ErrorKind::TimedOut, "the look-up of the name does not end"))
+            Err(io::Error::new(ErrorKind::TimedOut, "the look-up of the name timed out"))
         }
         Err(RecvTimeoutError::Disconnected) => {
             Err(io::Error::other("the look-up of the name panicked"))
@@ -149,7 +149,7 @@ pub(super) mod tests {
             Ok(Vec::new())
         };
         let error = ends(|until| look_up("a.name:1", until, never));
-        assert!(error.to_string().contains("look-up of the name does not end"), "{error}");
+        assert!(error.to_string().contains("look-up of the name timed out"), "{error}");
         let late = Instant::now() + Duration::from_secs(60);
         let error = look_up("a.name:1", late, |_| panic!("a resolver of somebody's")).unwrap_err();
         assert!(error.to_string().contains("panicked"), "{error}");

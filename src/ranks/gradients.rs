@@ -36,7 +36,7 @@ impl Operation for OfCollective {
     }
 
     fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        Err(Refusal::kernel("a collective is no kernel"))
+        Err(Refusal::kernel("a collective has no kernel"))
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

@@ -221,7 +221,7 @@ impl Group {
         let wrong = move |kind, text: String| Error::new(kind, "join", text, at);
         let Some(joining) = Joining::of(&plan) else {
             let text =
-                "this process is joining that group already: wait for that, or drop it".into();
+                "this process is already joining that group: await that join, or drop it".into();
             return Waiting::on(std::future::ready(Err(wrong(ErrorKind::Argument, text))));
         };
         let begun = driver.and_then(|driver| Group::begin(plan, driver));
@@ -450,13 +450,13 @@ fn error_of(trouble: Trouble, members: &[usize], me: usize, op: &str, at: At) ->
     let (kind, text) = match (kind, rank, named) {
         (FaultKind::Lost, Some(rank), _) if rank == me => (
             ErrorKind::PeerLost(here(rank) as u32),
-            format!("this rank is lost to the others: {text}"),
+            format!("the other ranks have given this rank up: {text}"),
         ),
         (FaultKind::Lost, Some(rank), Some(name)) => {
             (ErrorKind::PeerLost(here(rank) as u32), format!("{name} is lost: {text}"))
         }
         (FaultKind::Operand, _, Some(name)) => {
-            (ErrorKind::Kernel, format!("what {name} was to bring has failed: {text}"))
+            (ErrorKind::Kernel, format!("the operand of {name} has failed: {text}"))
         }
         (FaultKind::Engine, _, Some(name)) => {
             (ErrorKind::Kernel, format!("it failed on {name}: {text}"))

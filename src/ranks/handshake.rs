@@ -131,11 +131,11 @@ pub(crate) fn answer(
     let (theirs, rest) = hello.split_at(GREETING);
     let (about, proof) = rest.split_at(16);
     let Some(version) = version(theirs) else {
-        return Err(refused(false, "it speaks something else"));
+        return Err(refused(false, "it uses another protocol"));
     };
     let (Ok(about), Ok(proof)) = (<&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof))
     else {
-        return Err(refused(false, "it speaks something else"));
+        return Err(refused(false, "it uses another protocol"));
     };
     let who = Who::of(about);
     let proved = secret.check(&[b"call", &own, theirs, about], proof);
@@ -143,7 +143,7 @@ pub(crate) fn answer(
         _ if !proved => (Verdict::Secret, "it does not know the secret".into()),
         _ if version != VERSION => (
             Verdict::Version,
-            format!("rank {} speaks version {version}, this rank {VERSION}", who.rank),
+            format!("rank {} uses version {version}, this rank version {VERSION}", who.rank),
         ),
         Who { rank, size, .. } if size != me.size || rank >= size => (
             Verdict::Size,
@@ -152,17 +152,16 @@ pub(crate) fn answer(
         Who { rank, compares, .. } if compares != me.compares => (
             Verdict::Compares,
             format!(
-                "calls are to be compared on rank {}, and not on the other",
+                "calls are compared on rank {}, but not on the other",
                 if compares { rank } else { me.rank }
             ),
         ),
         Who { rank, by_device, .. } if by_device != me.by_device => {
             (Verdict::Way, way(if by_device { rank } else { me.rank }))
         }
-        Who { rank, .. } if !takes(rank) => (
-            Verdict::Taken,
-            format!("another process has come as rank {rank}, which is here already"),
-        ),
+        Who { rank, .. } if !takes(rank) => {
+            (Verdict::Taken, format!("another process has already joined as rank {rank}"))
+        }
         _ => (Verdict::Welcome, String::new()),
     };
     let proof = secret.prove(&[b"answer", &own, theirs, about, &me.bytes(), &[verdict as u8]]);
@@ -180,7 +179,7 @@ pub(crate) fn answer(
 }
 
 fn way(rank: usize) -> String {
-    format!("values are to go by a device's own library on rank {rank}, and by MPI on the other")
+    format!("values go through a device's own library on rank {rank}, but through MPI on the other")
 }
 
 /// Connects to a member: a link with `rank`, before the deadline.
@@ -197,7 +196,7 @@ pub(crate) fn call(
     let mut theirs = [0; GREETING];
     read_by(stream, &mut theirs, until)?;
     let Some(version) = version(&theirs) else {
-        return Err(refused(false, "what answers is no futensor"));
+        return Err(refused(false, "the answer is not from futensor"));
     };
     let own = greeting(&random()?, VERSION);
     let about = me.bytes();
@@ -209,25 +208,25 @@ pub(crate) fn call(
     let (Ok(other), Ok(proof)) =
         (<&[u8; 16]>::try_from(&reply[1..17]), <&[u8; BYTES]>::try_from(&reply[17..]))
     else {
-        return Err(refused(false, "what answers is no futensor"));
+        return Err(refused(false, "the answer is not from futensor"));
     };
     if !secret.check(&[b"answer", &theirs, &own, &about, other, &reply[..1]], proof) {
-        return Err(refused(true, format!("the secret of rank {rank} is another")));
+        return Err(refused(true, format!("rank {rank} has a different secret")));
     }
     let who = Who::of(other);
     Err(refused(
         true,
         match reply[0] {
             0 if who.rank == rank => return Ok(()),
-            0 => format!("rank {} answers where rank {rank} should", who.rank),
-            2 => format!("rank {rank} speaks version {version}, this rank {VERSION}"),
+            0 => format!("rank {} answers instead of rank {rank}", who.rank),
+            2 => format!("rank {rank} uses version {version}, this rank version {VERSION}"),
             3 => format!(
                 "this rank was started as one of {}, rank {rank} as one of {}",
                 me.size, who.size
             ),
-            4 => format!("another process has come as rank {} before this one", me.rank),
+            4 => format!("another process joined as rank {} before this one", me.rank),
             5 => format!(
-                "calls are to be compared on rank {}, and not on the other",
+                "calls are compared on rank {}, but not on the other",
                 if me.compares { me.rank } else { rank }
             ),
             6 => way(if me.by_device { me.rank } else { rank }),
@@ -273,7 +272,7 @@ mod tests {
         assert_eq!(meet(("s", who(0)), ("s", who(1)), true), (Ok(who(1)), Ok(())));
         let (here, there) = meet(("s", who(0)), ("t", who(1)), true);
         assert_eq!(here, Err(refused(false, "it does not know the secret")));
-        assert_eq!(there, Err(refused(true, "the secret of rank 0 is another")));
+        assert_eq!(there, Err(refused(true, "rank 0 has a different secret")));
         let (here, there) = meet(("s", who(0)), ("s", Who { size: 3, ..who(1) }), true);
         assert_eq!(
             here,
@@ -284,10 +283,10 @@ mod tests {
             Err(refused(true, "this rank was started as one of 3, rank 0 as one of 2"))
         );
         let (here, there) = meet(("s", who(0)), ("s", who(1)), false);
-        assert!(here.unwrap_err().text.contains("rank 1, which is here already"));
-        assert!(there.unwrap_err().text.contains("another process has come as rank 1"));
+        assert!(here.unwrap_err().text.contains("another process has already joined as rank 1"));
+        assert!(there.unwrap_err().text.contains("another process joined as rank 1"));
         let (here, there) = meet(("s", who(0)), ("s", Who { compares: true, ..who(1) }), true);
-        assert!(here.unwrap_err().text.contains("on rank 1, and not") && there.is_err());
+        assert!(here.unwrap_err().text.contains("on rank 1, but not") && there.is_err());
     }
 
     #[test]
@@ -307,7 +306,7 @@ mod tests {
         });
         let refusal =
             answer(&listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true).unwrap_err();
-        let text = format!("rank 1 speaks version {}, this rank {VERSION}", VERSION + 1);
+        let text = format!("rank 1 uses version {}, this rank version {VERSION}", VERSION + 1);
         assert_eq!(refusal, refused(true, text));
         assert_eq!(later.join().unwrap(), Verdict::Version as u8);
     }

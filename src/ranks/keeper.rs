@@ -114,7 +114,10 @@ fn open(plan: &Plan, until: Instant) -> Result<Begun, String> {
             let listener = listen("127.0.0.1:0")?;
             let address = listener.local_addr().map_err(|error| error.to_string())?;
             let (note, secret) = Note::write(job, &address.to_string()).map_err(|error| {
-                format!("cannot say in {} where to meet: {error}", std::env::temp_dir().display())
+                format!(
+                    "cannot write the address to a file in {}: {error}",
+                    std::env::temp_dir().display()
+                )
             })?;
             Ok((listener, secret, Some(note), None))
         }
@@ -124,7 +127,7 @@ fn open(plan: &Plan, until: Instant) -> Result<Begun, String> {
 /// Another rank calls rank 0 until it answers, and listens where it called from.
 fn call_first(world: &World, plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
     let mut listener: Option<TcpListener> = None;
-    let mut last = "it has not said where it listens".to_string();
+    let mut last = "it has not published its address".to_string();
     loop {
         let place = match &plan.meeting {
             Meeting::Address(address, secret) => Some((address.clone(), secret.clone())),
@@ -347,14 +350,14 @@ impl Keeper {
                 }
                 left -= 1;
                 match reading.stream.read(&mut chunk) {
-                    Ok(0) => break "its process has ended, or its connection",
+                    Ok(0) => break "its process or its connection has ended",
                     Ok(n) => reading.bytes.extend(&chunk[..n]),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                     Err(_) => break "its connection broke",
                 }
                 if !tell(world, reading) {
-                    break "it said what is no message";
+                    break "it sent an invalid message";
                 }
             };
             world.act_aside(|machine, _| machine.closed(reading.rank, why));
@@ -366,7 +369,7 @@ impl Keeper {
 /// A stranger that is greeted comes in or not, and can have nobody else turned away.
 fn greets<T>(greet: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     let panicked =
-        |words| Err(Refused { proved: false, text: format!("greeting it panicked: {words}") });
+        |words| Err(Refused { proved: false, text: format!("the handshake panicked: {words}") });
     caught(greet).unwrap_or_else(panicked)
 }
 

@@ -130,7 +130,7 @@ impl Options {
             (Some(member), _) => member,
             (None, Some(found)) => (found.rank, found.size),
             (None, None) if self.address.is_some() => {
-                return Err("an address is given, and neither rank nor size".into());
+                return Err("an address is given, but neither rank nor size".into());
             }
             (None, None) => return Ok(None),
         };
@@ -156,23 +156,22 @@ impl Options {
                 Some(secret) => Meeting::Address(address, secret),
                 None if is_loopback(&address) => {
                     return Err(format!(
-                        "anybody on this machine can call {address}: set FUTENSOR_SECRET to the \
-                         same words for every rank"
+                        "any process on this machine can connect to {address}: set FUTENSOR_SECRET \
+                         to the same words for every rank"
                     ));
                 }
                 None => {
                     return Err(format!(
-                        "whoever reaches {address} could join: set FUTENSOR_SECRET to the same \
-                         words for every rank"
+                        "any host that reaches {address} could join: set FUTENSOR_SECRET to the \
+                         same words for every rank"
                     ));
                 }
             },
             (None, Some(job)) => Meeting::File(job),
             (None, None) => {
-                return Err(
-                    "nobody says where rank 0 is: set MASTER_ADDR, MASTER_PORT and FUTENSOR_SECRET"
-                        .into(),
-                );
+                return Err("the address of rank 0 is unknown: set MASTER_ADDR, MASTER_PORT and \
+                     FUTENSOR_SECRET"
+                    .into());
             }
         };
         let Options { silence, deadline, arrival, compares, .. } = *self;

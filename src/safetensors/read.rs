@@ -110,21 +110,20 @@ impl Header<'_> {
         let io = |e: std::io::Error| self.error(e);
         let mut word = [0u8; 8];
         if length < 8 {
-            return Err(
-                self.error(format!("truncated: no header is in {}", bytes_of(length as usize)))
-            );
+            return Err(self
+                .error(format!("truncated: {} cannot hold a header", bytes_of(length as usize))));
         }
         file.read_exact(&mut word).map_err(io)?;
         let size = u64::from_le_bytes(word);
         if size > HEADER_MAX {
             return Err(self.error(format!(
-                "a header of {}: this is no safetensors file",
+                "a header of {}: this is not a safetensors file",
                 bytes_of(size as usize)
             )));
         }
         if size > length - 8 {
             let length = bytes_of(length as usize);
-            return Err(self.error(format!("truncated: {length}, and a header of {size}")));
+            return Err(self.error(format!("truncated: {length}, but a header of {size}")));
         }
         let mut header = vec![0u8; size as usize];
         file.read_exact(&mut header).map_err(io)?;
@@ -136,7 +135,7 @@ impl Header<'_> {
         }
         if end < length {
             return Err(self.error(format!(
-                "{} more than the header speaks of",
+                "{} more than the header describes",
                 bytes_of((length - end) as usize)
             )));
         }
@@ -144,7 +143,8 @@ impl Header<'_> {
         for name in metadata.offset_keys() {
             let Some(info) = metadata.info(&name).filter(|_| wanted(&name)) else { continue };
             let Some(dtype) = dtype_of(info.dtype) else {
-                let text = format!("tensor {name} is {}, a type that futensor has not", info.dtype);
+                let text =
+                    format!("tensor {name} is {}, a type that futensor does not have", info.dtype);
                 return Err(self.error(text));
             };
             let (start, end) = info.data_offsets;
@@ -177,6 +177,6 @@ impl Header<'_> {
             let name = name.split(" at line").next().unwrap_or(name).trim_matches([':', ' ', '`']);
             return self.error(format!("tensor {name} overlaps another one, or leaves a gap"));
         }
-        self.error(format!("the header is no description of tensors: {text}"))
+        self.error(format!("the header does not describe tensors: {text}"))
     }
 }

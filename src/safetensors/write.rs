@@ -45,13 +45,12 @@ fn header(tensors: &[(String, TensorFuture)]) -> Result<Vec<u8>, String> {
     let mut names: Vec<&str> = tensors.iter().map(|(name, _)| &name[..]).collect();
     names.sort_unstable();
     if let Some(pair) = names.windows(2).find(|w| w[0] == w[1]) {
-        return Err(format!("two tensors are called {}", pair[0]));
+        return Err(format!("two tensors are named {}", pair[0]));
     }
     let mut start = 0usize;
     for (name, x) in tensors {
-        let end = start
-            .checked_add(x.node.meta.bytes())
-            .ok_or("the tensors are more than any file holds")?;
+        let end =
+            start.checked_add(x.node.meta.bytes()).ok_or("the tensors are too large for a file")?;
         let info = TensorInfo {
             dtype: name_of(x.dtype()),
             shape: x.dims().to_vec(),

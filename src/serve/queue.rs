@@ -70,8 +70,7 @@ pub struct Queue<R> {
 
 const FULL: &str = "the queue is full";
 const CLOSED: &str = "the batcher is closed";
-const UNTIMED: &str =
-    "no thread can be started that tells the time: bring a timer with the options";
+const UNTIMED: &str = "cannot start the timer thread: set a timer in the options";
 
 impl<R> Queue<R> {
     /// The number of requests that wait for a batch.
@@ -339,7 +338,7 @@ impl<R: Send + 'static> Queue<R> {
                 }
                 let n = number_of(requests.len(), "request", "requests");
                 let got = number_of(rows.len(), "value", "values");
-                let text = format!("the batch of {n} came back with {got}");
+                let text = format!("the function returned {got} for a batch of {n}");
                 Err(Error::new(ErrorKind::Argument, "batcher", text, self.at))
             }
             Err(words) => {

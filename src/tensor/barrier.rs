@@ -175,7 +175,7 @@ impl Drop for Admit {
 }
 
 /// The right to queue work; dropping it lets the next one in.
-#[must_use = "a permit that is dropped at once admits the next"]
+#[must_use = "a permit that is dropped immediately admits the next producer"]
 #[derive(Debug)]
 pub struct Permit {
     port: &'static Port,

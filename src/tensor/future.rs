@@ -47,7 +47,7 @@ pub(crate) type At = &'static Location<'static>;
 ///
 /// Dropping an await (for example in the branch of a `select!` that lost) gives up only the wait:
 /// while another handle lives, the value is computed and can be awaited again.
-#[must_use = "a tensor that nobody observes is not computed: await it, keep it, or `detach` it"]
+#[must_use = "an unobserved tensor is not computed: await it, keep it, or `detach` it"]
 pub struct TensorFuture {
     pub(crate) node: NodeHandle,
     waiting: Option<Box<Waiting>>,

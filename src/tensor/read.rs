@@ -232,7 +232,7 @@ impl<T: Element> How<Vec<T>> {
             return How::Wrong(Some(error));
         }
         if x.dtype() != T::DTYPE {
-            let text = format!("the tensor is {}, asked for {}", x.dtype(), T::DTYPE);
+            let text = format!("the tensor is {}, not {}", x.dtype(), T::DTYPE);
             return How::Wrong(Some(Error::new(ErrorKind::DType, name, text, at)));
         }
         if x.node.bytes() <= COPIED_BY_POLL && x.port().profile.in_memory {
@@ -307,7 +307,7 @@ impl TensorFuture {
     /// let x = futensor::Device::cpu().arange(0, 3, 1);
     /// assert_eq!(x.to_vec::<i64>().await?, [0, 1, 2]);
     /// let error = x.to_vec::<f32>().await.unwrap_err();
-    /// assert_eq!(error.message(), "the tensor is int64, asked for float32");
+    /// assert_eq!(error.message(), "the tensor is int64, not float32");
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     ///

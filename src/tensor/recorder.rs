@@ -29,7 +29,7 @@ use crate::engine::record::Recording;
 /// recording. NVTX ranges (`CudaOptions::nvtx`, or `FUTENSOR_NVTX=1`) show a GPU's steps in Nsight
 /// Systems.
 #[derive(Debug)]
-#[must_use = "a recorder that is dropped at once has recorded nothing"]
+#[must_use = "a recorder that is dropped immediately has recorded nothing"]
 pub struct Recorder {
     port: &'static Port,
     id: usize,

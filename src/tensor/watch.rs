@@ -342,8 +342,7 @@ impl TensorFuture {
         if is_forked {
             return Poll::Ready(Err(self.port().life.forked_error(what, site)));
         }
-        let text =
-            "a barrier inside a kernel: the device that runs it may be the one that is waited for";
+        let text = "a barrier inside a kernel: the wait may be for the device that runs the kernel";
         Poll::Ready(Err(Error::new(ErrorKind::Barrier, what, text, site)))
     }
 

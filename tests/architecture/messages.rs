@@ -13,7 +13,7 @@ const NEVER_ONE: &[&str] = &[
     "{} dimensions are more than",
     "{bytes} bytes, of {",
     "{n} elements are more than",
-    "for each of {parts} parts",
+    "cannot be split into {parts} parts",
     "{} detached ops failed",
     "{} ... {} ({} ops)",
     "more than {most} bytes",

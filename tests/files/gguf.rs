@@ -123,13 +123,16 @@ async fn what_cannot_be_saved_says_so() {
             save(&scratch.0, [("a", 1u8.into()), ("a", 2u8.into())], [("x", x())]),
             "a is given twice",
         ),
-        (save(&scratch.0, none(), [("x", x()), ("x", x())]), "two tensors are called x"),
+        (save(&scratch.0, none(), [("x", x()), ("x", x())]), "two tensors are named x"),
         (
             save(&scratch.0, none(), [("x", device.zeros([1]).eq(0).into()) as (&str, Weight)]),
             "bool, a type",
         ),
         (save(&scratch.0, none(), [("x", Weight::from(device.zeros([1; 5])))]), "5 dimensions"),
-        (save(&scratch.0, [("general.alignment", 3u32.into())], [("x", x())]), "an alignment of 3"),
+        (
+            save(&scratch.0, [("general.alignment", 3u32.into())], [("x", x())]),
+            "an invalid alignment of 3",
+        ),
         (
             save(&scratch.0, none(), [("x", Weight::from(device.ones([2]) + device.ones([3])))]),
             "cannot broadcast",
@@ -140,7 +143,7 @@ async fn what_cannot_be_saved_says_so() {
         ),
         (
             save(&scratch.0, none(), ["w", "x", "y", "z"].map(|n| (n, large.clone()))),
-            "more than any file holds",
+            "too large for a file",
         ),
     ];
     for (save, wanted) in cases {
@@ -198,9 +201,9 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     let deep: Vec<u8> = (0..9).flat_map(|_| array(9, 1)).chain([0; 64]).collect();
     let twice = |of: &str| [text(of), 0u32.to_le_bytes().to_vec(), vec![1]].concat();
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (vec![], "truncated: no header is in 0 bytes"),
-        (b"GGUF".to_vec(), "truncated: no header is in 4 bytes"),
-        (vec![b'x'; 64], "this is no GGUF file"),
+        (vec![], "truncated: 0 bytes cannot hold a header"),
+        (b"GGUF".to_vec(), "truncated: 4 bytes cannot hold a header"),
+        (vec![b'x'; 64], "this is not a GGUF file"),
         (file(1, 0, 0, &[]), "version 1,"),
         (file(4, 0, 0, &[]), "version 4, which is newer"),
         (file(3u32.swap_bytes(), 0, 0, &[]), "big-endian"),
@@ -208,30 +211,30 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         (file(3, 0, 1 << 40, &[]), "truncated"),
         (pair(8, &huge), "k: truncated: 18446744073709551615 values"),
         (pair(8, &text("\u{fffd}").replace(0xbf, 0xff)), "no UTF-8"),
-        (pair(7, &[2]), "k: 2 is no truth value"),
+        (pair(7, &[2]), "k: 2 is not a bool"),
         (pair(13, &[]), "k: a value of type 13"),
         (pair(9, &array(4, u64::MAX / 4)), "truncated"),
         (pair(9, &array(13, 0)), "type 13"),
         (pair(9, &deep), "nested too deep"),
-        (file(3, 0, 2, &[&twice("k"), &twice("k")]), "k is there twice"),
+        (file(3, 0, 2, &[&twice("k"), &twice("k")]), "duplicate key k"),
         (
             file(3, 0, 1, &[&text("general.alignment"), &[4, 0, 0, 0, 0, 0, 0, 0]]),
-            "an alignment of 0",
+            "an invalid alignment of 0",
         ),
         (one(info("t", &[1, 1, 1, 1, 1], 0, 0)), "tensor t has 5 dimensions"),
         (one(info("t", &[32, 1], 13, 0)), "tensor t is Q5_K, a type"),
         (one(info("t", &[32, 1], 99, 0)), "type 99"),
-        (one(info("t", &[33, 1], 3, 0)), "rows of 33, which are no whole blocks of Q4_1"),
-        (one(info("t", &[128, 1], 14, 0)), "no whole blocks of Q6_K"),
-        (one(info("t", &[32], 8, 0)), "has 1 dimension, and not two"),
+        (one(info("t", &[33, 1], 3, 0)), "rows of 33, which are not whole blocks of Q4_1"),
+        (one(info("t", &[128, 1], 14, 0)), "not whole blocks of Q6_K"),
+        (one(info("t", &[32], 8, 0)), "has 1 dimension, not two"),
         (one(info("t", &[1 << 40, 1 << 40], 0, 0)), "larger than any memory"),
         (one(info("t", &[0, u64::MAX], 0, 0)), "larger than any memory"),
-        (one(info("t", &[4], 0, 1)), "starts at 1, which is no multiple of 32"),
+        (one(info("t", &[4], 0, 1)), "starts at 1, which is not a multiple of 32"),
         (one(info("t", &[1 << 20], 0, 0)), "truncated: tensor t ends beyond"),
         (one(info("t", &[4], 0, u64::MAX - 31)), "truncated: tensor t ends beyond"),
         (
             file(3, 2, 0, &[&info("t", &[4], 0, 0), &info("t", &[4], 0, 32), &[0; 128]]),
-            "two tensors are called t",
+            "two tensors are named t",
         ),
         (
             file(3, 2, 0, &[&info("a", &[9], 0, 0), &info("b", &[4], 0, 32), &[0; 128]]),
@@ -335,14 +338,14 @@ async fn wrong_operands_of_a_weight_are_errors_of_their_op() {
 
     for (wrong, wanted) in [
         (Quantized::from_tensor(&device.ones([64]), Format::Q8_0), "not a matrix"),
-        (Quantized::from_tensor(&device.ones([2, 40]), Format::Q8_0), "no blocks of 32"),
+        (Quantized::from_tensor(&device.ones([2, 40]), Format::Q8_0), "not blocks of 32"),
         (Quantized::from_tensor(&device.ones([2, 256]), Format::Q4_K), "Q4_K is read, not made"),
         (
             Quantized::from_blocks(&device, &[0; 33], Format::Q8_0, [1, 32]),
             "33 bytes for [1, 32] in Q8_0, which has 34",
         ),
-        (Quantized::from_blocks(&device, &[], Format::Q6_K, [1, 32]), "no blocks of 256"),
-        (Quantized::join(&[&w, &w]), "no multiple of sixteen"),
+        (Quantized::from_blocks(&device, &[], Format::Q6_K, [1, 32]), "not blocks of 256"),
+        (Quantized::join(&[&w, &w]), "not a multiple of sixteen"),
         (Quantized::join(&[]), "no weights"),
     ] {
         let error = wrong.unwrap_err();

@@ -108,12 +108,12 @@ fn a_thread_of_a_closure_that_waits_for_what_it_makes_of_an_input_is_refused(kin
         let region = device.region(|x: TensorFuture| {
             let error =
                 std::thread::scope(|scope| scope.spawn(|| wait(&x)).join().unwrap().unwrap_err());
-            assert!(error.message().contains("await what a call gives"), "{error}");
+            assert!(error.message().contains("await the result of a call"), "{error}");
             x * 3.0
         });
         let error = block_on(region.call(device.ones([2]))).unwrap_err();
         assert!(
-            error.is_argument() && error.message().contains("await what a call gives"),
+            error.is_argument() && error.message().contains("await the result of a call"),
             "{error}"
         );
         // What is refused is not kept.

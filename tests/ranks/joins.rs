@@ -92,7 +92,7 @@ fn secrets(launcher: &Path, scene: &Scene) {
     let [zero, one] = Ranks::new(launcher, scene).both([&[], &[("FUTENSOR_SECRET", "others")]]);
     has(&zero, "rank 1 is lost: it has not come within 2s (127.0.0.1:");
     has(&zero, "it does not know the secret)");
-    has(&one, "the secret of rank 0 is another");
+    has(&one, "rank 0 has a different secret");
 }
 
 fn sizes(launcher: &Path, scene: &Scene) {
@@ -103,8 +103,8 @@ fn sizes(launcher: &Path, scene: &Scene) {
 
 fn compares(launcher: &Path, scene: &Scene) {
     let [zero, one] = Ranks::new(launcher, scene).both([&[("COMPARES", "1")], &[]]);
-    has(&zero, "calls are to be compared on rank 0, and not on the other");
-    has(&one, "calls are to be compared on rank 0, and not on the other");
+    has(&zero, "calls are compared on rank 0, but not on the other");
+    has(&one, "calls are compared on rank 0, but not on the other");
 }
 
 fn twice(launcher: &Path, scene: &Scene) {
@@ -113,7 +113,7 @@ fn twice(launcher: &Path, scene: &Scene) {
     let (zero, first) = (ranks.start(0, three), ranks.start(1, three));
     std::thread::sleep(Duration::from_millis(500));
     let second = ranks.said(ranks.start(1, three));
-    has(&second, "another process has come as rank 1 before this one");
+    has(&second, "another process joined as rank 1 before this one");
     // Rank 2 never comes: both are told that, and rank 0 knows of the second.
     has(&ranks.said(zero), "rank 2 is lost: it has not come within 2s (127.0.0.1:");
     has(&ranks.said(first), "rank 2 is lost: it has not come within 2s");
@@ -148,7 +148,7 @@ fn strangers(launcher: &Path, scene: &Scene) {
         callers.push(caller);
     }
     let one = ranks.said(ranks.start(1, &[]));
-    has(&one, "start all with its own launcher, `mpirun`");
+    has(&one, "start all ranks with MPI's own launcher, `mpirun`");
     has(&ranks.said(zero), "`mpirun`");
     for mut caller in callers {
         let mut bytes = Vec::new();

@@ -290,7 +290,7 @@ pub fn absent(stage: Stage) {
         let since = Instant::now();
         let error = block_on(&x.all_reduce(&group, Sum)).unwrap_err();
         assert_eq!(error.lost_rank(), Some(1), "{error}");
-        assert!(error.message().contains("has not come to"), "{error}");
+        assert!(error.message().contains("has not called"), "{error}");
         let late = since.elapsed().saturating_sub(Duration::from_secs(3));
         assert!(late < SOON, "late by {late:?}");
     } else {

@@ -393,7 +393,7 @@ fn uneven(stage: Stage) {
     let device = Device::cpu();
     let layer = ColumnLinear::of(&Linear::new(2, 4, &device), &group);
     let error = block_on(&layer.forward(&device.ones([1, 2]))).unwrap_err();
-    assert!(error.is_shape() && error.message().contains("does not divide by 3 ranks"), "{error}");
+    assert!(error.is_shape() && error.message().contains("is not divisible by 3 ranks"), "{error}");
     // Nothing was asked of the group, which goes on.
     assert_eq!(
         block_on(device.ones([1]).all_reduce(&group, Sum).item::<f32>()).expect("a sum"),

@@ -270,7 +270,7 @@ pub fn operand(stage: Stage) {
     match group.rank() {
         1 => assert!(error.is_shape() && error.op() == "add", "{error}"),
         _ => {
-            assert!(error.message().contains("what rank 1 was to bring has failed: add"), "{error}")
+            assert!(error.message().contains("the operand of rank 1 has failed: add"), "{error}")
         }
     }
     assert!(block_on(group.barrier()).is_err());

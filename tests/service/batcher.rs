@@ -239,7 +239,10 @@ fn an_error_fails_its_batch_only_and_names_the_line_that_made_the_batcher() {
             && error(2).message() == "the batch's function panicked: on purpose: 2"
     );
     assert!(
-        error(3).is_argument() && error(3).message().contains("2 requests came back with 1 value")
+        error(3).is_argument()
+            && error(3)
+                .message()
+                .contains("the function returned 1 value for a batch of 2 requests")
     );
     for own in [error(2), error(3)] {
         assert_eq!(

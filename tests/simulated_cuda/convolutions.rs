@@ -176,7 +176,7 @@ fn a_device_says_why_cudnn_is_not_asked(_: &Simulator, _: u64) {
     );
     let old = said("FUTENSOR_SIM_CUDNN", "8907");
     assert!(
-        old.contains("convolutions: columns and products: cuDNN of version 8907 was found"),
+        old.contains("convolutions: columns and products: cuDNN version 8907 was found"),
         "{old}"
     );
 }

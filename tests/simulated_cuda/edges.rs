@@ -153,7 +153,7 @@ fn a_gpu_has_a_name_and_memory_and_a_number(_: &Simulator, _: u64) {
     let error = Device::cuda(7).unwrap_err();
     assert!(error.is_device() && error.message().contains("there is no GPU 7"), "{error}");
     let error = Device::cuda_with(7, CudaOptions::default()).unwrap_err();
-    assert!(error.message().contains("cuda:7 is not there"), "{error}");
+    assert!(error.message().contains("cuda:7 is not available"), "{error}");
     let device = device(0);
     assert!(device.hardware().contains("simulated") || !device.hardware().is_empty());
     let before = device.memory();

@@ -74,7 +74,7 @@ fn weights_of_another_network_are_refused_by_name_and_shape() {
     };
     let other = refused(include_bytes!("../../load_weights/weights.safetensors"));
     assert!(
-        other.contains("0.weight has shape [16, 1, 3, 3], and the value [8, 1, 3, 3]"),
+        other.contains("0.weight has shape [16, 1, 3, 3], but the value has [8, 1, 3, 3]"),
         "{other}"
     );
     let cut = refused(&include_bytes!("../model/digits.safetensors")[..30_000]);

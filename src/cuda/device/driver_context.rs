@@ -123,7 +123,7 @@ fn start() -> Result<(), String> {
             Ok(())
         }
         sys::CUresult::CUDA_ERROR_NO_DEVICE => {
-            Err("NVIDIA's driver is there, but it has no GPU".into())
+            Err("NVIDIA's driver is installed, but finds no GPU".into())
         }
         other => Err(format!("NVIDIA's driver does not start: cuInit says {}", describe(other))),
     }

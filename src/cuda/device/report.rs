@@ -61,7 +61,7 @@ pub(crate) fn report(ordinal: usize, cudnn: bool, declined: &DeclinedConvolution
         Err(why) => format!("columns and products: {why}"),
     };
     let mut text = format!(
-        "GPU: {}, sm_{major}{minor}\ndriver: {}\ncompiler of kernels: NVRTC of {}\n\
+        "GPU: {}, sm_{major}{minor}\ndriver: {}\nkernel compiler: NVRTC of {}\n\
          products: {products}\n\
          convolutions: {convolutions}\n",
         name(ordinal).unwrap_or_default(),

@@ -211,7 +211,7 @@ impl Worker {
         match trouble {
             Trouble::OutOfMemory { bytes } => self
                 .shared
-                .lose(format_args!("{} that its own work needs cannot be had", bytes_of(bytes))),
+                .lose(format_args!("{} for its own work could not be allocated", bytes_of(bytes))),
             Trouble::Later(_) => unreachable!("only steps are tried again"),
             other => self.shared.lose(other),
         }

@@ -50,8 +50,8 @@ impl Life {
     /// The error of an await in such a process.
     #[cold]
     pub fn forked_error(&self, op: &str, at: &'static Location<'static>) -> Error {
-        let text = "the device is the parent process's, and its threads are not in this one: \
-                    open a device after the fork";
+        let text = "the device belongs to the parent process, and its threads do not exist in \
+                    this one: open a device after the fork";
         Error::new(ErrorKind::DeviceLost, op, text, at)
     }
 

@@ -21,7 +21,10 @@ impl Operation for IndexSelect {
         indices(inputs[1])?;
         let dim = dim_of(&x.shape, self.dim)?;
         if inputs[1].shape.rank() != 1 {
-            return Err(Refusal::shape(format!("indices of shape {}, not a row", inputs[1].shape)));
+            return Err(Refusal::shape(format!(
+                "indices of shape {}, not a vector",
+                inputs[1].shape
+            )));
         }
         let mut shape = x.shape.clone();
         shape.dims_mut()[dim] = inputs[1].shape[0];

@@ -16,7 +16,7 @@ pub(crate) fn nonzero(
 ) -> Result<(usize, Vec<i64>), Refusal> {
     let none = || Refusal {
         kind: ErrorKind::OutOfMemory,
-        message: format!("out of memory on the host: the places of {}", Shape::from(view.shape)),
+        message: format!("out of memory on the host: the positions of {}", Shape::from(view.shape)),
     };
     let counts = index::count_nonzero(view, parallel).ok_or_else(none)?;
     let (rows, rank) = (counts.iter().sum(), view.shape.len());

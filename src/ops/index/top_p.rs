@@ -16,7 +16,7 @@ pub(crate) fn weights(x: &Meta) -> Result<(), Refusal> {
     match x.shape.last() {
         Some(&n) if n <= ROW_MAX => Ok(()),
         Some(n) => Err(Refusal::shape(format!("rows of {n} weights are longer than {ROW_MAX}"))),
-        None => Err(Refusal::shape("weights are in rows, not one number")),
+        None => Err(Refusal::shape("weights are in rows, not a single number")),
     }
 }
 

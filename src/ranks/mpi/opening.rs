@@ -87,7 +87,9 @@ impl<L: Opens> Opening<L> {
         };
         match std::thread::Builder::new().name("futensor-opens".into()).spawn(opens) {
             Ok(_) => self.threads += 1,
-            Err(error) => waited.errors.push(format!("no thread to open a group: {error}")),
+            Err(error) => {
+                waited.errors.push(format!("cannot start a thread to open a group: {error}"))
+            }
         }
     }
 

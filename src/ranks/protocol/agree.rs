@@ -118,7 +118,7 @@ impl Machine {
             return;
         }
         if said == AHEAD_MAX {
-            let text = format!("it asks for {AHEAD_MAX} splits that others have not come to");
+            let text = format!("it is {AHEAD_MAX} splits ahead of the others");
             return self.break_group(
                 id,
                 Fault { kind: FaultKind::Calls, rank: Some(from), text },
@@ -272,7 +272,7 @@ impl Machine {
             );
             if 2 * still.len() < all || 2 * still.len() == all && still.first() != first {
                 let text = format!(
-                    "{} of {all} are left, and the others may go on elsewhere",
+                    "only {} of {all} are left, and the others may continue elsewhere",
                     still.len()
                 );
                 return self
@@ -317,7 +317,7 @@ impl Machine {
         if split.is_some() {
             let absent = |r: &usize| *r != self.me && group.splitting.said(*r) == 0;
             let rank = group.members.iter().copied().find(absent);
-            let text = format!("it has not come to split within {deadline:?}");
+            let text = format!("it has not called split within {deadline:?}");
             self.break_group(id, Fault { kind: FaultKind::Lost, rank, text }, true);
         }
         let Some(group) = self.groups.get(&id) else { return };
@@ -332,7 +332,7 @@ impl Machine {
                 *since = now;
             }
             for rank in absent {
-                self.lost(rank, false, &format!("it has not come to shrink within {deadline:?}"));
+                self.lost(rank, false, &format!("it has not called shrink within {deadline:?}"));
             }
         }
     }

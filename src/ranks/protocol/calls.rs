@@ -291,7 +291,7 @@ impl Machine {
             let mut two = [(group.place(me), &own[..]), (group.place(rank), text)];
             two.sort();
             let [(a, one), (b, other)] = two;
-            let text = format!("calls differ: rank {a} asks for {one}, rank {b} for {other}");
+            let text = format!("calls differ: rank {a} calls {one}, rank {b} {other}");
             return self.break_group(
                 id,
                 Fault { kind: FaultKind::Calls, rank: Some(rank), text },
@@ -371,7 +371,7 @@ impl Machine {
     /// told by its await.
     pub(super) fn break_left(&mut self, id: GroupId, rank: usize, asked: Option<Ticket>) -> Fault {
         let text =
-            if self.peers[rank].has_left { "it has left" } else { "it has let go of the group" };
+            if self.peers[rank].has_left { "it has left" } else { "it has dropped the group" };
         let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: text.into() };
         self.break_group(id, fault.clone(), false);
         self.actions.retain(|action| !matches!(action, Action::End(t, _) if Some(*t) == asked));
@@ -395,9 +395,9 @@ impl Machine {
         let absent =
             involved.into_iter().find(|&rank| group.calls.met(late.lane, rank) <= late.seq);
         let text = match absent {
-            Some(_) => format!("it has not come to {} within {deadline:?}", late.text),
+            Some(_) => format!("it has not called {} within {deadline:?}", late.text),
             None => format!(
-                "{} was not through within {deadline:?}, though all have come to it",
+                "{} did not complete within {deadline:?}, though all members have called it",
                 late.text
             ),
         };

@@ -82,7 +82,7 @@ fn what_nobody_was_given_is_not_taken_for_let_go() {
     all[1].let_go(news[1]);
     settled(&mut all);
     let fault = all[0].call(news[0], Lane::All, "sum".into()).expect_err("rank 1 makes no call");
-    assert_eq!((fault.rank, &fault.text[..]), (Some(1), "it has let go of the group"));
+    assert_eq!((fault.rank, &fault.text[..]), (Some(1), "it has dropped the group"));
 }
 
 /// The group that an await ended with.
@@ -238,7 +238,7 @@ fn who_waits_for_one_that_leaves_or_lets_go_is_told_at_once() {
             let actions = settled(&mut all);
             // The first call was made by all; the split is not.
             assert!(fault_of(&actions[0], calls[0]).is_none() && all[0].fault(WORLD).is_none());
-            let words = if leaves { "it has left" } else { "it has let go of the group" };
+            let words = if leaves { "it has left" } else { "it has dropped the group" };
             let fault = fault_of(&actions[2], split).expect("rank 1 does not come to split");
             assert_eq!(
                 (fault.kind, fault.rank, &fault.text[..]),

@@ -19,7 +19,7 @@ fn a_split_or_shrink_that_one_gives_up_ends_for_the_others() {
             // goes on.
             let (rank, text) = lost(split.and_then(|group| wait(group.barrier())));
             assert_eq!(rank, Some(2), "{text}");
-            assert!(text.contains("it has let go of the group"), "{text}");
+            assert!(text.contains("it has dropped the group"), "{text}");
         }
         well(groups.iter().map(Group::barrier));
         let mut shrinks: Vec<_> = groups.iter().map(Group::shrink).collect();
@@ -177,7 +177,7 @@ fn what_the_library_has_of_a_group_is_freed_also_where_it_broke() {
         assert!(all(waits).iter().all(Result::is_err));
         for group in &short {
             let error = wait(group.barrier()).expect_err("it broke");
-            assert!(error.message().contains("what rank 0 was to bring has failed"), "{error}");
+            assert!(error.message().contains("the operand of rank 0 has failed"), "{error}");
         }
         drop(short);
         for rank in &ranks {

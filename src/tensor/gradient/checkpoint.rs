@@ -129,7 +129,9 @@ impl Operation for Checkpoint {
         let (first, again) = (call.output_meta(), &result.node.meta);
         if (&first.shape, first.dtype) != (&again.shape, again.dtype) {
             let [was, is] = [first, again].map(|m| format!("{} of {}", m.shape, m.dtype));
-            return Err(Refusal::shape(format!("its block gave {was}, and {is} the second time")));
+            return Err(Refusal::shape(format!(
+                "its block returned {was} first, and {is} the second time"
+            )));
         }
         let link = |x: &TensorFuture| x.tape.as_ref().map(|tape| tape.link());
         let mut asked: Vec<Option<TapeLink>> =

@@ -80,8 +80,8 @@ impl GradOptions {
 /// assert_eq!(gradients[0].dims(), [1, 3]);
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "gradients cannot be asked for by `{Self}`",
-    note = "they are asked for by values and parameters: `grad(&loss, &[&w, &b])`, `grad(&loss, \
+    message = "gradients cannot be computed for `{Self}`",
+    note = "they are computed for values and parameters: `grad(&loss, &[&w, &b])`, `grad(&loss, \
         &net.parameters())`"
 )]
 pub trait Leaf {
@@ -162,7 +162,8 @@ fn gradients(
             walk::Found::Zero => zeros(w),
             walk::Found::Nothing if w.error().is_some() => w.stop_gradient(),
             walk::Found::Nothing if !w.dtype().is_float() => {
-                let text = format!("{} has no gradient: only floating point has", w.dtype());
+                let text =
+                    format!("{} has no gradient: only floating point values have one", w.dtype());
                 failed(w, error(ErrorKind::DType, text), at)
             }
             walk::Found::Nothing if options.zeros => zeros(w),
@@ -170,9 +171,8 @@ fn gradients(
                 let text = match w.is_on_tape() {
                     true => "the loss does not depend on this value",
                     false => {
-                        "this value is not on the tape: compute the loss from what \
-                         `requires_grad` returns, \
-                                  and ask with that handle"
+                        "this value is not on the tape: compute the loss from the handle that \
+                         `requires_grad` returns, and pass that handle"
                     }
                 };
                 failed(w, error(ErrorKind::Argument, text.into()), at)
@@ -216,7 +216,7 @@ fn found(
         Some(error) => Err(error),
         None if !loss.dtype().is_float() => Err(error(
             ErrorKind::DType,
-            format!("the loss is {}: only floating point has gradients", loss.dtype()),
+            format!("the loss is {}: only floating point values have gradients", loss.dtype()),
         )),
         None => upstream(loss, options, at),
     };

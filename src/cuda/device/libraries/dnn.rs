@@ -221,7 +221,9 @@ impl Dnn {
             version if version / 10_000 == MAJOR => {
                 Ok(Dnn { version, calls: Calls::of(&library)?, _library: library })
             }
-            number => Err(format!("cuDNN of version {number} was found, and {MAJOR} is needed")),
+            number => {
+                Err(format!("cuDNN version {number} was found, but version {MAJOR} is needed"))
+            }
         }
     }
 
@@ -274,13 +276,13 @@ impl Dnn {
         tf32: bool,
     ) -> Result<Vec<Plan>, Trouble> {
         let refused = |why: &str| Trouble::from(Refusal::kernel(why));
-        let sizes = asked.sizes().ok_or_else(|| refused("cuDNN does not take such sizes"))?;
+        let sizes = asked.sizes().ok_or_else(|| refused("cuDNN does not support these sizes"))?;
         let (dtype, math) = match asked.dtype {
             DType::F32 if tf32 => (FLOAT, ANY_MATH),
             DType::F32 => (FLOAT, FUSED_MULTIPLY_ADD),
             DType::F16 => (2, TENSOR_CORES),
             DType::BF16 => (9, TENSOR_CORES),
-            _ => return Err(refused("cuDNN is asked for float32 and halves alone")),
+            _ => return Err(refused("cuDNN is used for float32 and halves only")),
         };
         let described = || {
             let [x, w, y] = &sizes.shapes;

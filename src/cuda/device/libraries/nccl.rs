@@ -142,7 +142,7 @@ impl Nccl {
         // SAFETY: the place can be written.
         unsafe { (calls.version)(&mut version) };
         if version < VERSION as c_int {
-            return Err(format!("NCCL is {version}, and has to be {VERSION} or later"));
+            return Err(format!("NCCL {version} was found, but {VERSION} or later is needed"));
         }
         Ok(Nccl { calls, last_error, _library: library })
     }

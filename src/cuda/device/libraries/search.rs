@@ -56,22 +56,22 @@ pub(crate) fn all(name: &str) -> Vec<Library> {
 pub(crate) fn missing(name: &str) -> String {
     let what = match name {
         "cuda" => "NVIDIA's driver",
-        "nvrtc" => "NVRTC, the compiler of kernels",
+        "nvrtc" => "NVRTC, the kernel compiler",
         "cudnn" => "cuDNN, convolutions",
         "nccl" => "NCCL, what GPUs exchange",
-        _ => "cuBLAS, products of matrices",
+        _ => "cuBLAS, matrix products",
     };
     let path = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
     let folders: Vec<String> =
         folders().iter().map(|folder| folder.display().to_string()).collect();
     let others = if folders.is_empty() { "no folder".into() } else { folders.join(", ") };
     format!(
-        "lib{name}.so ({what}) was not found: looked for it as lib{name}.so, \
+        "lib{name}.so ({what}) was not found: searched for as lib{name}.so, \
          and with the endings of its versions, \
          in the loader's path (LD_LIBRARY_PATH is \"{path}\"), \
-         and in what there is of Python's wheels ($VIRTUAL_ENV, \
+         and in Python's wheels ($VIRTUAL_ENV, \
          $CONDA_PREFIX, beside the python3 of $PATH, ~/.local, /usr/local, \
-         /usr) and of toolkits ($CUDA_HOME, \
+         /usr) and in toolkits ($CUDA_HOME, \
          $CUDA_PATH, /usr/local/cuda): {others}"
     )
 }

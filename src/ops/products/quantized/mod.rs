@@ -20,7 +20,7 @@ fn packed(meta: &Meta, packing: Packing) -> Result<(), Refusal> {
     match meta.dtype == DType::U8 && meta.shape[..] == [packing.bytes()] {
         true => Ok(()),
         false => {
-            Err(Refusal::shape(format!("{} of {} are no packed weight", meta.shape, meta.dtype)))
+            Err(Refusal::shape(format!("{} of {} is not a packed weight", meta.shape, meta.dtype)))
         }
     }
 }

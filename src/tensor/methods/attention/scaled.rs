@@ -157,8 +157,12 @@ fn in_groups(
     let (own, shared) = match [q, k, v].map(heads) {
         [Some(own), Some(k), Some(v)] if k == v && k > 0 && own % k == 0 => (own, k),
         _ => {
-            let text =
-                format!("heads of {}, {} and {} make no groups", q.shape(), k.shape(), v.shape());
+            let text = format!(
+                "heads of {}, {} and {} do not form groups",
+                q.shape(),
+                k.shape(),
+                v.shape()
+            );
             return Err(Refusal::shape(text));
         }
     };
@@ -441,7 +445,8 @@ impl TensorFuture {
         let hides =
             options.mask.is_some() || options.lengths.is_some() || options.sequences.is_some();
         if hides || options.dropout != 0.0 {
-            let refusal = Refusal::argument("has lengths of its own, and takes no dropout");
+            let refusal =
+                Refusal::argument("has its own lengths, and takes no mask and no dropout");
             return build::refused("paged_attention", self, refusal, at);
         }
         let one = self.rank() == 3;

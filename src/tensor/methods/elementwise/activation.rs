@@ -138,7 +138,7 @@ impl TensorFuture {
     #[track_caller]
     fn dropped(&self, p: f64, draw: impl FnOnce() -> TensorFuture) -> TensorFuture {
         let refusal = if !(0.0..=1.0).contains(&p) {
-            Refusal::argument(format!("a probability of {p}"))
+            Refusal::argument(format!("a probability of {p} is out of range"))
         } else if !self.dtype().is_float() {
             Refusal::dtype(format!("needs a floating point type, not {}", self.dtype()))
         } else if p == 0.0 {

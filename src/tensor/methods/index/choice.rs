@@ -75,7 +75,7 @@ impl TensorFuture {
         let lead = self.rank().saturating_sub(1);
         let refusal = match weights(&self.node.meta) {
             Err(refusal) => Some(refusal),
-            Ok(()) if self.dims()[lead] == 0 => Some(Refusal::argument("a row of no weights")),
+            Ok(()) if self.dims()[lead] == 0 => Some(Refusal::argument("a row without weights")),
             Ok(()) if !draws.dtype().is_float() => {
                 Some(Refusal::dtype(format!("draws are floats, not {}", draws.dtype())))
             }

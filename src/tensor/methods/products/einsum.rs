@@ -138,10 +138,10 @@ fn plan(equation: &str, operands: &[&TensorFuture]) -> Result<Plan, Refusal> {
     };
     for (i, l) in output.iter().enumerate() {
         if !sizes.iter().any(|(m, _)| m == l) {
-            return Err(wrong("the result names what no operand has".into()));
+            return Err(wrong("the result has a label that no operand has".into()));
         }
         if output[..i].contains(l) {
-            return Err(wrong("the result names a dimension twice".into()));
+            return Err(wrong("the result has a label twice".into()));
         }
     }
     Ok(Plan { inputs, output })
@@ -164,7 +164,7 @@ fn labels(term: &str, dots: usize) -> Result<Labels, String> {
             out.push(c as Label);
             rest = &rest[1..];
         } else {
-            return Err(format!("{c:?} is no name of a dimension"));
+            return Err(format!("{c:?} is not a label of a dimension"));
         }
     }
     Ok(out)

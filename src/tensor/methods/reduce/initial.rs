@@ -108,7 +108,7 @@ fn held(number: Scalar, dtype: DType) -> Result<Scalar, Refusal> {
     };
     match number {
         Scalar::Float(x) if x.is_nan() => {
-            Err(Refusal::argument(format!("NaN is no initial value of {dtype}")))
+            Err(Refusal::argument(format!("NaN is not a valid initial value of {dtype}")))
         }
         Scalar::Float(x) => Ok(Scalar::Int((x as i64).clamp(low, high))),
         Scalar::Int(x) => Ok(Scalar::Int(x.clamp(low, high))),

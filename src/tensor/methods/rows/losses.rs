@@ -279,7 +279,9 @@ impl TensorFuture {
         let smoothing = options.label_smoothing;
         let refuse = |refusal| build::refused("cross_entropy", self, refusal, at);
         if !(0.0..=1.0).contains(&smoothing) {
-            return refuse(Refusal::argument(format!("a label smoothing of {smoothing}")));
+            return refuse(Refusal::argument(format!(
+                "a label smoothing of {smoothing} is out of range"
+            )));
         }
         if target.dtype().is_float() {
             return match self.likely(target, &options) {

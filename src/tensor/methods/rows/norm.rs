@@ -149,7 +149,7 @@ impl TensorFuture {
         let n = self.numel() / self.dims().get(1).copied().unwrap_or(1).max(1);
         let checked = channels(self, [weight, bias].into_iter().flatten()).and_then(|()| match n {
             0 | 1 => Err(Refusal::shape(format!(
-                "{} has one value a channel, and no spread",
+                "{} has one value per channel, so no variance",
                 self.shape()
             ))),
             _ => Ok(()),

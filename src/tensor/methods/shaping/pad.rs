@@ -33,7 +33,7 @@ fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>,
     }
     // The limit is far beyond any memory; sums of counts below it do not overflow.
     if let Some(count) = counts.iter().find(|c| c.unsigned_abs() > isize::MAX as usize / 4) {
-        return Err(Refusal::argument(format!("a count of {count}")));
+        return Err(Refusal::argument(format!("a count of {count} is too large")));
     }
     let mut out = Vec::new();
     for (i, pair) in counts.chunks(2).enumerate() {

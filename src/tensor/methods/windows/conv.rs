@@ -128,7 +128,7 @@ impl ConvOptions {
             groups: self.groups,
         };
         if self.groups == 0 {
-            return Err(Refusal::argument("there is at least one group"));
+            return Err(Refusal::argument("at least one group is needed"));
         }
         Ok((walk, each("an output padding", &self.output_padding, spatial, 0, 0)?))
     }
@@ -274,7 +274,7 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
         size[a] = left().ok_or_else(|| {
             let padding = padding_shown(walk.own(&walk.padding));
             Refusal::shape(format!(
-                "{x:?} under {w:?} with a padding of {padding} gives nothing that can be"
+                "{x:?} under {w:?} with a padding of {padding} gives no valid size"
             ))
         })?;
     }

@@ -92,7 +92,7 @@ impl InterpolateOptions {
         let spatial = x.rank().wrapping_sub(2);
         if !(1..=3).contains(&spatial) {
             let text = format!(
-                "one to three dimensions behind batch and channels are needed, not {}",
+                "one to three dimensions after batch and channels are needed, not {}",
                 x.shape()
             );
             return Err(Refusal::shape(text));
@@ -102,7 +102,7 @@ impl InterpolateOptions {
             return Err(Refusal::dtype(format!("needs a floating point type, not {}", x.dtype())));
         }
         if self.align_corners && !smooth {
-            return Err(Refusal::argument("the nearest element has no corners to align"));
+            return Err(Refusal::argument("align_corners needs a linear or cubic mode"));
         }
         let planes = spatial == 2 && self.mode == InterpolateMode::Nearest;
         let mut axes = SmallVec::new();

@@ -115,7 +115,7 @@ impl PoolOptions {
         let stride = each("a stride", &self.stride, spatial, 1, 1)?;
         let dilation = each("a dilation", &self.dilation, spatial, 1, 1)?;
         if self.divisor == Divisor::Fixed(0) {
-            return Err(Refusal::argument("a divisor of 0"));
+            return Err(Refusal::argument("the divisor is 0"));
         }
         let mut output = [1; 3];
         for a in 0..3 {
@@ -124,7 +124,7 @@ impl PoolOptions {
             if padding[a].iter().any(|&side| side >= reach) {
                 let (padding, kernel) = (padding_shown(&padding[own..]), &kernel[own..]);
                 let text = format!(
-                    "a padding of {padding} is not less than the window {kernel:?} reaches"
+                    "a padding of {padding} is not smaller than the extent of the window {kernel:?}"
                 );
                 return Err(Refusal::argument(text));
             }
