@@ -34,6 +34,7 @@ use std::panic::Location;
 /// assert!(loss.item::<f32>().await? >= 0.0); // of the whole batch, before the step
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
+#[doc(alias("DataParallel", "DistributedDataParallel", "DDP"))]
 #[derive(Clone, Debug)]
 pub struct Trainer {
     devices: Vec<Device>,
@@ -277,6 +278,7 @@ impl Trainer {
     /// assert!(loss.item::<f32>().await? >= 0.0); // of twenty rows
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "no_sync")]
     #[track_caller]
     pub fn step_over(
         &self,

@@ -1,5 +1,5 @@
-//! The table of ops and modules says what there is: every op that the sources offer is in it, and
-//! nothing else.
+//! The book's table of ops and modules, and the table on the page of `TensorFuture`, have every op
+//! that the sources offer, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -141,6 +141,62 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     compare("optimisers", said(&optim), &optimisers);
     let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
     assert_eq!(names, said(&|_| true).len(), "a name is there twice");
+}
+
+/// The families of methods in the table on the page of `TensorFuture`.
+fn families() -> Vec<Names> {
+    let source = text("src/tensor/future/families.rs");
+    let rows = source.split_once("families! {").and_then(|(_, rest)| rest.split_once('}'));
+    let (rows, _) = rows.expect("the rows of the table");
+    let names = |row: &str| -> Option<Names> {
+        let (_, names) = row.split_once("\":")?;
+        Some(names.split([' ', ',', '\n']).filter(|n| !n.is_empty()).map(str::to_string).collect())
+    };
+    rows.split(';').filter_map(names).collect()
+}
+
+/// Public methods of values in the sources, but for the rows of the op tables.
+fn methods() -> Names {
+    // With a feature only.
+    const OPTIONAL: &[&str] = &["to_ndarray"];
+    let mut files = Vec::new();
+    collect(&root().join("src/tensor"), &mut files);
+    let mut found = Names::new();
+    for path in files {
+        let source = fs::read_to_string(path).expect("a source file");
+        for block in source.split("\nimpl TensorFuture {").skip(1) {
+            let block = block.split("\n}\n").next().unwrap_or("");
+            for rest in block.split("\n    pub fn ").skip(1) {
+                let (name, arguments) = (word(rest), rest.split(')').next().unwrap_or(""));
+                if arguments.contains("self") && !OPTIONAL.contains(&name) {
+                    found.insert(name.to_string());
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The page of `TensorFuture` lists its methods by family, in the families of the book's table.
+#[test]
+fn the_page_of_a_value_has_a_table_of_its_methods_by_family() {
+    let families = families();
+    for (group, names) in table() {
+        if !is_beside(&group) && group != "creation" {
+            assert!(families.contains(&names), "{group} is another family on the page: {names:?}");
+        }
+    }
+    let mut all = rows_of_the_table();
+    all.extend(methods());
+    assert!(all.contains("wait_to_read") && all.contains("conv2d"), "{all:?}");
+    all.extend(["cat", "stack", "einsum"].map(str::to_string));
+    let all = without_forms(all);
+    let listed: Names = families.iter().flatten().cloned().collect();
+    let missing: Vec<&String> = all.difference(&listed).collect();
+    let invented: Vec<&String> = listed.difference(&all).collect();
+    assert!(missing.is_empty(), "methods that the page does not list: {missing:?}");
+    assert!(invented.is_empty(), "the page lists what is not there: {invented:?}");
+    assert_eq!(families.iter().map(Names::len).sum::<usize>(), listed.len(), "one is there twice");
 }
 
 /// The files of a folder's modules in the order of their declarations.

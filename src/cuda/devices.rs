@@ -50,6 +50,7 @@ impl Device {
     }
 
     /// The number of GPUs; 0 without a driver.
+    #[doc(alias("device_count", "is_available"))]
     pub fn gpu_count() -> usize {
         gpu::count()
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 /// A data set in host memory whose examples have one shape and type. A handle: clones share the
 /// elements.
+#[doc(alias = "TensorDataset")]
 #[derive(Clone, Debug)]
 pub struct Examples<T> {
     data: Arc<[T]>,

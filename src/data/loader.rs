@@ -20,6 +20,7 @@ type Make<B> = dyn Fn(&[usize], &Device) -> Result<B> + Send + Sync;
 ///
 /// Its closure makes a batch from the indices of its examples. The closure may read files, decode
 /// and block, since it runs on the stream's own threads.
+#[doc(alias = "DataLoader")]
 pub struct Loader<B> {
     make: Arc<Make<B>>,
     len: usize,
@@ -123,6 +124,7 @@ impl<B: Send + 'static> Loader<B> {
     /// assert_eq!(second.epoch(0, &Device::cpu()).next().await.unwrap()?, [2, 3]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "DistributedSampler")]
     pub fn part(mut self, part: usize, of: usize) -> Loader<B> {
         let of = of.max(1);
         self.part = (part.min(of - 1), of);
@@ -144,6 +146,7 @@ impl<B: Send + 'static> Loader<B> {
     /// assert!(made.load(SeqCst) <= 4);  // one is received, three wait
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "prefetch_factor")]
     pub fn prefetch(mut self, batches: usize) -> Loader<B> {
         self.prefetch = batches.max(1);
         self
@@ -162,6 +165,7 @@ impl<B: Send + 'static> Loader<B> {
     /// assert!(batches.next().await.is_none() && batches.is_empty());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "num_workers")]
     pub fn workers(mut self, workers: usize) -> Loader<B> {
         self.workers = workers.max(1);
         self

@@ -114,6 +114,7 @@ pub struct Func<F>(F);
 /// let scale = nn::from_fn(|x| x * 2.0);
 /// assert_eq!(scale.forward(&Device::cpu().ones([2])).dims(), [2]);
 /// ```
+#[doc(alias = "Lambda")]
 pub fn from_fn<F: Fn(&TensorFuture) -> TensorFuture + Send + Sync>(f: F) -> Func<F> {
     Func(f)
 }

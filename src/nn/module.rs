@@ -80,6 +80,7 @@ pub trait Module: Send + Sync {
     fn forward(&self, x: &TensorFuture) -> TensorFuture;
 
     /// Names the parts, in order. None by default.
+    #[doc(alias("children", "named_modules"))]
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         let _ = visit;
     }

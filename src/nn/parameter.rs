@@ -268,6 +268,7 @@ impl Parameter {
     /// net.parameter("weight").unwrap().train(false);
     /// assert_eq!(Sgd::new(net.parameters(), 0.1).parameters().len(), 1);  // the bias
     /// ```
+    #[doc(alias = "requires_grad_")]
     pub fn train(&self, on: bool) {
         let mut slot = lock(&self.0);
         slot.trained = on;

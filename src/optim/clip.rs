@@ -27,6 +27,7 @@ use std::panic::Location;
 ///
 /// # Errors
 /// A limit that is negative or NaN makes failed values.
+#[doc(alias = "clip_grad_norm_")]
 #[track_caller]
 pub fn clip_grad_norm(
     gradients: &[TensorFuture],
@@ -73,6 +74,7 @@ pub fn clip_grad_norm(
 ///
 /// # Errors
 /// A limit that is negative or NaN makes failed values.
+#[doc(alias = "clip_grad_value_")]
 #[track_caller]
 pub fn clip_grad_value(gradients: &[TensorFuture], limit: f64) -> Vec<TensorFuture> {
     if limit.is_nan() || limit < 0.0 {

@@ -140,6 +140,7 @@ pub trait Optimizer {
     ///
     /// # Errors
     /// As [`step`](Self::step); and if the loss depends on none of the parameters.
+    #[doc(alias("backward", "zero_grad"))]
     #[track_caller]
     fn minimize(&mut self, loss: &TensorFuture) -> Step {
         let at = build::seen(Location::caller());

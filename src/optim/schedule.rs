@@ -42,6 +42,7 @@ impl Schedule for Constant {
 }
 
 /// Multiplies the rate by a factor every `every` steps: PyTorch's `StepLR`.
+#[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug)]
 pub struct StepDecay {
     lr: f64,
@@ -71,6 +72,7 @@ impl Schedule for StepDecay {
 
 /// Half a cosine from the first rate to the last, which then stays: PyTorch's `CosineAnnealingLR`
 /// without the rise that follows (Loshchilov and Hutter 2017, arXiv:1608.03983).
+#[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug)]
 pub struct Cosine {
     lr: f64,
@@ -106,6 +108,7 @@ impl Schedule for Cosine {
 }
 
 /// Rises linearly to the first rate of another schedule, which then follows.
+#[doc(alias = "LinearLR")]
 #[derive(Clone, Copy, Debug)]
 pub struct Warmup<S> {
     steps: u64,

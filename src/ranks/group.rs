@@ -47,6 +47,7 @@ use std::task::{Context, Poll};
 ///
 /// A process leaves in order when it drops its last handle on any group. A program that ends waits
 /// for the other ranks to end as well, as every MPI program does.
+#[doc(alias("ProcessGroup", "Communicator"))]
 #[derive(Clone)]
 pub struct Group(Arc<Inner>);
 
@@ -197,6 +198,7 @@ impl Group {
     ///   and how to install one.
     /// - [`is_peer_lost`](Error::is_peer_lost) with a rank that was lost meanwhile, or did not join
     ///   in time.
+    #[doc(alias = "init_process_group")]
     #[track_caller]
     pub fn join(options: Options) -> Waiting<Group> {
         let at = Location::caller();
@@ -289,6 +291,7 @@ impl Group {
     ///
     /// # Errors
     /// [`is_peer_lost`](Error::is_peer_lost), if a member is lost or misses the deadline.
+    #[doc(alias = "new_group")]
     #[track_caller]
     pub fn split(&self, color: u64) -> Waiting<Group> {
         let (at, group) = (Location::caller(), self.clone());

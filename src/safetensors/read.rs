@@ -26,6 +26,7 @@ type At = &'static Location<'static>;
 ///
 /// # Cancel safety
 /// Dropping the stream ends it; tensors that it has returned stay valid.
+#[doc(alias = "load_file")]
 #[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Load {
     load_with(path, device, LoadOptions::default())

@@ -18,6 +18,7 @@ use std::path::Path;
 ///
 /// # Cancel safety
 /// Dropping the future cancels the save: no new file is written, and an existing one stays.
+#[doc(alias = "save_file")]
 #[track_caller]
 pub fn save<N: Into<String>, T: AsRef<TensorFuture>>(
     path: impl AsRef<Path>,

@@ -61,6 +61,7 @@ pub struct Completed {
 ///
 /// # Cancel safety
 /// Dropping the stream gives up the waits, and drops its handles.
+#[doc(alias = "as_completed")]
 pub fn completed(values: impl IntoIterator<Item = impl Into<TensorFuture>>) -> Completed {
     let board = Arc::new(Board::default());
     let values: Vec<_> = values

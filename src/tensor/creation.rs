@@ -66,6 +66,7 @@ impl Device {
     /// assert_eq!(Device::cpu().full([2], 7).dtype(), DType::I64);
     /// assert_eq!(Device::cpu().full([2], 7.0).dtype(), DType::F32);
     /// ```
+    #[doc(alias = "fill")]
     #[track_caller]
     pub fn full(&self, shape: impl Into<Shape>, value: impl Into<Scalar>) -> TensorFuture {
         let value = value.into();
@@ -181,6 +182,7 @@ impl Device {
     /// assert!(device.eye([1, 2, 3]).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "identity")]
     #[track_caller]
     pub fn eye(&self, shape: impl Into<Shape>) -> TensorFuture {
         self.diagonal("eye", shape.into(), 0, DType::F32, Location::caller())
@@ -288,6 +290,7 @@ impl Device {
     }
 
     /// Restarts the device's generator with this seed.
+    #[doc(alias = "manual_seed")]
     pub fn seed(&self, seed: u64) {
         *lock(&self.port.generator) = (seed, 0);
     }
@@ -302,12 +305,14 @@ impl Device {
     /// assert!(device.from_vec(vec![1i32], [2]).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("tensor", "asarray", "from_numpy"))]
     #[track_caller]
     pub fn from_vec<T: Element>(&self, data: Vec<T>, shape: impl Into<Shape>) -> TensorFuture {
         self.handed("from_vec", data, shape.into(), Location::caller())
     }
 
     /// A tensor of host data, which this call copies.
+    #[doc(alias("array", "frombuffer"))]
     #[track_caller]
     pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
         self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())

@@ -133,6 +133,7 @@ impl Device {
     /// let memory = futensor::Device::cpu().memory();
     /// assert!(memory.free.is_none_or(|free| free <= memory.total));
     /// ```
+    #[doc(alias = "mem_get_info")]
     pub fn memory(&self) -> DeviceMemory {
         self.port.runner.memory()
     }
@@ -154,6 +155,7 @@ impl Device {
     /// # drop(y);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("memory_allocated", "memory_stats"))]
     pub fn stats(&self) -> Stats {
         let c = &self.port.counters;
         let bytes = self.port.memory.bytes();
@@ -286,6 +288,7 @@ impl Device {
     /// assert!(device.trim() >= kept);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> usize {
         self.port.runner.trim()
     }

@@ -1,5 +1,7 @@
 //! `TensorFuture`: a value that is being computed, and awaiting it; `Tensor`: a complete value.
 
+mod families;
+
 use super::budget;
 use crate::concurrent::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
@@ -12,6 +14,7 @@ use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::sync::clock::Instant;
 use crate::sync::threads::spin_loop;
+use families::families;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::ops::Deref;
@@ -47,6 +50,12 @@ pub(crate) type At = &'static Location<'static>;
 ///
 /// Dropping an await (for example in the branch of a `select!` that lost) gives up only the wait:
 /// while another handle lives, the value is computed and can be awaited again.
+///
+/// # Methods by family
+///
+/// Reductions also have a `_keepdim` and an `_all` form.
+///
+#[doc = families!()]
 #[must_use = "an unobserved tensor is not computed: await it, keep it, or `detach` it"]
 pub struct TensorFuture {
     pub(crate) node: NodeHandle,
@@ -127,6 +136,7 @@ impl TensorFuture {
     /// assert!(x.is_ready());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "query")]
     pub fn is_ready(&self) -> bool {
         self.node.completion.state().is_complete()
     }
@@ -159,6 +169,7 @@ impl TensorFuture {
     }
 
     /// The number of dimensions.
+    #[doc(alias("dim", "ndim", "ndimension"))]
     pub fn rank(&self) -> usize {
         self.node.shape.rank()
     }
@@ -170,6 +181,7 @@ impl TensorFuture {
     }
 
     /// The element type.
+    #[doc(alias = "type")]
     pub fn dtype(&self) -> DType {
         self.node.dtype
     }

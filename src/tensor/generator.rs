@@ -66,6 +66,7 @@ pub struct Generator(Arc<Mutex<(u64, u64)>>);
 
 impl Generator {
     /// The sequence of this seed, from its beginning.
+    #[doc(alias("manual_seed", "default_rng"))]
     pub fn new(seed: u64) -> Generator {
         Generator(Arc::new(Mutex::new((seed, 0))))
     }

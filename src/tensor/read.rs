@@ -316,6 +316,7 @@ impl TensorFuture {
     ///
     /// # Cancel safety
     /// Dropping the future cancels the read; a copy that has not begun is skipped.
+    #[doc(alias("numpy", "tolist"))]
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> ToVec<T> {
         ToVec(How::new("to_vec", self, Location::caller()))
@@ -359,6 +360,7 @@ impl TensorFuture {
     ///
     /// # Errors
     /// The tensor's own error if it failed.
+    #[doc(alias("print", "repr"))]
     #[track_caller]
     pub fn display(&self) -> Shown {
         let at = Location::caller();
@@ -377,6 +379,7 @@ impl TensorFuture {
     /// assert_eq!((at.dims(), at.to_vec::<i64>().await?), (&[2, 2][..], vec![0, 1, 1, 1]));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("argwhere", "masked_select"))]
     #[track_caller]
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();
@@ -390,6 +393,7 @@ impl TensorFuture {
     ///
     /// # Errors
     /// As [`to_vec`](Self::to_vec).
+    #[doc(alias = "numpy")]
     #[cfg(feature = "ndarray")]
     #[track_caller]
     pub fn to_ndarray<T: Element>(&self) -> ToNdarray<T> {

@@ -39,6 +39,7 @@ pub struct Recorder {
 impl Device {
     /// Starts a recording: which steps this device runs, fuses and skips, on which stream, and for
     /// which line of the program. Without a recording, a step costs one relaxed load more.
+    #[doc(alias("profile", "profiler"))]
     pub fn record(&self) -> Recorder {
         Recorder { port: self.port, id: self.port.recordings.start(), _watcher: Watcher::new() }
     }

@@ -76,6 +76,7 @@ impl<F> fmt::Debug for Scoped<F> {
 ///
 /// # Cancel safety
 /// As the future inside.
+#[doc(alias = "set_sync_debug_mode")]
 pub fn deny_barriers<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
     Scoped::new(future, Some(Manner::Deny), None)
 }

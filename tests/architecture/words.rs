@@ -25,7 +25,7 @@ const SAYS_CUDA: &[(&str, &str, &str)] = &[
         "#[doc(alias(\"cuda\", \"cpu\"))]",
         "PyTorch's name, for who searches the documentation",
     ),
-    ("tensor/creation/brought.rs", "#[doc(alias(\"cuda\", \"cpu\"))]", "the same"),
+    ("tensor/creation/brought.rs", "#[doc(alias(\"cuda\", \"cpu\", \"to\"))]", "the same"),
 ];
 
 #[test]

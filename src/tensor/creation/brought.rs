@@ -216,7 +216,7 @@ impl TensorFuture {
     /// assert_eq!((b.ones([2]) + &x).to_vec::<f32>().await?, [2.0, 2.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("cuda", "cpu"))]
+    #[doc(alias("cuda", "cpu", "to"))]
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> TensorFuture {
         if std::ptr::eq(self.port(), device.port) {

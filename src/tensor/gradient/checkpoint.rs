@@ -43,6 +43,7 @@ struct Checkpoint {
 /// assert_eq!(gradients[1].to_vec::<f32>().await?, [1.0, 6.0]);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
+#[doc(alias = "remat")]
 pub fn checkpoint<F>(block: F, inputs: &[&TensorFuture]) -> TensorFuture
 where
     F: Fn(&[TensorFuture]) -> TensorFuture + Send + Sync + 'static,

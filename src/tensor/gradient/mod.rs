@@ -126,12 +126,14 @@ impl<T: AsRef<TensorFuture>> Leaf for T {
 /// floating point; if `loss` does not depend on the value (a dependence through an op whose
 /// gradient is zero everywhere gives zeros); or if an op on the way has no
 /// gradient rule.
+#[doc(alias("backward", "autograd"))]
 #[track_caller]
 pub fn grad(loss: impl AsRef<TensorFuture>, wrt: &[impl Leaf]) -> Vec<TensorFuture> {
     gradients(loss.as_ref(), wrt, GradOptions::default(), Location::caller())
 }
 
 /// [`grad`] with options: an upstream gradient, keeping the tape, gradients of gradients.
+#[doc(alias("create_graph", "retain_graph"))]
 #[track_caller]
 pub fn grad_with(
     loss: impl AsRef<TensorFuture>,

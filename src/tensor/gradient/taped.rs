@@ -40,6 +40,7 @@ pub(super) fn with_taping<R>(on: bool, f: impl FnOnce() -> R) -> R {
 /// let updated = futensor::no_grad(|| &w - 0.1);
 /// assert!(w.is_on_tape() && !updated.is_on_tape());
 /// ```
+#[doc(alias = "inference_mode")]
 pub fn no_grad<R>(f: impl FnOnce() -> R) -> R {
     with_taping(false, f)
 }
@@ -82,6 +83,7 @@ impl TensorFuture {
     /// ```
     ///
     /// Only floating point values have gradients: `grad` with respect to another value is an error.
+    #[doc(alias = "requires_grad_")]
     pub fn requires_grad(&self) -> TensorFuture {
         let node = self.node.clone();
         let tape = Entry::record(Made::Leaf, std::iter::empty(), &node, Needs::NOTHING);
@@ -95,6 +97,7 @@ impl TensorFuture {
     /// let w = futensor::Device::cpu().ones([2]).requires_grad();
     /// assert!(!(&w * 2.0).stop_gradient().is_on_tape());
     /// ```
+    #[doc(alias = "detach")]
     pub fn stop_gradient(&self) -> TensorFuture {
         TensorFuture::new(self.node.clone())
     }

@@ -1,6 +1,8 @@
 //! The methods of `TensorFuture`: a folder for each family of ops, in the order of the table of
 //! ops, which is also the order of the rustdoc page.
 
+mod aliases;
+
 // Blank lines keep the order: rustfmt sorts adjacent lines.
 mod elementwise;
 

@@ -23,7 +23,7 @@ impl TensorFuture {
     /// assert_eq!(y.to_dtype(DType::U8).to_vec::<u8>().await?, [255, 2]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("to", "float", "half", "cast"))]
+    #[doc(alias("to", "float", "half", "cast", "double", "long", "astype"))]
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> TensorFuture {
         if dtype == self.dtype() {

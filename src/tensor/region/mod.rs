@@ -178,6 +178,7 @@ enum Gives {
 impl Device {
     /// A block of ops on this device that is planned once for each set of input shapes and types,
     /// and then replayed: see [`Region`]. Nothing happens before the first call.
+    #[doc(alias("compile", "jit", "trace"))]
     pub fn region<'a, I: Tensors, O: Tensors>(
         &self,
         closure: impl Fn(I) -> O + Send + Sync + 'a,

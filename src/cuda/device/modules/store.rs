@@ -1,13 +1,13 @@
-//! The kernels of one device: found in memory, else on disk, else compiled.
+//! The kernels of one device: taken from memory, or from disk, or compiled.
 //!
-//! A kernel that one op needs is compiled and loaded in the background when it is first asked for:
-//! a step that needs it is tried again when it is there, and the device's thread goes on with
-//! others. Its relatives (`cuda/kernels/bundle`) follow where the disk will keep them. A fused
-//! kernel is compiled when its program is seen for the third time; until it is there the caller
-//! runs the program op by op.
+//! The kernel of a single op is compiled and loaded in the background at its first use: a step that
+//! needs it is retried when the kernel is ready, and meanwhile the device's thread continues with
+//! other steps. The kernel's relatives (`cuda/kernels/bundle`) are compiled next if the disk keeps
+//! them. A fused kernel is compiled when its program is seen for the third time; until then the
+//! caller runs the program op by op.
 //!
-//! The launcher uses the store, on the device's thread. Its maps are bounded; a kernel that falls
-//! out is unloaded when the device is known to be idle, never while a launch may be under way.
+//! The launcher uses the store, on the device's thread. Its maps are bounded; an evicted kernel is
+//! unloaded when the device is known to be idle, never while a launch may be in progress.
 
 use super::bounded_map::BoundedMap;
 use super::cache::{Disk, Key};
@@ -24,14 +24,15 @@ use crate::sync::{Mutex, lock};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// When a fused program gets a kernel of its own.
+/// When a fused program gets its own kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fusion {
-    /// In the background, when it is seen for the third time.
+    /// In the background, when the program is seen for the third time.
     Background,
-    /// At once: the step waits for the compiler. For tests, and where every run is the same.
+    /// At first sight: the step waits for the compiler. For tests, and for programs whose runs are
+    /// all alike.
     AtOnce,
-    /// Never: every op is a launch. For finding the culprit.
+    /// Never: every op is a launch. For debugging.
     Never,
 }
 
@@ -49,11 +50,12 @@ impl Fusion {
 /// When a kernel's relatives are compiled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Relatives {
-    /// Together with it: fewer and longer compilations. For tests, and for filling a disk cache.
+    /// Together with the kernel: fewer and longer compilations. For tests, and to fill a disk
+    /// cache.
     Now,
-    /// In the background, where the disk keeps them for the next process and they are cheap.
+    /// In the background, if the disk keeps them for the next process and they are cheap.
     Later,
-    /// When they are asked for themselves.
+    /// Only when they are needed themselves.
     Never,
 }
 
@@ -68,15 +70,15 @@ impl Relatives {
     }
 }
 
-/// A fused program is worth a compiler's time when it is seen as often as this.
+/// A fused program is compiled when it has been seen this often.
 const SEEN_BEFORE_COMPILED: u32 = 3;
-/// Most kernels of each kind that are remembered.
+/// The most kernels of each kind that are kept.
 const KERNELS_MAX: usize = 4096;
 
-/// Modules without a kernel in a map, to be unloaded when nothing runs.
+/// Modules without a kernel in a map, to be unloaded when the device is idle.
 type Retired = Arc<Mutex<Vec<Module>>>;
 
-/// A loaded module. When its last kernel is forgotten it is retired.
+/// A loaded module. It is retired when its last kernel is dropped.
 struct Loaded {
     module: Option<Module>,
     retired: Retired,
@@ -88,17 +90,17 @@ impl Drop for Loaded {
     }
 }
 
-/// Kernels that were made together.
+/// Kernels that were compiled together.
 type Made = Vec<Result<(Function, Arc<Loaded>), Refusal>>;
 
 /// The state of a kernel in a map.
 enum Kept {
-    /// It was seen so often; of fused ones.
+    /// A fused kernel that was seen this often.
     Seen(u32),
-    /// It is the nth of those that are being made.
+    /// The nth of the kernels that are being compiled.
     Coming(Pending<Made>, usize),
     Ready(Function, #[allow(dead_code)] Arc<Loaded>), // Kept for its drop.
-    /// It does not compile or load, and would not the next time either.
+    /// The kernel does not compile or load, and would not on a retry.
     Refused(Refusal),
 }
 
@@ -106,7 +108,8 @@ impl Kept {
     /// The kernel.
     ///
     /// # Errors
-    /// [`Trouble::Later`] where it is on its way; a refusal; a fault that ends the device.
+    /// [`Trouble::Later`] while the kernel is being compiled; a refusal; a fault that ends the
+    /// device.
     fn settle(&mut self) -> Result<Function, Trouble> {
         if let Kept::Coming(made, at) = self {
             *self = match made.get()?[*at].clone() {
@@ -146,7 +149,7 @@ impl Unit {
     }
 }
 
-/// Makes kernels, on the background's threads.
+/// Compiles kernels, on the background's threads.
 #[derive(Clone)]
 struct Maker {
     sm: u32,
@@ -155,8 +158,8 @@ struct Maker {
 }
 
 impl Maker {
-    /// Kernels of one unit; where that does not work out, each alone: a relative's trouble is not
-    /// another kernel's.
+    /// Compiles the kernels as one unit; if that fails, each kernel alone, so that one bad relative
+    /// does not fail the others.
     fn all(&self, sources: &[KernelSource]) -> Result<Made, Trouble> {
         match self.unit(&Unit::of(sources)) {
             Err(Trouble::Refused(refusal)) if sources.len() == 1 => Ok(vec![Err(refusal)]),
@@ -169,7 +172,7 @@ impl Maker {
         }
     }
 
-    /// Finds a unit on the disk or compiles it, and loads it.
+    /// Reads a unit from the disk or compiles it, and loads it.
     fn unit(&self, unit: &Unit) -> Result<Made, Trouble> {
         let known = &compile::compiler().map_err(Refusal::kernel)?.known;
         let target = Target::choose(self.sm, known).ok_or_else(|| {
@@ -183,12 +186,12 @@ impl Maker {
             Ok(made) => return Ok(made),
             Err(refused) => refused,
         };
-        // The disk's entry may be no image for this driver: once more from the source.
+        // The disk's image may not suit this driver: compile the source instead.
         let again = if self.disk.forget(key) { self.load(unit, target)? } else { Err(refused) };
         let refused = match (again, compile::newer_than_the_driver()) {
             (Ok(made), _) => return Ok(made),
             (Err(refused), None) => refused,
-            // The driver may know the assembly of an architecture without its binaries.
+            // The driver may accept the PTX of an architecture, but not its binaries.
             (Err(refused), Some(why)) => match self.load(unit, target.portable())? {
                 Ok(made) => return Ok(made),
                 Err(_) => Refusal::kernel(format!("{}; {why}", refused.message)),
@@ -198,7 +201,7 @@ impl Maker {
         Err(refused.into())
     }
 
-    /// Loads a unit's image, or says why the driver refuses it.
+    /// Loads a unit's image; a refusal says why the driver rejects it.
     fn load(&self, unit: &Unit, target: Target) -> Result<Result<Made, Refusal>, Trouble> {
         let key = unit.key(target).map_err(Refusal::kernel)?;
         let image = match self.disk.get(key) {
@@ -229,10 +232,10 @@ impl Maker {
     }
 }
 
-/// A kernel from outside: its function and its text.
+/// The kernel of a custom op: its function and its source.
 type CustomKernel = (String, String);
 
-/// All kernels of a device.
+/// The kernels of a device.
 pub(crate) struct Modules {
     maker: Maker,
     fusion: Fusion,
@@ -241,13 +244,13 @@ pub(crate) struct Modules {
     single: BoundedMap<Kernel, Kept>,
     fused: BoundedMap<Kernel, Kept>,
     custom: BoundedMap<CustomKernel, Kept>,
-    /// Families that were asked for in the background, by their first kernels.
+    /// Families that were sent to the background, by their first kernels.
     sent: HashSet<Kernel>,
     /// Families whose kernels are not in the map yet.
     families: Vec<(Vec<Kernel>, Pending<Made>)>,
-    /// Fused kernels that the step being prepared would have.
+    /// Fused kernels that the current step would use.
     pub asked: Vec<Kernel>,
-    /// Something was launched without a fused kernel that may come.
+    /// Whether something was launched op by op although its fused kernel may still come.
     pub unsettled: bool,
 }
 
@@ -272,8 +275,8 @@ impl Modules {
     /// The kernel that an op needs.
     ///
     /// # Errors
-    /// [`Trouble::Later`] where it was never seen: it is being made. A refusal, where it does not
-    /// compile or load.
+    /// [`Trouble::Later`] at first use, while the kernel is being compiled. A refusal if it does
+    /// not compile or load.
     pub fn single(&mut self, kernel: &Kernel) -> Result<Function, Trouble> {
         if let Some(kept) = self.single.get(kernel) {
             return kept.settle();
@@ -302,7 +305,7 @@ impl Modules {
         })
     }
 
-    /// Has the relatives of an elementwise kernel compiled in the background, each family once.
+    /// Sends the relatives of an elementwise kernel to the background, each family once.
     fn send_relatives(&mut self, kernel: &Kernel) {
         let cheap = matches!(kernel, Kernel::Elementwise(_) | Kernel::Copy(_) | Kernel::Index(_));
         if self.relatives != Relatives::Later || !cheap || !self.maker.disk.is_there() {
@@ -315,7 +318,7 @@ impl Modules {
         }
     }
 
-    /// Puts kernels that were made together into their map, but for those that are there already.
+    /// Puts kernels that were compiled together into their map, except those that it already has.
     fn keep(&mut self, all: Vec<Kernel>, made: &Pending<Made>) {
         for (k, kernel) in all.into_iter().enumerate() {
             if self.single.get(&kernel).is_none() {
@@ -324,8 +327,8 @@ impl Modules {
         }
     }
 
-    /// The same for families that are there by now; of one that is not, each kernel comes by
-    /// itself.
+    /// The same for families that have been compiled; the kernels of other families are compiled
+    /// one by one on use.
     fn keep_families(&mut self) {
         let (there, coming) = self.families.drain(..).partition(|(_, made)| made.is_there());
         self.families = coming;
@@ -333,11 +336,11 @@ impl Modules {
         there.into_iter().for_each(|(all, made)| self.keep(all, &made));
     }
 
-    /// The kernel of a fused program, where it is there.
+    /// The kernel of a fused program, if it is ready.
     ///
     /// # Errors
-    /// Of the device; [`Trouble::Later`] where steps wait for fused kernels. A program whose kernel
-    /// cannot be had runs op by op.
+    /// A fault of the device; [`Trouble::Later`] if steps wait for fused kernels. A program whose
+    /// kernel does not compile runs op by op.
     pub fn fused(&mut self, kernel: &Kernel) -> Result<Option<Function>, Trouble> {
         if self.fusion == Fusion::Never {
             return Ok(None);
@@ -365,8 +368,8 @@ impl Modules {
         }
     }
 
-    /// Counts the fused kernels that were asked for since the last call, and were run op by op: one
-    /// that was seen often enough is compiled.
+    /// Counts the fused programs that ran op by op since the last call, and compiles those that
+    /// were seen often enough.
     pub fn were_seen(&mut self) {
         for kernel in std::mem::take(&mut self.asked) {
             self.unsettled = true;
@@ -379,10 +382,10 @@ impl Modules {
         }
     }
 
-    /// A kernel that an op from outside brings.
+    /// The kernel of a custom op.
     ///
     /// # Errors
-    /// As [`single`](Self::single), and where the source has no such function.
+    /// As [`single`](Self::single), and if the source lacks the function.
     pub fn custom(&mut self, kernel: CudaKernel<'_>) -> Result<Function, Trouble> {
         let key: CustomKernel = (kernel.entry().to_owned(), kernel.source().to_owned());
         if let Some(kept) = self.custom.get(&key) {
@@ -400,7 +403,7 @@ impl Modules {
         Err(Trouble::Later(Until::Made))
     }
 
-    /// Takes kernels from their maps that were not used since the last call;
+    /// Removes kernels that were not used since the last call from their maps;
     /// [`trim`](Self::trim) unloads them.
     pub fn forget_unused(&mut self) {
         self.single.sweep(Kept::is_coming);
@@ -408,14 +411,14 @@ impl Modules {
         self.fused.sweep(Kept::is_coming);
     }
 
-    /// Unloads modules that no map holds any more.
+    /// Unloads modules that are no longer in a map.
     pub fn trim(&mut self, idle: &Idle<'_>) {
         std::mem::take(&mut *lock(&self.maker.retired))
             .into_iter()
             .for_each(|module| module.unload(idle));
     }
 
-    /// Forgets and unloads everything; the background has ended.
+    /// Removes and unloads all kernels; the background has ended.
     pub fn clear(&mut self, idle: &Idle<'_>) {
         self.single.clear();
         self.fused.clear();

@@ -385,6 +385,7 @@ impl TensorFuture {
     /// assert_eq!(x.rope(&cosine, &sine, true).to_vec::<f32>().await?, [-2.0, 1.0, 3.0, 4.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "rotary")]
     #[track_caller]
     pub fn rope(
         &self,

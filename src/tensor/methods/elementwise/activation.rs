@@ -10,6 +10,7 @@ use crate::tensor::build::intercept::Sequence;
 use crate::tensor::build::{self, At, custom};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::generator::{Generator, draw};
+use crate::tensor::methods::aliases::aliased;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -22,13 +23,13 @@ macro_rules! activations {
         ///
         /// `softmax` is over rows; the others are elementwise. Nothing waits.
         impl TensorFuture {
-            $(on_page! { $page {
+            $(on_page! { $page { aliased! { $name
                 #[doc = $text]
                 #[track_caller]
                 pub fn $name(&self) -> TensorFuture {
                     build::unary(UnaryOp::$Variant, self, Location::caller())
                 }
-            } {}})*
+            }} {}})*
         }
     };
 }

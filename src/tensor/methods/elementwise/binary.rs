@@ -7,6 +7,7 @@ use crate::graph::operation::{Meta, Refusal};
 use crate::op::{BinaryOp, for_each_binary};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::aliases::aliased;
 use crate::tensor::operand::operators::binary;
 use crate::tensor::operand::{Operand, OperandRef};
 use std::panic::Location;
@@ -24,13 +25,13 @@ macro_rules! binary_methods {
         // The operators are there too; these take any operand.
         #[allow(clippy::should_implement_trait)]
         impl TensorFuture {
-            $(
+            $(aliased! { $name
                 #[doc = $text]
                 #[track_caller]
                 pub fn $name(&self, b: impl Operand) -> TensorFuture {
                     binary(BinaryOp::$Variant, self, b, Location::caller())
                 }
-            )*
+            })*
         }
     };
 }
@@ -106,6 +107,7 @@ impl TensorFuture {
     /// assert_eq!(x.clamp(-5, 300).to_vec::<u8>().await?, [1, 200]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "clip")]
     #[track_caller]
     pub fn clamp(&self, min: impl Operand, max: impl Operand) -> TensorFuture {
         let at = Location::caller();

@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::op::{UnaryOp, for_each_unary};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::aliases::aliased;
 use std::panic::Location;
 
 macro_rules! unary_methods {
@@ -16,13 +17,13 @@ macro_rules! unary_methods {
         /// Elementwise. Integers and bool are computed as float32 where the op needs a floating
         /// point type. Nothing waits.
         impl TensorFuture {
-            $(on_page! { $page {} {
+            $(on_page! { $page {} { aliased! { $name
                 #[doc = $text]
                 #[track_caller]
                 pub fn $name(&self) -> TensorFuture {
                     build::unary(UnaryOp::$Variant, self, Location::caller())
                 }
-            }})*
+            }}})*
         }
     };
 }
@@ -38,6 +39,7 @@ impl TensorFuture {
     /// assert_eq!(x.bitwise_not().to_vec::<i32>().await?, [-1, -6]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "invert")]
     #[track_caller]
     pub fn bitwise_not(&self) -> TensorFuture {
         let _within = build::within("bitwise_not", Location::caller());

@@ -68,6 +68,7 @@ impl TensorFuture {
     /// assert_eq!(weights.categorical(draws).to_vec::<i64>().await?, [0, 0, 2, 2]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "multinomial")]
     #[track_caller]
     pub fn categorical(&self, draws: impl AsRef<TensorFuture>) -> TensorFuture {
         let (draws, at) = (draws.as_ref(), Location::caller());

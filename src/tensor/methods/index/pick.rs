@@ -39,6 +39,7 @@ impl TensorFuture {
     /// assert_eq!(error.message(), "index 2 at position 0 is out of range for size 2");
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("take_along_dim", "take_along_axis"))]
     #[track_caller]
     pub fn gather(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
         let (index, at) = (index.as_ref(), Location::caller());
@@ -107,6 +108,7 @@ impl TensorFuture {
     /// assert_eq!(x.to_vec::<f32>().await?, [0.0, 5.0, 0.0, 6.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "put_along_axis")]
     #[track_caller]
     pub fn scatter(
         &self,

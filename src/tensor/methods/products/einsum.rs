@@ -38,6 +38,7 @@ const ELLIPSIS: Label = 0x8000_0000;
 /// # Errors
 /// The value fails if the equation does not fit its operands; without operands it is an argument
 /// error (on [`Device::cpu`](crate::Device::cpu)).
+#[doc(alias = "tensordot")]
 #[track_caller]
 pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFuture {
     if operands.is_empty() {

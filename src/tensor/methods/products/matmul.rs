@@ -27,7 +27,7 @@ impl TensorFuture {
     /// assert!(a.matmul(&device.ones([3])).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias = "dot")]
+    #[doc(alias("dot", "mv"))]
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())

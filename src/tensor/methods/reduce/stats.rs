@@ -169,6 +169,7 @@ impl TensorFuture {
     /// assert_eq!(x.norm_all(f64::INFINITY).item::<f32>().await?, 4.0);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "vector_norm")]
     #[track_caller]
     pub fn norm(&self, p: f64, dims: impl Dims) -> TensorFuture {
         norm(self, p, Some(dims.dims()), false)

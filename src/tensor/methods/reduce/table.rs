@@ -7,6 +7,7 @@ use crate::shape::Shape;
 use crate::tensor::build::{self, custom};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::aliases::aliased;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -18,11 +19,13 @@ macro_rules! methods_of {
     (same, $($row:tt)*) => { methods_of! { $($row)* } };
     (test, $($row:tt)*) => { methods_of! { $($row)* } };
     ($Variant:ident, $name:ident $keepdim:ident $everything:ident $text:literal) => {
-        #[doc = $text]
-        #[track_caller]
-        pub fn $name(&self, dims: impl Dims) -> TensorFuture {
-            let at = Location::caller();
-            build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), false, at)
+        aliased! { $name
+            #[doc = $text]
+            #[track_caller]
+            pub fn $name(&self, dims: impl Dims) -> TensorFuture {
+                let at = Location::caller();
+                build::reduce(ReduceOp::$Variant, self, Some(&dims.dims()), false, at)
+            }
         }
         #[doc = concat!("As [`", stringify!($name), "`](Self::", stringify!($name), "), with the ")]
         #[doc = "dimensions kept at size 1."]

@@ -237,6 +237,7 @@ impl TensorFuture {
     /// assert_eq!(x.mse_loss(&y, Reduction::None).to_vec::<f32>().await?, [4.0, 1.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "MSELoss")]
     #[track_caller]
     pub fn mse_loss(
         &self,
@@ -267,6 +268,7 @@ impl TensorFuture {
     ///     .is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "CrossEntropyLoss")]
     #[track_caller]
     pub fn cross_entropy(
         &self,
@@ -347,6 +349,7 @@ impl TensorFuture {
 
     /// Negative log likelihood of these log probabilities `[batch, classes, ...]` (or
     /// `[classes]`) at class numbers `[batch, ...]`.
+    #[doc(alias = "NLLLoss")]
     #[track_caller]
     pub fn nll_loss(
         &self,
@@ -377,6 +380,7 @@ impl TensorFuture {
     /// assert!((loss.item::<f32>().await? - 2f32.ln() / 2.0).abs() < 1e-6);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("BCEWithLogitsLoss", "binary_cross_entropy_with_logits"))]
     #[track_caller]
     pub fn bce_with_logits(
         &self,

@@ -23,6 +23,7 @@ impl TensorFuture {
     /// assert_eq!(x.repeat([2, 2]).to_vec::<i64>().await?, [0, 1, 0, 1, 0, 1, 0, 1]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias = "tile")]
     #[track_caller]
     pub fn repeat(&self, times: impl Dims) -> TensorFuture {
         let (times, at) = (times.dims(), Location::caller());
@@ -126,6 +127,7 @@ impl TensorFuture {
     ///
     /// # Errors
     /// As [`split`](Self::split).
+    #[doc(alias = "array_split")]
     #[track_caller]
     pub fn chunk(&self, chunks: usize, dim: isize) -> Vec<TensorFuture> {
         self.parts("chunk", dim, chunks, |n| match n {
@@ -199,6 +201,7 @@ fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
 /// # Errors
 /// A shape error if other sizes differ; an argument error without tensors (on
 /// [`Device::cpu`](crate::Device::cpu)).
+#[doc(alias("concat", "concatenate", "hstack", "vstack"))]
 #[track_caller]
 pub fn cat(tensors: &[impl AsRef<TensorFuture>], dim: isize) -> TensorFuture {
     if tensors.is_empty() {

@@ -75,6 +75,7 @@ impl TensorFuture {
     /// assert_eq!(x.flip(0).to_vec::<i64>().await?, [2, 1, 0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("fliplr", "flipud"))]
     #[track_caller]
     pub fn flip(&self, dims: impl Dims) -> TensorFuture {
         self.reversed(&dims.dims(), Location::caller())

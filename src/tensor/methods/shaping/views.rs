@@ -43,6 +43,7 @@ impl TensorFuture {
     /// assert_eq!(x.reshape([2, -1]).dims(), [2, 3]);
     /// assert!(x.reshape([4]).error().unwrap().is_shape());
     /// ```
+    #[doc(alias = "view")]
     #[track_caller]
     pub fn reshape(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
@@ -78,6 +79,7 @@ impl TensorFuture {
     /// let x = futensor::Device::cpu().ones([2, 3, 4, 5]);
     /// assert_eq!(x.flatten(1, -1).dims(), [2, 60]);
     /// ```
+    #[doc(alias = "ravel")]
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> TensorFuture {
         let at: At = Location::caller();
@@ -101,6 +103,7 @@ impl TensorFuture {
     }
 
     /// Swaps two dimensions.
+    #[doc(alias("swapaxes", "swapdims"))]
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> TensorFuture {
         if build::is_row_of_one(self, a) && build::is_row_of_one(self, b) {
@@ -134,6 +137,7 @@ impl TensorFuture {
     }
 
     /// Reorders the dimensions.
+    #[doc(alias("movedim", "moveaxis"))]
     #[track_caller]
     pub fn permute(&self, order: impl Dims) -> TensorFuture {
         self.reordered("permute", Ok(order.dims()), Location::caller())
@@ -170,6 +174,7 @@ impl TensorFuture {
     }
 
     /// Inserts a dimension of size 1 at `dim`.
+    #[doc(alias("expand_dims", "newaxis"))]
     #[track_caller]
     pub fn unsqueeze(&self, dim: isize) -> TensorFuture {
         let rank = self.rank() as isize;
@@ -193,6 +198,7 @@ impl TensorFuture {
     /// assert_eq!(x.squeeze([0, 1, -1]).dims(), [2]);
     /// assert_eq!(x.squeeze(()).dims(), [1, 2, 1]);
     /// ```
+    #[doc(alias = "squeeze_")]
     #[track_caller]
     pub fn squeeze(&self, dims: impl Dims) -> TensorFuture {
         let shape = build::named_dims(self, &dims.dims()).map(|gone| {
@@ -216,6 +222,7 @@ impl TensorFuture {
 
     /// Broadcasts to a larger shape, by repeating dimensions of size 1 and adding new ones in
     /// front; -1 keeps a size.
+    #[doc(alias("broadcast_to", "expand_as"))]
     #[track_caller]
     pub fn expand(&self, shape: impl Dims) -> TensorFuture {
         let wanted = shape.dims();
@@ -329,7 +336,7 @@ impl TensorFuture {
     /// assert!(x.i(3).error().unwrap().is_index());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("index", "slice", "get"))]
+    #[doc(alias("index", "slice", "get", "getitem", "select"))]
     #[track_caller]
     pub fn i(&self, indices: impl Indices) -> TensorFuture {
         let at = Location::caller();
@@ -384,6 +391,7 @@ impl TensorFuture {
     /// assert_eq!(cache.to_vec::<f32>().await?, [0.0, 0.0, 1.0, 1.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
+    #[doc(alias("index_put", "slice_scatter", "setitem"))]
     #[track_caller]
     pub fn slice_assign(
         self,

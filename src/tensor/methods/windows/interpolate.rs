@@ -283,6 +283,7 @@ impl TensorFuture {
     /// A shape error if there are no spatial dimensions, more than three, or empty ones; an
     /// argument error for sizes below 1, and for `align_corners` in a nearest mode; a type error
     /// for integers in a linear or cubic mode.
+    #[doc(alias("upsample", "resize"))]
     #[track_caller]
     pub fn interpolate(&self, options: impl Into<InterpolateOptions>) -> TensorFuture {
         let options = options.into();
