@@ -1,18 +1,18 @@
-//! Formats of weights: how a block of them lies in a GGUF file, and how [`ROWS`] rows of blocks lie
-//! in memory.
+//! The formats of weights: the layout of a block in a GGUF file, and the layout of [`ROWS`] rows of
+//! blocks in memory.
 //!
-//! Ground for the ops, for every device's kernels and for files. A block is half floats and words
-//! of four bytes. In memory sixteen rows stand side by side: of the same block of each row, first
-//! the first half float of all sixteen, then the next, then the first word of all sixteen and so
-//! on. So a register of sixteen lanes is loaded as it lies, one lane a row, and the bytes are as
-//! many as in the file (but that rows are filled up to a multiple of sixteen, with zeros). One
-//! layout serves every device.
+//! Shared by ops, the kernels of every device, and files. A block consists of half floats and
+//! four-byte words. In memory sixteen rows are interleaved: for the same block of each row, first
+//! the first half float of all sixteen rows, then the next one, then the first word of all sixteen
+//! rows, and so on. So a register of sixteen lanes is loaded directly, one lane per row, and the
+//! size equals that in the file (except that rows are padded with zeros to a multiple of sixteen).
+//! All devices use one layout.
 
 use crate::dtype::DType;
 use half::{bf16, f16};
 use std::fmt;
 
-/// Rows that lie side by side in memory.
+/// The number of rows that are interleaved in memory.
 pub(crate) const ROWS: usize = 16;
 
 /// A block format of weights, as in GGUF files, with ggml's names.
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    /// Weights of a block: a row has a multiple of it.
+    /// The number of weights in a block; the width of a row is a multiple of it.
     pub const fn block(self) -> usize {
         match self {
             Format::Q4_K | Format::Q6_K => 256,
@@ -75,12 +75,12 @@ impl Format {
         }
     }
 
-    /// Bytes of a block.
+    /// The bytes of a block.
     pub const fn block_bytes(self) -> usize {
         2 * self.halves() + 4 * self.words()
     }
 
-    /// Half floats of a block.
+    /// The number of half floats in a block.
     const fn halves(self) -> usize {
         match self {
             Format::Q8_0 | Format::Q4_0 | Format::Q6_K => 1,
@@ -89,7 +89,7 @@ impl Format {
         }
     }
 
-    /// Words of four bytes of a block.
+    /// The number of four-byte words in a block.
     const fn words(self) -> usize {
         match self {
             Format::Q8_0 => 8,
@@ -100,12 +100,12 @@ impl Format {
         }
     }
 
-    /// True where gguf-py quantises to it, and so does this crate.
+    /// Whether this crate can quantise to the format, as gguf-py does.
     pub const fn can_quantize(self) -> bool {
         !matches!(self, Format::Q4_K | Format::Q6_K)
     }
 
-    /// The type of the weights, where they are none but halves.
+    /// The element type, for half formats.
     pub const fn dtype(self) -> Option<DType> {
         match self {
             Format::F16 => Some(DType::F16),
@@ -114,8 +114,8 @@ impl Format {
         }
     }
 
-    /// Where a block's field lies in the file's block, and its length: half floats first, which in
-    /// Q6_K stand last.
+    /// The offset and length of each field in a block of the file: half floats first, although Q6_K
+    /// stores them last.
     fn fields(self) -> impl Iterator<Item = (usize, usize)> {
         let (halves, words) = (self.halves(), self.words());
         let (first_half, first_word) =
@@ -132,7 +132,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// A matrix of weights in memory: its format and sizes, and where its parts lie.
+/// A matrix of weights in memory: its format, its sizes, and the offsets of its parts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Packing {
     pub format: Format,
@@ -144,7 +144,7 @@ pub(crate) struct Packing {
 
 impl Packing {
     /// # Errors
-    /// Says what is wrong with the sizes.
+    /// A message that says what is wrong with the sizes.
     pub fn new(format: Format, rows: usize, columns: usize) -> Result<Packing, String> {
         let packing = Packing { format, rows, columns };
         if !columns.is_multiple_of(format.block()) {
@@ -153,7 +153,7 @@ impl Packing {
                 format.block()
             ));
         }
-        // Without rows as well, sixteen of them could be had: so no size below overflows.
+        // Also checks sixteen rows for an empty matrix, so that no size below overflows.
         let rows_filled = rows.max(1).checked_next_multiple_of(ROWS);
         let row = packing.blocks().checked_mul(format.block_bytes());
         let bytes = rows_filled.zip(row).and_then(|(rows, row)| rows.checked_mul(row));
@@ -163,7 +163,7 @@ impl Packing {
         }
     }
 
-    /// Blocks of a row.
+    /// The number of blocks in a row.
     pub fn blocks(&self) -> usize {
         self.columns / self.format.block()
     }
@@ -188,8 +188,7 @@ impl Packing {
         ROWS * self.row_bytes()
     }
 
-    /// Adds whole rows of the file's blocks, at most sixteen and fewer only at the end, to what is
-    /// in memory.
+    /// Appends rows of the file's blocks to the memory: sixteen rows, or fewer at the end.
     pub fn pack(&self, rows: &[u8], to: &mut Vec<u8>) {
         let (row, block) = (self.row_bytes(), self.format.block_bytes());
         let from = to.len();
@@ -207,7 +206,7 @@ impl Packing {
         }
     }
 
-    /// One block as the file has it; `panels` is all that is in memory.
+    /// One block in the file's layout; `panels` is the whole memory.
     pub fn unpack_block(&self, panels: &[u8], row: usize, block: usize, to: &mut [u8]) {
         let (size, lane) = (self.format.block_bytes(), row % ROWS);
         let tile = &panels[row / ROWS * self.panel_bytes() + block * ROWS * size..][..ROWS * size];
@@ -218,7 +217,7 @@ impl Packing {
         }
     }
 
-    /// The matrix as a file has it.
+    /// The matrix in the file's layout.
     #[cfg(any(feature = "gguf", test))]
     pub fn unpack(&self, panels: &[u8]) -> Vec<u8> {
         let mut out = vec![0; self.file_bytes()];
@@ -234,7 +233,7 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The scale and the minimum of part `i` of a block of Q4_K, of 6 bits each, out of its 12 bytes.
+/// The scale and the minimum of part `i` of a Q4_K block, 6 bits each, from its 12 bytes.
 fn scale_and_min(scales: &[u8], i: usize) -> (u8, u8) {
     let (d, m) = (scales[i % 4], scales[4 + i % 4]);
     if i < 4 {
@@ -244,7 +243,7 @@ fn scale_and_min(scales: &[u8], i: usize) -> (u8, u8) {
     (both & 0x0f | (d >> 2) & 0x30, both >> 4 | (m >> 2) & 0x30)
 }
 
-/// The weights of a block as the file has it, to the bit as gguf-py's.
+/// The weights of a block in the file's layout, bitwise as in gguf-py.
 pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
     let nibble = |q: &[u8], i: usize| if i < q.len() { q[i] & 15 } else { q[i - q.len()] >> 4 };
     match format {
@@ -281,8 +280,9 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
         Format::Q6_K => {
             let d = half_at(block, 208);
             for (i, o) in to.iter_mut().enumerate() {
-                // Of each half of 128: low bits in 64 bytes, of which the second 64 weights have
-                // the high nibbles; two high bits in 32 bytes, a pair for each 32 weights.
+                // For each half of 128 weights: the low bits are in 64 bytes, with the second 64
+                // weights in the high nibbles; the two high bits are in 32 bytes, a pair for each
+                // 32 weights.
                 let (half, part, at) = (i / 128, i % 128 / 32, i % 32);
                 let low = block[64 * half + 32 * (part % 2) + at] >> (part / 2 * 4) & 15;
                 let high = block[128 + 32 * half + at] >> (2 * part) & 3;
@@ -293,8 +293,8 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Quantises a block, to the byte as gguf-py does; only of formats that [`Format::can_quantize`]
-/// and are no halves.
+/// Quantises a block to the same bytes as gguf-py; only for formats that [`Format::can_quantize`]
+/// and that are not halves.
 pub(crate) fn quantize_block(format: Format, x: &[f32], block: &mut [u8]) {
     let inverse = |d: f32| if d == 0.0 { 0.0 } else { 1.0 / d };
     let write = |to: &mut [u8], x: f32| to.copy_from_slice(&f16::from_f32(x).to_le_bytes());
@@ -307,7 +307,7 @@ pub(crate) fn quantize_block(format: Format, x: &[f32], block: &mut [u8]) {
             let d = x.iter().fold(0f32, |m, x| m.max(x.abs())) / 127.0;
             let id = inverse(d);
             write(&mut block[..2], d);
-            // Halves away from zero.
+            // Ties round away from zero.
             block[2..].iter_mut().zip(x).for_each(|(o, x)| *o = (x * id).round() as i8 as u8);
         }
         Format::Q4_0 => {

@@ -1,6 +1,6 @@
 //! The guard around user code: ops, futures, their captures, the payloads of their panics. User
-//! code may panic, also as it is dropped; it may take long, or call back in. So the engine calls
-//! and drops it under a guard, and holds no lock meanwhile.
+//! code may panic, also in a drop; it may take long, or call back into the engine. So the engine
+//! calls and drops it under a guard, without holding a lock.
 
 use crate::room::NoRoom;
 use crate::sync::threads::thread_local;
@@ -12,18 +12,18 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Wakers that are to be called.
+/// Wakers to be called.
 pub(crate) type Wakers = SmallVec<[Waker; 2]>;
 
-/// Users' values that are to be dropped.
+/// Users' values to be dropped.
 pub(crate) type Leftovers = Vec<Box<dyn Any + Send>>;
 
-/// Calls user code: its result, or the words of its panic.
+/// Calls user code; returns its result, or the message of its panic.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(panic_message)
 }
 
-/// The words of a panic.
+/// The message of a panic.
 pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -32,14 +32,14 @@ pub(crate) fn panic_message(panic: Box<dyn Any + Send>) -> String {
     text.unwrap_or_else(|| "a panic without a message".into())
 }
 
-/// Runs user code for its effect. The hook has told of a panic; the panic goes no further.
+/// Runs user code for its effect. A panic is reported by the panic hook, and goes no further.
 pub(crate) fn contained(code: impl FnOnce()) {
     let _ = caught(code);
 }
 
-/// Calls each of these wakers, whatever another does. Wakers are cloned, called and dropped outside
-/// of every lock: one may own an await of the very value that it waits for, or a permit. So wakers
-/// that a thread comes to while it [holds a lock](lock), or [defers wakes](DeferredWakes), are
+/// Calls each of these wakers, even if another one panics. Wakers are cloned, called and dropped
+/// outside every lock: a waker may own an await of the very value that it waits for, or a permit.
+/// So if a thread [holds a lock](lock), or [defers wakes](DeferredWakes), wakers are
 /// called after that.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     for waker in wakers {
@@ -55,32 +55,31 @@ pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
     }
 }
 
-/// Drops a user's value. A panic of the drop harms nobody else.
+/// Drops a user's value, and contains a panic of the drop.
 pub(crate) fn discard<T>(it: T) {
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(it))) else { return };
-    // The payload is the user's as well. If its drop panics too, the second payload is kept for
-    // ever.
+    // The payload is user code as well. If its drop panics too, the second payload is leaked.
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(another);
     }
 }
 
 thread_local! {
-    /// The values that are to be dropped once this thread holds no lock of the engine's; `None`
+    /// The values to be dropped once this thread holds no lock of the engine; `None`
     /// while drops need not be deferred.
     static LATER: RefCell<Option<Leftovers>> = const { RefCell::new(None) };
-    /// The wakers that are to be called later, while this thread defers wakes.
+    /// The wakers to be called later, while this thread defers wakes.
     static WOKEN: RefCell<Option<Wakers>> = const { RefCell::new(None) };
 }
 
-/// Drops a user's value as [`discard`] does: at once, or after the thread's
+/// Drops a user's value as [`discard`] does: immediately, or after the thread's
 /// [deferral](DeferredDrops).
 pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
     if !std::mem::needs_drop::<T>() {
         return;
     }
     let mut it = Some(it);
-    // A thread that ends has no list any more.
+    // A thread that is ending has no list.
     let _ = LATER.try_with(|later| {
         if let Some(list) = &mut *later.borrow_mut()
             && let Some(it) = it.take()
@@ -92,12 +91,12 @@ pub(crate) fn discard_unlocked<T: Send + 'static>(it: T) {
 }
 
 thread_local! {
-    /// This thread runs a kernel of a user's, or a part of any kernel.
+    /// Whether this thread runs a user's kernel, or a part of any kernel.
     static KERNEL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread runs a kernel. A wait in here would keep the device from the very
-/// work that the wait is for.
+/// While it lives, this thread runs a kernel. A wait in the kernel would keep the device from the
+/// very work that is waited for.
 pub(crate) struct Kernel(bool);
 
 impl Kernel {
@@ -134,7 +133,8 @@ impl DeferredDrops {
         LATER.with_borrow(|later| later.as_ref().is_some_and(|list| !list.is_empty()))
     }
 
-    /// Ends the deferral: the values, for the caller to drop. None inside another deferral.
+    /// Ends the deferral and returns the values, for the caller to drop. None inside another
+    /// deferral.
     #[allow(dead_code)] // For devices whose thread has others drop them.
     pub fn end(mut self) -> Leftovers {
         if std::mem::take(&mut self.0) {
@@ -162,14 +162,14 @@ impl Drop for DeferredDrops {
     }
 }
 
-/// A lock under which wakers and users' values turn up: wakers are called, and values dropped, once
-/// the lock is released and every other deferral has ended.
+/// Takes a lock under which wakers and users' values may be released: wakers are called, and values
+/// dropped, once the lock is released and every other deferral has ended.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Locked<'_, T> {
     let (later, woken) = (DeferredDrops::begin(), DeferredWakes::begin());
     Locked { guard: sync::lock(mutex), _woken: woken, _later: later }
 }
 
-/// See [`lock`]. The fields go in their order: the lock first.
+/// See [`lock`]. The fields are dropped in order: the lock first.
 pub(crate) struct Locked<'a, T> {
     guard: MutexGuard<'a, T>,
     _woken: DeferredWakes,
@@ -207,7 +207,8 @@ impl DeferredWakes {
         WOKEN.with_borrow(|woken| woken.as_ref().is_some_and(|list| !list.is_empty()))
     }
 
-    /// Ends the deferral: the wakers, for the caller to call. None inside another deferral.
+    /// Ends the deferral and returns the wakers, for the caller to call. None inside another
+    /// deferral.
     pub fn end(mut self) -> Wakers {
         if std::mem::take(&mut self.0) { WOKEN.take().unwrap_or_default() } else { Wakers::new() }
     }
@@ -228,7 +229,7 @@ mod tests {
     use std::sync::Arc;
     use std::task::Wake;
 
-    /// Panics as it goes, with another one of its kind as the payload, so many times.
+    /// Panics when dropped, with another of its kind as the payload, this many times.
     struct Sore(u32);
     impl Drop for Sore {
         fn drop(&mut self) {

@@ -1,13 +1,14 @@
-//! The end of the process. Ranks then say goodbye, for which devices still have to work. NVIDIA's
-//! libraries destroy what they keep, while our threads go on: a call after that, or under way, may
-//! fault. So one handler of the end does both in this order: it calls what is [first], then waits
-//! until no thread of ours is [inside] a library, and lets none come in any more.
+//! The end of the process. At exit, ranks say goodbye, which needs working devices; and NVIDIA's
+//! libraries destroy their state while this crate's threads still run, so that a call after that,
+//! or in progress, may fault. One exit handler does both in order: it calls the function registered
+//! by [first], then waits until no thread of this crate is [inside] a library, and keeps threads
+//! out from then on.
 //!
-//! Handlers run in reverse order, and a library adds its own when it is loaded or first used. So
-//! this one is added again after each of these ([guard]): the last added runs first.
+//! Exit handlers run in reverse order, and a library adds its own when it is loaded or first used.
+//! So this handler is added again after each of these ([guard]): the last added runs first.
 //!
-//! A sleep in the driver does not count as inside: it may last as long as the work that is queued,
-//! and the driver lets a sleeper be as it ends.
+//! A thread that sleeps in the driver does not count as inside: the sleep may last as long as
+//! queued work, and the driver does not disturb sleepers at exit.
 
 #![allow(unsafe_code)]
 #![allow(dead_code)] // Ranks have a use for one half of it, GPUs for the other.
@@ -19,25 +20,25 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// Longest time that the end of the process is held up: a thread may be compiling a kernel.
+/// The longest time that the exit waits: a thread may be compiling a kernel.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The process ends.
+/// Whether the process is ending.
 static ENDS: AtomicBool = AtomicBool::new(false);
-/// Threads that are inside.
+/// The number of threads inside.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// The process that has added the handler; a forked child has none of its threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// How often this thread has come in and not gone out.
+    /// The nesting depth of this thread's entries.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
-/// This thread is inside a library of NVIDIA's while it holds this.
+/// While this lives, the thread is inside an NVIDIA library.
 pub(crate) struct Inside(PhantomData<*const ()>);
 
-/// Comes in; once the process ends, this never returns.
+/// Enters; once the process is ending, this never returns.
 pub(crate) fn inside() -> Inside {
     if DEPTH.get() == 0 {
         // SeqCst: either the handler counts this thread, or this thread sees that the process ends.
@@ -62,20 +63,20 @@ impl Drop for Inside {
     }
 }
 
-/// A handler of the end: it is told the status, and has no state of its own.
+/// An exit handler: it gets the status, and has no state of its own.
 type Handler = extern "C" fn(c_int, *mut c_void);
 
 static FIRST: OnceLock<Handler> = OnceLock::new();
 
-/// Has this called as the process ends, while threads may still come inside. There is one.
+/// Registers the handler that runs first at exit, while threads may still enter. There is only one.
 pub(crate) fn first(handler: Handler) {
     if FIRST.set(handler).is_ok() {
         add();
     }
 }
 
-/// Adds the handler: to be called after a library was loaded, and after the first call that may
-/// have added a handler of the library's.
+/// Adds the exit handler. Call it after loading a library, and after the first call that may have
+/// added a handler of the library.
 pub(crate) fn guard() {
     PROCESS.store(std::process::id(), SeqCst);
     add();
@@ -86,14 +87,14 @@ fn add() {
     unsafe extern "C" {
         fn on_exit(end: Handler, of: *mut c_void) -> c_int;
     }
-    // SAFETY: a function of this crate's, which does not unwind. Where there is no room for it the
-    // process ends as it did without.
+    // SAFETY: the handler is a function of this crate, and does not unwind. If it cannot be added,
+    // the process ends without it.
     let _ = unsafe { on_exit(ends, std::ptr::null_mut()) };
 }
 
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn add() {
-    // The status is told to nobody: whoever needs one has to take the process for failed.
+    // The status is unknown here: a handler that needs it has to assume failure.
     extern "C" fn without_status() {
         ends(libc::EXIT_FAILURE, std::ptr::null_mut());
     }
@@ -108,7 +109,7 @@ extern "C" fn ends(status: c_int, of: *mut c_void) {
     if PROCESS.load(SeqCst) != std::process::id() || ENDS.swap(true, SeqCst) {
         return;
     }
-    // The thread that ends the process may itself be inside.
+    // The thread that ends the process may be inside itself.
     let own = usize::from(DEPTH.get() > 0);
     let from = Instant::now();
     while THREADS.load(SeqCst) > own && from.elapsed() < PATIENCE {

@@ -1,15 +1,16 @@
 //! Scratch memory of kernels, in host memory.
 //!
-//! Its size depends on data, so an allocation may fail. Then the kernel ends at once, by unwinding,
-//! and its value fails as out of memory ([`guarded`](crate::backend::guarded)); Rust's own vectors
-//! would end the process. A panic of a part goes to the kernel's caller, so parts may allocate here
+//! The size of scratch memory depends on data, so an allocation may fail. Then the kernel ends
+//! immediately by unwinding, and its value fails with an out-of-memory error
+//! ([`guarded`](crate::backend::guarded)); Rust's own vectors would end the process. A panic in a
+//! parallel part reaches the kernel's caller, so parts may allocate here
 //! as well.
 
 use crate::error::bytes_of;
 use std::fmt;
 use std::panic::resume_unwind;
 
-/// So many bytes are not to be had: what a kernel unwinds with.
+/// The payload of the unwinding: the number of bytes that could not be allocated.
 pub(crate) struct NoRoom(usize);
 
 impl fmt::Display for NoRoom {
@@ -18,28 +19,28 @@ impl fmt::Display for NoRoom {
     }
 }
 
-/// Room for so many elements more.
+/// Reserves room for more elements.
 pub(crate) fn reserve<T>(to: &mut Vec<T>, more: usize) {
     if to.try_reserve(more).is_err() {
         denied(to.len().saturating_add(more).saturating_mul(size_of::<T>()));
     }
 }
 
-/// So many bytes are not to be had: the kernel ends.
+/// Ends the kernel, since this many bytes could not be allocated.
 #[cold]
 pub(crate) fn denied(bytes: usize) -> ! {
-    // No panic of anybody's: no hook is told.
+    // This is not a panic, so no panic hook runs.
     resume_unwind(Box::new(NoRoom(bytes)))
 }
 
-/// An empty vector with room for so many elements.
+/// An empty vector with room for `n` elements.
 pub(crate) fn with_capacity<T>(n: usize) -> Vec<T> {
     let mut made = Vec::new();
     reserve(&mut made, n);
     made
 }
 
-/// At least so many elements: `fill` behind those that are there.
+/// Extends a vector to at least `n` elements with `fill`.
 pub(crate) fn at_least<T: Clone>(to: &mut Vec<T>, n: usize, fill: T) {
     if to.len() < n {
         reserve(to, n - to.len());
@@ -47,7 +48,7 @@ pub(crate) fn at_least<T: Clone>(to: &mut Vec<T>, n: usize, fill: T) {
     }
 }
 
-/// So many times the same element.
+/// A vector of `n` equal elements.
 pub(crate) fn filled<T: Clone>(n: usize, fill: T) -> Vec<T> {
     let mut made = Vec::new();
     at_least(&mut made, n, fill);

@@ -1,32 +1,32 @@
-//! A window that moves over volumes, planes or lines, for convolutions and pooling. Pure
+//! A window that moves over one, two or three dimensions, for convolutions and pooling. Pure
 //! arithmetic.
 
 use crate::shape::numel;
 use std::ops::Range;
 
-/// Sizes of a moving window. Triples are depth, height and width; of fewer dimensions the first
-/// have a size, a stride and a dilation of 1, and no padding.
+/// The sizes of a moving window. Triples are depth, height and width; missing dimensions have size,
+/// stride and dilation 1, and no padding.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Window {
-    /// Dimensions that there are: one, two or three.
+    /// The number of spatial dimensions: one, two or three.
     pub spatial: usize,
     pub input: [usize; 3],
     pub kernel: [usize; 3],
     pub output: [usize; 3],
     pub stride: [usize; 3],
-    /// Before the input and after it.
+    /// The padding before and after the input.
     pub padding: [[usize; 2]; 3],
     pub dilation: [usize; 3],
 }
 
-/// The last dimensions of a value, as a triple: `neutral` stands for those that are not there.
+/// The last dimensions of a value as a triple; missing dimensions are `neutral`.
 pub(crate) fn triple<T: Copy>(last: &[T], neutral: T) -> [T; 3] {
     let mut all = [neutral; 3];
     all[3 - last.len()..].copy_from_slice(last);
     all
 }
 
-/// A padding as it was given: one number a dimension, where both sides have it.
+/// A padding as text: one number per dimension if both sides are equal.
 pub(crate) fn padding_shown(padding: &[[usize; 2]]) -> String {
     let side = |i: usize| -> Vec<usize> { padding.iter().map(|sides| sides[i]).collect() };
     let (before, after) = (side(0), side(1));
@@ -37,32 +37,33 @@ pub(crate) fn padding_shown(padding: &[[usize; 2]]) -> String {
     }
 }
 
-/// How far an element lies behind the first one.
+/// The offset of an element from the first one.
 #[inline(always)]
 pub(crate) fn offset(at: [usize; 3], steps: [isize; 3]) -> isize {
     at[0] as isize * steps[0] + at[1] as isize * steps[1] + at[2] as isize * steps[2]
 }
 
-/// Outputs side by side that a tap meets on a row of the input.
+/// Adjacent outputs that a tap maps to a row of the input.
 pub(crate) struct Row {
     pub tap: usize,
-    /// The row of outputs, of all rows.
+    /// The index of the row of outputs.
     pub line: usize,
-    /// Its first output that is met.
+    /// The first of these outputs.
     pub out: [usize; 3],
     pub count: usize,
-    /// Where the tap meets that one on the input.
+    /// The input coordinates of the tap for that output.
     pub from: [usize; 3],
 }
 
 impl Window {
-    /// Taps of the window.
+    /// The number of taps of the window.
     pub fn taps(&self) -> usize {
-        // Of a pool whose padding is as large as it these need no memory.
+        // A pool with huge padding may have any number of taps, which need no memory.
         self.kernel.iter().fold(1, |n: usize, &k| n.saturating_mul(k))
     }
 
-    /// Outputs, and elements of the input, of one channel: of no batch there may be any number.
+    /// The numbers of outputs and of input elements of one channel; in an empty batch they may be
+    /// anything.
     pub fn places(&self) -> usize {
         numel(&self.output)
     }
@@ -71,19 +72,19 @@ impl Window {
         numel(&self.input)
     }
 
-    /// The input coordinate that output 0 meets under a tap; it may lie in the padding.
+    /// The input coordinate of a tap for output 0; it may be in the padding.
     #[inline(always)]
     pub fn shift(&self, axis: usize, tap: usize) -> isize {
         (tap * self.dilation[axis]) as isize - self.padding[axis][0] as isize
     }
 
-    /// The input coordinate that an output meets under a tap, where that lies on the input.
+    /// The input coordinate of a tap for an output, if it is on the input.
     #[inline(always)]
     pub fn met(&self, axis: usize, output: usize, tap: usize) -> usize {
         ((output * self.stride[axis]) as isize + self.shift(axis, tap)) as usize
     }
 
-    /// The outputs along an axis for which a tap lies on the input.
+    /// The outputs along an axis for which a tap is on the input.
     #[inline(always)]
     pub fn span(&self, axis: usize, tap: usize) -> Range<usize> {
         let (stride, last) = (self.stride[axis] as isize, self.input[axis] as isize - 1);
@@ -94,8 +95,8 @@ impl Window {
         start.min(end) as usize..end as usize
     }
 
-    /// The taps along an axis that may lie on the input under some output: a pool may have far more
-    /// than these.
+    /// The taps along an axis that may be on the input for some output: a pool may have far more
+    /// taps.
     #[inline(always)]
     fn near(&self, axis: usize) -> Range<usize> {
         let (before, dilation) = (self.padding[axis][0], self.dilation[axis]);
@@ -104,7 +105,7 @@ impl Window {
         before.saturating_sub(walked).div_ceil(dilation).min(end)..end
     }
 
-    /// Calls `f` for each row that a tap meets: tap by tap, row by row.
+    /// Calls `f` for each row of each tap, tap by tap.
     #[inline(always)]
     pub fn each_row(&self, mut f: impl FnMut(Row)) {
         for z in self.near(0) {
@@ -114,7 +115,7 @@ impl Window {
                     if span.is_empty() {
                         continue;
                     }
-                    // A pool, which asks for no tap, may have more of them than there are numbers.
+                    // For a pool, which does not use the index, the number of taps may overflow.
                     let row = z.wrapping_mul(self.kernel[1]).wrapping_add(y);
                     let (tap, ix) = (
                         row.wrapping_mul(self.kernel[2]).wrapping_add(x),
@@ -134,8 +135,8 @@ impl Window {
     }
 }
 
-/// How many places a window takes along an axis, where it fits. With `ceil` a last one that begins
-/// on the input or before it counts, even where it ends beyond.
+/// The number of positions of a window along an axis, if it fits. With `ceil` a last position that
+/// begins on or before the input counts, even if it ends beyond.
 pub(crate) fn places(
     input: usize,
     kernel: usize,
@@ -160,8 +161,9 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// True where one of the first `n` is not below `limit`, which is at most `by`. They are not
-    /// looked at one by one: raised by `by - limit`, exactly those go over a multiple of `by`.
+    /// True if one of the first `n` numbers is at least `limit`, which is at most `by`. The numbers
+    /// are not tested one by one: after adding `by - limit`, exactly those that are at least
+    /// `limit` cross a multiple of `by`.
     pub fn reaches(&self, limit: usize, n: usize) -> bool {
         let [first, stride, by, n] = [self.first, self.stride, self.by, n].map(|n| n as u128);
         let raised = first + by - limit as u128;
@@ -169,8 +171,8 @@ impl Steps {
     }
 }
 
-/// The sum of `(a * i + b) / m` for `i` in `0..n`: points below a line, counted by rows and columns
-/// in turn as in Euclid's algorithm.
+/// The sum of `(a * i + b) / m` for `i` in `0..n`: the number of lattice points below a line,
+/// counted by rows and columns in turn as in Euclid's algorithm.
 fn quotients(mut n: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
     let mut sum = 0;
     while n > 0 {

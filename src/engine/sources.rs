@@ -1,9 +1,9 @@
-//! Sources: users' futures that bring values. Threads of their own poll them.
+//! Sources: users' futures that supply values, polled by dedicated threads.
 //!
-//! A poll may take long, whatever it ought to do, and so may the drop of a source's captures. No
-//! lock is held around either, and no thread that runs steps does either. Each device has a few
-//! threads for that: they start with the first source and end after an idle while. A simulated
-//! device polls its sources between two events.
+//! A user's poll may take long, and so may the drop of a future's captures. Neither happens under a
+//! lock, or on a thread that runs steps. Each device has a few threads for this: they start with
+//! the first source and end after a period of idling. A simulated device polls its sources between
+//! two events.
 
 use crate::guard::contained;
 use crate::sync::plain::{AtomicUsize, Condvar, Mutex, Ordering::Relaxed};
@@ -11,9 +11,9 @@ use crate::sync::{clock, lock_plain as lock, threads};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The threads of a device: so many polls may take long before others wait for them.
+/// The number of threads of a device: more slow polls than this delay other sources.
 const THREADS: usize = 4;
-/// How long a thread waits for another job.
+/// How long an idle thread waits for another job.
 const LINGER: Duration = Duration::from_millis(500);
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -29,11 +29,11 @@ struct Jobs {
 pub(crate) struct Sources {
     jobs: Mutex<Jobs>,
     changed: Condvar,
-    /// Futures that have not been dropped.
+    /// The number of futures that have not been dropped.
     held: AtomicUsize,
 }
 
-/// Counts a user's future: made with the future, to go just after it.
+/// Counts a user's future: created with the future, and dropped just after it.
 pub(crate) struct Held(&'static Sources);
 
 impl Drop for Held {
@@ -43,18 +43,18 @@ impl Drop for Held {
 }
 
 impl Sources {
-    /// Counts a future in.
+    /// Counts a future.
     pub fn hold(&'static self) -> Held {
         self.held.fetch_add(1, Relaxed);
         Held(self)
     }
 
-    /// Futures that have not been dropped, and jobs that have not begun.
+    /// The number of futures that have not been dropped, and of jobs that have not begun.
     pub fn held(&self) -> usize {
         self.held.load(Relaxed) + lock(&self.jobs).list.len()
     }
 
-    /// Has a job done, soon: by a thread, or by the caller of [`run`](Self::run).
+    /// Queues a job, for a thread or for the caller of [`run`](Self::run).
     pub fn put(&'static self, by_thread: bool, job: impl FnOnce() + Send + 'static) {
         let mut jobs = lock(&self.jobs);
         jobs.list.push_back(Box::new(job));
@@ -69,12 +69,12 @@ impl Sources {
         drop(jobs);
         if threads::start("futensor-sources".into(), || self.live()).is_err() {
             lock(&self.jobs).threads -= 1;
-            // With no thread at all the caller does the job.
+            // Without any thread the caller runs the job.
             while lock(&self.jobs).threads == 0 && self.run() {}
         }
     }
 
-    /// Does one job; false where there is none.
+    /// Runs one job; false if there is none.
     pub fn run(&self) -> bool {
         let job = lock(&self.jobs).list.pop_front();
         let any = job.is_some();

@@ -1,14 +1,14 @@
-//! The work of one step. The engine plans it as it takes ops up, a region plans it in advance, and
+//! The work of one step. The engine plans it at take-up, a region plans it in advance, and
 //! a poll plans it for a small op.
 
 use super::fuse::Group;
 use super::node::{Inputs, NodeLink};
 use smallvec::SmallVec;
 
-/// A fused program, or one op.
+/// A fused program, or a single op.
 #[allow(clippy::large_enum_variant)] // Moved once, and rarely; a box would cost more.
 pub(crate) enum Work {
-    /// A fused program; `written` names the members whose values are written out.
+    /// A fused program; `written` names the members whose values are written to memory.
     Group {
         group: Group<NodeLink>,
         written: SmallVec<[u8; 2]>,
@@ -20,7 +20,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Its nodes, in the order of the data.
+    /// Its nodes, each after its operands.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeLink> {
         let (head, members, last) = match self {
             Work::Group { group, end, .. } => {
@@ -31,7 +31,7 @@ impl Work {
         head.into_iter().chain(members).map(|(n, _)| n).chain(last)
     }
 
-    /// True where the `i`th of its nodes gets a value.
+    /// True if the `i`th node gets a value.
     pub fn writes(&self, i: usize) -> bool {
         match self {
             Work::Group { group, written, .. } => {
@@ -44,7 +44,7 @@ impl Work {
         }
     }
 
-    /// How many of them get a value.
+    /// The number of nodes that get a value.
     pub fn results(&self) -> usize {
         match self {
             Work::Group { written, end, .. } => written.len() + end.is_some() as usize,
@@ -52,8 +52,8 @@ impl Work {
         }
     }
 
-    /// Operand `k`: those of the group come first, then these `inputs` of its head or of its one
-    /// node. And the links to it that there are for the sake of this work alone.
+    /// Operand `k`, and the number of links to it that exist only for this work. The operands of
+    /// the group come first, then the `inputs` of its head or of its single node.
     pub fn operand<'a>(&'a self, inputs: &'a [NodeLink], k: usize) -> (&'a NodeLink, u32) {
         let mut k = k;
         if let Work::Group { group, .. } = self {
@@ -66,7 +66,7 @@ impl Work {
         (&inputs[k], inputs.iter().filter(|i| i.address() == inputs[k].address()).count() as u32)
     }
 
-    /// Every link that it holds.
+    /// All links that it holds.
     pub fn into_links(self) -> Inputs {
         let mut links = Inputs::new();
         match self {

@@ -1,7 +1,8 @@
-//! The thread that makes the links to the other members, and reads them.
+//! The thread that opens the links to the other members, and reads them.
 //!
-//! Rank 0 is called by all, and says where each listens; of the others, who has the larger number
-//! calls. The thread sleeps in `poll`, and never waits for a socket.
+//! All ranks connect to rank 0, which tells each where the others listen; between two other ranks
+//! the one with the larger number connects. The thread sleeps in `poll`, and never blocks on a
+//! socket.
 
 use super::dial::{dial, listen};
 use super::driver::Asks;
@@ -21,24 +22,24 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Callers that are greeted at once. With one more the first of them is hung up on: a member has
-/// long proved itself by then, or calls again.
+/// The most handshakes at the same time. One more closes the oldest connection: a member has long
+/// authenticated itself by then, or connects again.
 const GREETED: usize = 32;
-/// Between two tries to call.
+/// The pause between two attempts to connect.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Bytes that are read of a member before the others have their turn.
+/// The most bytes that are read from a member before the others have their turn.
 const READ: usize = 1 << 20;
-/// How long a member is waited for at the end, which has left as well: its own end is what is read
+/// How long to wait at the end for a member that has also left: the end of its connection is read
 /// last.
 const LAST: Duration = Duration::from_secs(1);
 
-/// What a thread that greets or calls comes back with.
+/// The result of a thread that answers or connects.
 enum Met {
     Link(usize, TcpStream, String),
     Refused(Refused),
-    /// A member cannot be called.
+    /// A member cannot be reached.
     Missed(usize, String),
-    /// The thread has panicked: nobody else knows that its member was not called.
+    /// The thread has panicked, and has not connected to its member.
     Panicked(String),
 }
 
@@ -62,7 +63,7 @@ struct Keeper {
     until: Instant,
 }
 
-/// Meets the others and keeps the links, until everybody has left. The thread's whole life.
+/// The thread: opens the links and reads them, until all ranks have left.
 pub(crate) fn keep(world: Arc<World>, plan: Plan, heard: UnixStream) {
     let (compares, by_device) = (plan.rules.compares, plan.home.is_some());
     let me = Who { rank: plan.rank, size: plan.size, compares, by_device, port: 0 };
@@ -124,7 +125,7 @@ fn open(plan: &Plan, until: Instant) -> Result<Begun, String> {
     }
 }
 
-/// Another rank calls rank 0 until it answers, and listens where it called from.
+/// Another rank connects to rank 0 until it answers, and listens on the same interface.
 fn call_first(world: &World, plan: &Plan, me: Who, until: Instant) -> Result<Begun, String> {
     let mut listener: Option<TcpListener> = None;
     let mut last = "it has not published its address".to_string();
@@ -158,7 +159,7 @@ fn call_first(world: &World, plan: &Plan, me: Who, until: Instant) -> Result<Beg
     }
 }
 
-/// Listens on the side from which rank 0 was called.
+/// Listens on the interface from which it connected to rank 0.
 fn listen_beside(stream: &TcpStream) -> io::Result<TcpListener> {
     let side: IpAddr = stream.local_addr()?.ip();
     let listener = TcpListener::bind((side, 0))?;
@@ -182,20 +183,20 @@ impl Keeper {
         self.world.links.flush();
         self.world.act_aside(|machine, now| machine.tick(now));
         if self.readings.len() + 1 >= self.me.size {
-            // All are here: nobody else comes in.
+            // All members are linked: no more connections are accepted.
             (self.listener, self.note) = (None, None);
         }
     }
 
-    /// All have left, or are lost. What was said last is sent, and the links are closed as this
-    /// thread ends: whoever has left before waits for that word, and for nothing else.
+    /// All members have left or are lost. The last messages are sent, and the links are closed when
+    /// this thread ends: members that left earlier wait only for that.
     fn end(&mut self) {
         (self.listener, self.note) = (None, None);
         let until = Instant::now() + LAST;
         while !self.readings.is_empty() && Instant::now() < until {
             self.world.links.end();
             let mut chunk = [0; 16 << 10];
-            // In turn with nobody: what comes now is not listened to, but for its end.
+            // What is read now is ignored, except for the end of the connection.
             self.readings.retain_mut(|reading| {
                 let read = reading.stream.read(&mut chunk);
                 matches!(read, Ok(1..))
@@ -212,7 +213,7 @@ impl Keeper {
         self.wait(wait);
     }
 
-    /// Until something comes, or so long.
+    /// Waits until something arrives, or for this long.
     #[allow(unsafe_code)]
     fn wait(&mut self, most: Duration) {
         let entry = |fd: i32, events: i16| libc::pollfd { fd, events, revents: 0 };
@@ -223,12 +224,12 @@ impl Keeper {
         fds.extend(self.readings.iter().map(|r| entry(r.stream.as_raw_fd(), libc::POLLIN)));
         fds.extend(self.world.links.full().into_iter().map(|fd| entry(fd, libc::POLLOUT)));
         let ms = most.as_micros().div_ceil(1000).min(60_000) as i32;
-        // SAFETY: as many entries as are said, and they live through the call. A socket that
-        // another thread closes meanwhile is a wake too many at worst.
+        // SAFETY: the number of entries is right, and they live through the call. If another thread
+        // closes a socket meanwhile, the worst result is a spurious wake.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, ms) };
     }
 
-    /// Whoever calls is greeted by a thread of its own, which it can hold for a while and no more.
+    /// Answers each connection on a separate thread, which a peer can hold only for a limited time.
     fn greet(&mut self) {
         while let Some(Ok((stream, from))) = self.listener.as_ref().map(TcpListener::accept) {
             let Ok(held) = stream.try_clone() else { continue };
@@ -267,7 +268,7 @@ impl Keeper {
         }
     }
 
-    /// Calls a member at the address that rank 0 gave, again if strangers keep it busy.
+    /// Connects to a member at the address from rank 0; retries if strangers keep it busy.
     fn call(&mut self, rank: usize, address: String) {
         let (me, secret, until) = (self.me, self.secret.clone(), self.until);
         let world = self.world.clone();
@@ -338,7 +339,7 @@ impl Keeper {
         }
     }
 
-    /// Reads what has come, of each as much as leaves the others their turn, and tells it in order.
+    /// Reads arrived bytes, from each member at most its share, and reports messages in order.
     fn read(&mut self) {
         let mut chunk = [0; 16 << 10];
         let world = &self.world;
@@ -366,14 +367,14 @@ impl Keeper {
     }
 }
 
-/// A stranger that is greeted comes in or not, and can have nobody else turned away.
+/// Runs a handshake so that a stranger cannot cause another member to be refused.
 fn greets<T>(greet: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     let panicked =
         |words| Err(Refused { proved: false, text: format!("the handshake panicked: {words}") });
     caught(greet).unwrap_or_else(panicked)
 }
 
-/// Tells the whole messages that have come; false where one is none.
+/// Reports the complete messages that have arrived; false if one is invalid.
 fn tell(world: &Arc<World>, reading: &mut Reading) -> bool {
     let mut at = 0;
     while let Some(head) = reading.bytes.get(at..at + 4) {

@@ -1,5 +1,5 @@
-//! The writing ends of the links to the other members: whoever has something to say writes, and
-//! never waits. The thread that reads, and makes the links, is `keeper`'s.
+//! The writing ends of the links to the other members: any thread writes, and never waits. `keeper`
+//! has the thread that opens the links and reads them.
 
 use crate::sync::lock_plain as lock;
 use std::collections::VecDeque;
@@ -9,10 +9,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
-/// Bytes that wait for a peer who does not read: it is as good as gone.
+/// The most bytes that wait for a peer that does not read; beyond that the peer counts as lost.
 const UNREAD_MAX: usize = 16 << 20;
 
-/// The writing ends, and what the thread is asked for.
+/// The writing ends, and the requests to the thread.
 pub(crate) struct Links {
     ends: Mutex<Vec<Option<(TcpStream, VecDeque<u8>)>>>,
     wanted: Mutex<Vec<(usize, String)>>,
@@ -20,7 +20,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// For so many members, with the end of the pipe that wakes the thread.
+    /// The links of a group of this size, and the end of the pipe that wakes the thread.
     pub fn new(size: usize) -> io::Result<(Links, UnixStream)> {
         let (wake_pipe, heard) = UnixStream::pair()?;
         wake_pipe.set_nonblocking(true)?;
@@ -29,9 +29,9 @@ impl Links {
         Ok((Links { ends, wanted: Mutex::default(), wake_pipe }, heard))
     }
 
-    /// Has the thread look.
+    /// Wakes the thread.
     pub fn ring(&self) {
-        // Where it is full, it rings already.
+        // A full pipe has already woken the thread.
         let _ = (&self.wake_pipe).write(&[1]);
     }
 
@@ -40,14 +40,14 @@ impl Links {
         self.ring();
     }
 
-    /// Sends without waiting; what the socket does not take, the thread sends on.
+    /// Sends without waiting; the thread sends bytes that the socket does not take.
     pub fn send(&self, rank: usize, bytes: &[u8]) {
         let mut ends = lock(&self.ends);
         let Some((stream, unsent)) = &mut ends[rank] else { return };
         unsent.extend(bytes);
         flush(stream, unsent);
         if unsent.len() > UNREAD_MAX {
-            // The reading end sees it. What waited goes with it.
+            // The reading end sees the shutdown. Waiting bytes are dropped with the link.
             let _ = stream.shutdown(Shutdown::Both);
             ends[rank] = None;
         } else if !unsent.is_empty() {
@@ -55,12 +55,12 @@ impl Links {
         }
     }
 
-    /// A link that was made: its writing end.
+    /// Adds the writing end of a new link.
     pub fn add(&self, rank: usize, stream: TcpStream) {
         lock(&self.ends)[rank] = Some((stream, VecDeque::new()));
     }
 
-    /// The links that the thread is asked to make, since it was last asked.
+    /// The links that the thread has to open, since the last call.
     pub fn wanted(&self) -> Vec<(usize, String)> {
         std::mem::take(&mut *lock(&self.wanted))
     }

@@ -1,4 +1,4 @@
-//! Where an await of a group finds what it ended with.
+//! `Slot`: holds the outcome of an await of a group.
 
 use super::protocol::Ended;
 use super::protocol::message::{Fault, GroupId};
@@ -12,14 +12,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// How an await ended: by the protocol, with what the engine brought; or with this rank's own
+/// The outcome of an await: the protocol's, with the engine's value; or this rank's own
 /// error.
 pub(crate) type Outcome = Result<(Ended, Option<Value>), Trouble>;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Trouble {
     Fault(Fault),
-    /// Its own operand's, which stays with it.
+    /// The error of this rank's own operand, which it keeps.
     Own(Error),
 }
 
@@ -28,10 +28,10 @@ struct State {
     value: Option<Value>,
     own: Option<Error>,
     outcome: Option<Result<Ended, Fault>>,
-    /// The value that this brings, if it is one's.
+    /// The node whose value this slot supplies, if any.
     node: Option<NodeLink>,
     waker: Option<Waker>,
-    /// Whoever asked has had the end of it, or does not wait for it.
+    /// The awaiting side has taken the outcome, or has given it up.
     is_taken: bool,
 }
 
@@ -39,17 +39,18 @@ struct State {
 pub(crate) struct Slot(Mutex<State>);
 
 impl Slot {
-    /// What the call gives, should it end well.
+    /// Sets the value for a successful end.
     pub fn bring(&self, value: Option<Value>) {
         lock(&self.0).value = value;
     }
 
-    /// Why it cannot end well.
+    /// Sets the error that prevents a successful end.
     pub fn fail(&self, error: Error) {
         lock(&self.0).own = Some(error);
     }
 
-    /// The value that this brings: whoever ends the slot publishes it, without a hand-over.
+    /// Sets the node that this slot supplies: the thread that ends the slot publishes the value
+    /// directly.
     pub fn brings(&self, node: NodeLink) {
         let mut state = lock(&self.0);
         let late = if state.outcome.is_none() { state.node.replace(node) } else { Some(node) };
@@ -57,8 +58,8 @@ impl Slot {
         drop(late);
     }
 
-    /// It has ended. Whoever waits is woken, outside of every lock. A group that nobody waits for
-    /// is given back.
+    /// Ends the slot. The waiter is woken outside every lock. Returns a new group that nobody
+    /// awaits.
     #[must_use]
     pub fn end(&self, outcome: Result<Ended, Fault>) -> Option<GroupId> {
         let (node, waker, unwanted) = {
@@ -71,14 +72,14 @@ impl Slot {
             let port = Port::of(&node);
             port.poll_source(node, Waker::noop());
         }
-        // Where another thread polled it at that moment, it is asked again.
+        // If another thread was polling at that moment, it polls again.
         if let Some(waker) = waker {
             waker.wake();
         }
         unwanted
     }
 
-    /// Nobody waits any more: the group that it has brought, if nobody has taken it.
+    /// Gives up the await; returns a new group that was not taken.
     #[must_use]
     pub fn give_up(&self) -> Option<GroupId> {
         let mut state = lock(&self.0);
@@ -96,7 +97,7 @@ impl State {
     }
 }
 
-/// The end of a slot.
+/// The future of a slot's end.
 pub(crate) struct End(pub Arc<Slot>);
 
 impl Future for End {

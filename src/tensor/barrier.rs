@@ -1,4 +1,4 @@
-//! Barriers over a device and over all of them, and backpressure.
+//! Barriers over a device and over all devices, and backpressure.
 
 use super::future::{At, TensorFuture};
 use super::watch;
@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Queues a point that is reached when everything before it is done; `None` where that is now.
+/// Queues a marker that is reached when all earlier work is done; `None` if it already is.
 fn marker(port: &'static Port, at: At) -> Option<TensorFuture> {
     if port.pressure.queued().0 == 0 {
         return None;
@@ -41,7 +41,7 @@ impl WaitAll {
 }
 
 impl WaitAll {
-    /// Ends when the point is reached, or with the error of a scope that denies the wait.
+    /// Completes when the marker is reached, or with the error of a scope that denies the wait.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.marker {
             Some(marker) => marker.poll_await(cx, "waitall", self.at),
@@ -66,11 +66,11 @@ impl Future for WaitAll {
 #[derive(Debug)]
 pub struct WaitEverything {
     devices: Vec<WaitAll>,
-    /// Of these, how many have come to their end.
+    /// The number of waits that have completed.
     ended: usize,
 }
 
-/// Waits until everything that was enqueued on any device before this call is done.
+/// Waits until all work that was enqueued on any device before this call is done.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -174,7 +174,7 @@ impl Drop for Admit {
     }
 }
 
-/// The right to queue work; dropping it lets the next one in.
+/// The right to queue work; dropping it admits the next producer.
 #[must_use = "a permit that is dropped immediately admits the next producer"]
 #[derive(Debug)]
 pub struct Permit {
@@ -211,8 +211,8 @@ impl Future for Shutdown {
         let port = self.0.port;
         port.life.end(ErrorKind::Shutdown, "the device was shut down");
         port.pressure.open_gate();
-        // What came in beside this may wait in the task table for what never comes: somebody has to
-        // look, to end it.
+        // Work that was queued at the same time may wait in the task table for inputs that never
+        // complete: a visit of the engine ends it.
         drop(port.enqueue_marker(std::panic::Location::caller()));
         port.runner.abandon();
         Poll::Ready(result)

@@ -1,24 +1,23 @@
-//! Giving way: how much a task may do before its siblings get their turn.
+//! The yield budget: how much a task may do before other tasks get their turn.
 //!
-//! A loop of awaits that are all ready at once would never return to the executor. After so many
-//! values, or so much work done inside polls, a poll wakes itself and returns `Pending`. Counted a
-//! thread, since a core without a runtime knows no tasks; a task that shares its thread gives way a
-//! little more often, which is harmless.
+//! A loop of awaits that are all ready would never return to the executor. After a number of
+//! values, or an amount of work inside polls, a poll wakes itself and returns `Pending`. The budget
+//! is counted per thread, since a library without a runtime does not know tasks; a task that shares
+//! its thread yields a little more often, which is harmless.
 
 use crate::engine::limits::INLINE_NS;
 use crate::sync::threads::thread_local;
 use std::cell::Cell;
 
-/// Values ready at once before a poll gives way.
+/// The number of ready values before a poll yields.
 const VALUES: u32 = 128;
-/// Estimated nanoseconds of work inside polls before a poll gives way.
+/// The estimated nanoseconds of work inside polls before a poll yields.
 const WORK_NS: u32 = 50_000;
 thread_local! {
     static SPENT: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Takes one value, and the work that it was, out of the budget; false where the task is to give
-/// way.
+/// Takes one value, and its work, out of the budget; false if the task should yield.
 pub(crate) fn spend(work_ns: u32) -> bool {
     let (values, work) = SPENT.get();
     if values >= VALUES || work >= WORK_NS {
@@ -29,7 +28,7 @@ pub(crate) fn spend(work_ns: u32) -> bool {
     true
 }
 
-/// The task has given way.
+/// Resets the budget after the task has yielded.
 pub(crate) fn rest() {
     SPENT.set((0, 0));
 }

@@ -1,4 +1,4 @@
-//! From a call to a queued node: checks, metadata, failed values.
+//! Makes a queued node of a call: checks, metadata, failed values.
 
 pub(crate) mod intercept;
 
@@ -23,11 +23,11 @@ use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// On whose behalf ops are asked for now.
+/// The caller on whose behalf ops are called now.
 #[derive(Clone, Copy)]
 struct Caller {
     at: At,
-    /// What the caller wrote, where all ops that are asked for are its parts: see [`within`].
+    /// The function that the user called, if all ops are parts of it: see [`within`].
     name: Option<&'static str>,
 }
 
@@ -35,7 +35,7 @@ thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
 }
 
-/// Until it is dropped, what goes wrong at a call is said to have gone wrong in the caller's.
+/// While it lives, errors of calls are reported as errors of the caller's function.
 pub(crate) struct Within(Option<Caller>);
 
 impl Drop for Within {
@@ -44,9 +44,9 @@ impl Drop for Within {
     }
 }
 
-/// For a function that is made of others, in closures too: their mistakes have its name and its
-/// caller's line. Of functions inside each other the outermost is what the user wrote. No function
-/// of a user may be called meanwhile.
+/// For a function that is composed of ops: errors of these ops, also in closures, get the
+/// function's name and its caller's line. Of nested functions the outermost is the one that the
+/// user called. No user code may be called meanwhile.
 #[must_use]
 pub(crate) fn within(name: &'static str, at: At) -> Within {
     let before = CALLER.get();
@@ -56,13 +56,12 @@ pub(crate) fn within(name: &'static str, at: At) -> Within {
     Within(before)
 }
 
-/// What the user calls an op that is asked for now: its name, but for one that is a part of
-/// another.
+/// The name of the op for the user: its own, unless it is part of another function.
 pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 
-/// True of a place in the files of layers, optimizers and their trainer, and of gradient rules.
+/// True for a location in the files of layers, optimizers, the trainer, and gradient rules.
 fn in_layers(at: At) -> bool {
     let here = file!();
     let root = here.len() - "tensor/build.rs".len();
@@ -73,9 +72,9 @@ fn in_layers(at: At) -> bool {
         .any(|part| file[root..].starts_with(part))
 }
 
-/// Calls modules and gradient rules through a trait object, which knows no caller: what they ask
-/// for in a file of this crate's own is said to be asked for at `at`. What a user's asks for keeps
-/// its own line.
+/// Calls modules and gradient rules through a trait object, which does not know its caller: ops
+/// called in a file of this crate get the location `at`; ops called in user code keep their own
+/// line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
     let _back = Within(before);
@@ -84,7 +83,7 @@ pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Where an op was asked for, as its user sees it.
+/// The location of an op's call, as the user sees it.
 #[inline]
 pub(crate) fn seen(at: At) -> At {
     match CALLER.get() {
@@ -104,7 +103,7 @@ pub(crate) fn create(
     create_named(None, port, op, shape, dtype, at)
 }
 
-/// [`create`], by another name than the op's own.
+/// [`create`] under another name than the op's own.
 pub(crate) fn create_named(
     name: Option<&'static str>,
     port: &'static Port,
@@ -122,13 +121,13 @@ pub(crate) fn create_named(
     TensorFuture::new(enqueue(port, node))
 }
 
-/// As many dimensions as PyTorch allows; views and kernels count them in a byte.
+/// The most dimensions, as in PyTorch; views and kernels count them in a byte.
 const RANK_MAX: usize = 64;
 
-/// Refuses a value of too many dimensions, and one whose bytes no address space holds, even where
-/// it would need none (a constant, a view): whatever is made from it would. So a size is less than
-/// `isize::MAX`, which [`Dims`](super::dims::Dims) has for what is beyond, where there are no
-/// elements as well.
+/// Refuses a value with too many dimensions, or with more bytes than an address space holds, even
+/// if it would need no memory (a constant, a view), since values computed from it would. So every
+/// size is less than `isize::MAX`, which [`Dims`](super::dims::Dims) uses for numbers out of range,
+/// also in empty values.
 #[inline]
 pub(crate) fn fits(shape: &Shape, dtype: DType) -> Result<(), Refusal> {
     if shape.rank() > RANK_MAX {
@@ -150,8 +149,8 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
     TensorFuture::new(port.given(meta.shape, meta.dtype, at, Err(error)))
 }
 
-/// A failed value of an op that is made of others and does not take its operands: with the first
-/// one's error where that is known to have failed.
+/// A failed value of a composed op that refuses its operands; if the first operand is known to have
+/// failed, with that error.
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
     let own = || Error::new(refusal.kind, named(op), refusal.message, at);
@@ -163,8 +162,9 @@ pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) 
     )
 }
 
-/// An op that is asked for and that the engine has not been told of. Who owns an operand lets it go
-/// before: a worker that is awake would find it observed, and copy what may be written over.
+/// An op that has been made but not passed to the engine yet. Owned operands are dropped in
+/// between: otherwise an awake worker would see them observed, and copy a value that it could
+/// overwrite.
 #[must_use]
 pub(crate) struct Asked {
     value: TensorFuture,
@@ -172,7 +172,7 @@ pub(crate) struct Asked {
 }
 
 impl From<TensorFuture> for Asked {
-    /// Nothing to tell the engine.
+    /// A value that needs no push to the engine.
     fn from(value: TensorFuture) -> Asked {
         Asked { value, queued: None }
     }
@@ -187,7 +187,7 @@ impl Asked {
         self.value
     }
 
-    /// [`go`](Self::go) once these operands are let go.
+    /// [`go`](Self::go) after dropping these operands.
     #[inline]
     pub(crate) fn without<T>(self, owned: T) -> TensorFuture {
         drop(owned);
@@ -205,13 +205,13 @@ pub(crate) fn apply(
     ask(|| op, operands, rule, at).go()
 }
 
-/// Prepares an op on operands, or makes a failed value: where an operand is known to have failed,
-/// with that one's error; where devices are mixed; where the rule refuses.
+/// Prepares an op on operands, or makes a failed value: if an operand is known to have failed (with
+/// its error), if devices are mixed, or if the shape rule refuses.
 ///
-/// What most ops are (their operands have not failed, on one device, no gradient, no region) is
-/// part of the caller: the node's fields are written once, where the node will be. On the way over
-/// a function's stack they would be stored by words and loaded by lines, for which a processor
-/// waits until all that was stored before is in its cache.
+/// The common case (operands that have not failed, one device, no gradient, no region) is inlined
+/// into the caller, so that the node's fields are written once, at their final address. A copy
+/// through a function's stack would be stored in words and loaded in lines, and the processor would
+/// wait until all earlier stores are in its cache.
 #[inline(always)]
 pub(crate) fn ask<M: Ruled>(
     op: impl FnOnce() -> Op,
@@ -232,8 +232,8 @@ pub(crate) fn ask<M: Ruled>(
             let bytes = numel.saturating_mul(ruled.dtype().size());
             let usual = operands.iter().all(is_plain) && !is_intercepted() && !port.life.is_ended();
             let rank = ruled.shape().rank();
-            // Of no elements, sizes may be any: they are looked at one by one. A shape of many
-            // dimensions lies in memory of its own.
+            // An empty value may have any sizes, so they are checked one by one. A shape with many
+            // dimensions has its own allocation.
             if !usual || numel == 0 || bytes > isize::MAX as usize || rank > Shape::FEW {
                 return ask_slowly(op(), operands, Ok(ruled.meta()), at);
             }
@@ -252,7 +252,7 @@ pub(crate) fn ask<M: Ruled>(
     }
 }
 
-/// [`ask`], whatever there is to it.
+/// [`ask`] in all other cases.
 #[inline(never)]
 fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, at: At) -> Asked {
     let first = operands[0];
@@ -326,14 +326,14 @@ pub(crate) fn ask_with_scalar(
     ask(|| Op::WithScalar { op, scalar, left }, &[x], rule, at)
 }
 
-/// `x`, once all of `after` is there: it fails with the first of them that does. All are on one
-/// device.
+/// `x`, once all values in `after` are complete; fails with the first of them that fails. All are
+/// on one device.
 pub(crate) fn predicated(x: &TensorFuture, after: &[TensorFuture], at: At) -> TensorFuture {
     let operands: SmallVec<[&TensorFuture; 8]> = std::iter::once(x).chain(after).collect();
     apply(Op::Predicated(Otherwise::Fails), &operands, || Ok(x.node.meta.clone()), at)
 }
 
-/// [`predicated`], but that it never fails: where an operand does, it is `number` in every element.
+/// [`predicated`], but never failing: if an operand fails, every element is `number`.
 pub(crate) fn predicated_or(
     number: impl Into<Scalar>,
     x: &TensorFuture,
@@ -345,7 +345,7 @@ pub(crate) fn predicated_or(
     predicated_otherwise(Otherwise::Number(number.into()), &operands, at)
 }
 
-/// `new`, but `old`, of the same shape and type, where `after` has failed. No element is touched.
+/// `new`, or `old` (of the same shape and type) if `after` has failed. No element is touched.
 pub(crate) fn predicated_else(
     new: &TensorFuture,
     old: &TensorFuture,
@@ -358,20 +358,20 @@ pub(crate) fn predicated_else(
 fn predicated_otherwise(otherwise: Otherwise, operands: &[&TensorFuture], at: At) -> TensorFuture {
     let (at, port) = (seen(at), operands[0].port());
     let Meta { shape, dtype } = operands[0].node.meta.clone();
-    // Not by `apply`: an operand that has failed by now is what this op is for.
+    // Not by `apply`: this op is made for operands that may have failed.
     let inputs = operands.iter().map(|x| x.node.link()).collect();
     let node = Node::new(Op::Predicated(otherwise), inputs, shape, dtype, port, at);
     TensorFuture::new(enqueue(port, node))
 }
 
-/// A 0-d value that is there once all of these are, on their device, and fails with the first that
-/// does.
+/// A 0-d value that completes once all of these do, on their device, and fails with the first that
+/// fails.
 pub(crate) fn all_there(values: &[TensorFuture], device: &Device, at: At) -> TensorFuture {
     let yes = create(device.port, Op::Fill(Scalar::Bool(true)), ().into(), DType::Bool, at);
     predicated(&yes, values, at)
 }
 
-/// `new` where `condition` (0-d, boolean) is true, else `old`; fails unless they are of one shape
+/// `new` if `condition` (0-d, bool) is true, otherwise `old`; fails unless both have the same shape
 /// and type.
 pub(crate) fn choose(
     condition: &TensorFuture,
@@ -402,8 +402,8 @@ pub(crate) fn ask_custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: A
     ask(|| Op::Custom(op), operands, || meta, at)
 }
 
-/// A reduction over these dimensions, or all of them. As in PyTorch, no dimension at all stands for
-/// all of them, but in `any` and `all`, where it stands for none.
+/// A reduction over these dimensions, or all of them. As in PyTorch, an empty list means all
+/// dimensions, except in `any` and `all`, where it means none.
 pub(crate) fn reduce(
     op: ReduceOp,
     x: &TensorFuture,
@@ -426,15 +426,14 @@ pub(crate) fn reduce(
     apply(Op::Reduce(Box::new(reduction)), &[x], rule, at)
 }
 
-/// A failed value of a function that was given no operand at all: on the CPU, since it has to be
-/// somewhere.
+/// The failed value of a function without operands; on the CPU, since a value needs a device.
 pub(crate) fn of_nothing(op: &str, at: At) -> TensorFuture {
     let error = Error::new(ErrorKind::Argument, op, "needs at least one tensor", at);
     failed(Device::cpu().port, Meta::new([0], DType::F32), error, at)
 }
 
-/// These dimensions, each named once; of a 0-d value, which counts as a row of one, dimension 0 is
-/// none of its shape.
+/// These dimensions, each named once. A 0-d value counts as a vector of one element, so its
+/// dimension 0 is accepted, and dropped.
 pub(crate) fn named_dims(
     x: &TensorFuture,
     dims: &[isize],
@@ -453,7 +452,7 @@ pub(crate) fn named_dims(
     Ok(out)
 }
 
-/// True where this dimension is that of a 0-d value, which PyTorch takes for a row of one.
+/// True for the dimension of a 0-d value, which PyTorch treats as a vector of one element.
 pub(crate) fn is_row_of_one(x: &TensorFuture, dim: isize) -> bool {
     x.rank() == 0 && matches!(dim, 0 | -1)
 }

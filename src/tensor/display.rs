@@ -1,10 +1,10 @@
-//! How a tensor is printed: PyTorch's look, from a shape, a type and the elements that are shown.
+//! Formats a tensor as PyTorch does, from a shape, a type and the shown elements.
 //!
-//! Called by `display()` once it has read those elements. Pure text: it knows no tensors and reads
-//! no device. A tensor of more than 1000 elements shows three at either end of each dimension:
-//! [`window`] says which, so that only these are copied from the device. The rules of the look are
-//! those of PyTorch's `_tensor_str.py`; the expected texts under `tests/reference/` are PyTorch's
-//! own.
+//! Called by `display()` once it has read those elements. Pure text: this file knows no tensors and
+//! reads no device. A tensor of more than 1000 elements shows three at either end of each
+//! dimension: [`window`] selects them, so that only these are copied from the device. The rules are
+//! those of PyTorch's `_tensor_str.py`; PyTorch produced the expected texts under
+//! `tests/reference/`.
 
 use crate::dtype::DType;
 use smallvec::{SmallVec, smallvec};
@@ -12,20 +12,20 @@ use std::{borrow::Cow, fmt::Write, ops::Range};
 
 /// Above this many elements, only the edges are shown.
 const ELEMENTS_MAX: usize = 1000;
-/// How many are shown at either end of a dimension.
+/// The number of elements that are shown at either end of a dimension.
 const EDGE: usize = 3;
-/// More than these are never shown: the edges of six dimensions.
+/// The most elements that are ever shown: the edges of six dimensions.
 const SHOWN_MAX: usize = (2 * EDGE).pow(6);
-/// Digits behind the point.
+/// Digits after the decimal point.
 const PRECISION: usize = 4;
 /// Columns of a line.
 const LINE_WIDTH: usize = 80;
 const PREFIX: &str = "tensor(";
 
-/// Which indices of one dimension are shown: one range, or two where the middle is left out.
+/// The shown indices of one dimension: one range, or two if the middle is left out.
 pub(crate) type Shown = SmallVec<[Range<usize>; 2]>;
 
-/// The elements that are shown, row by row: those whose every index is in [`window`].
+/// The shown elements in row-major order: those with every index in [`window`].
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Values {
     /// Of any floating point type; each is exact as a double.
@@ -36,11 +36,11 @@ pub(crate) enum Values {
     Bool(Vec<bool>),
 }
 
-/// Which indices are shown, per dimension. Of more dimensions than have room, outer ones show their
-/// first index alone.
+/// The shown indices of each dimension. If there are too many dimensions, outer ones show only
+/// their first index.
 pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
     let numel = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
-    // A dimension of no elements beside one that overflows: there is nothing to leave out.
+    // An empty dimension beside one that overflows: there is nothing to leave out.
     let summarised = numel > ELEMENTS_MAX && !shape.contains(&0);
     let edges = |&n| {
         if summarised && n > 2 * EDGE { smallvec![0..EDGE, n - EDGE..n] } else { smallvec![0..n] }
@@ -52,15 +52,15 @@ pub(crate) fn window(shape: &[usize]) -> SmallVec<[Shown; 4]> {
         if more <= SHOWN_MAX {
             all = more;
         } else {
-            // The second part has dots, and nothing behind them.
+            // The second part is empty: dots, and nothing after them.
             *shown = smallvec![0..1, n..n];
         }
     }
     window
 }
 
-/// The text of a tensor. `values` are the elements of [`window`]; `device` is given where it is to
-/// be shown, that is, where it is not the CPU.
+/// The text of a tensor. `values` are the elements of [`window`]; `device` is given if it should be
+/// shown, that is, if it is not the CPU.
 pub(crate) fn format(
     shape: &[usize],
     dtype: DType,
@@ -76,7 +76,7 @@ pub(crate) fn format(
             let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
             suffixes.push(format!("size=({})", sizes.join(", ")).into());
         }
-        // No element says that these are integers or truth values.
+        // Without elements the text does not show the type by itself.
         if dtype != DType::F32 {
             suffixes.push(format!("dtype={dtype}").into());
         }
@@ -93,7 +93,7 @@ pub(crate) fn format(
     text
 }
 
-/// Appends `, device=...` and the like, each on a new line where it would pass the line's end.
+/// Appends suffixes such as `, device=...`, each on a new line if it would exceed the line.
 fn add_suffixes(text: &mut String, suffixes: &[Cow<'_, str>]) {
     // PyTorch counts a line's length from one before its first character (two, on the first line).
     let mut column = match text.rfind('\n') {
@@ -112,10 +112,10 @@ fn add_suffixes(text: &mut String, suffixes: &[Cow<'_, str>]) {
     text.push(')');
 }
 
-/// The way in which all floats of one tensor are written.
+/// The format of all floats of one tensor.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Style {
-    /// Floats that are all whole: `3.`
+    /// All floats are integers: `3.`
     Whole,
     /// `3.1416`
     Fixed,
@@ -124,7 +124,7 @@ enum Style {
 }
 
 impl Style {
-    /// The choice is made by the finite elements that are not zero.
+    /// The choice depends on the finite nonzero elements.
     fn of(values: &[f64]) -> Style {
         let mut whole = true;
         let (mut least, mut most) = (f64::INFINITY, 0.0f64);
@@ -162,12 +162,12 @@ impl Style {
     }
 }
 
-/// True for an element that has a say in the look.
+/// True for an element that affects the choice.
 fn telling(x: &f64) -> bool {
     x.is_finite() && *x != 0.0
 }
 
-/// The texts of all elements, and the width to which they are filled up on the left.
+/// The texts of all elements, and the width to which they are padded on the left.
 struct Cells {
     texts: Vec<String>,
     width: usize,
@@ -184,7 +184,7 @@ impl Cells {
             Values::Float(v) => {
                 let style = Style::of(v);
                 let texts: Vec<String> = v.iter().map(|&x| style.write(x)).collect();
-                // Zeros and what is not finite do not widen the column (`nan` may stick out of it).
+                // Zeros and non-finite elements do not widen the column (`nan` may exceed it).
                 let width =
                     texts.iter().zip(v).filter(|(_, x)| telling(x)).map(|(t, _)| t.len()).max();
                 Cells { texts, width: width.unwrap_or(1) }
@@ -198,7 +198,7 @@ impl Cells {
     }
 }
 
-/// Writes nested brackets; `next` is the element whose turn it is.
+/// Writes nested brackets; `next` is the next element.
 struct Writer<'a> {
     shape: &'a [usize],
     window: SmallVec<[Shown; 4]>,
@@ -208,7 +208,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes dimension `d` of the tensor at the current place, `indent` columns from the left.
+    /// Writes dimension `d` of the tensor at the current position, `indent` columns from the left.
     fn dimension(&mut self, d: usize, indent: usize) {
         let inner = self.shape.len() - d;
         if inner == 0 {
@@ -233,7 +233,7 @@ impl Writer<'_> {
         self.text.push(']');
     }
 
-    /// A comma, then as many new lines as there are dimensions below.
+    /// Writes a comma, then as many newlines as there are inner dimensions.
     fn separate(&mut self, lines: usize, indent: usize) {
         self.text.push(',');
         self.text.extend(std::iter::repeat_n('\n', lines));
@@ -245,7 +245,7 @@ impl Writer<'_> {
         self.text.push('[');
         let mut column = 0;
         for (part, shown) in self.window[d].clone().into_iter().enumerate() {
-            // The dots between two parts take the place of an element.
+            // The dots between two parts count as an element.
             for k in 0..shown.len() + part {
                 if column > 0 && column % per_line == 0 {
                     self.separate(1, indent);

@@ -1,6 +1,7 @@
-//! What devices have in hand, for the tests of this library: after each trial it is nothing.
+//! Counts of the state that devices hold, for the tests of this library: after each trial they must
+//! be 0.
 //!
-//! Looks at every device of the process, from outside; takes the locks that it has to.
+//! Inspects every device of the process from outside, and takes the necessary locks.
 
 use super::device::Device;
 use crate::concurrent::live_counts::{self, NODES, WAKERS};
@@ -8,7 +9,7 @@ use crate::engine::port::{self, Port};
 use crate::host::simulated;
 use crate::sync::plain::Ordering::Relaxed;
 
-/// What one device has in hand at one moment.
+/// The state that one device holds at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct InHand {
     port: &'static Port,
@@ -27,12 +28,12 @@ impl InHand {
                 ("queued bytes", queued_bytes),
                 ("steps in flight", port.counters.in_flight.load(Relaxed)),
                 ("live bytes", port.memory.bytes().live),
-                // Of the machine's table.
+                // Of the machine's task table.
                 ("entries", table.entries),
-                // `waitall`s that have not ended, and those who wait for the queue or for a permit.
+                // Each `waitall` that has not ended, and each wait for the queue or for a permit.
                 ("waiters", table.markers + waiting),
                 ("permits", permits),
-                // Futures of users' that are to bring values and have not been dropped.
+                // Users' futures that supply values and have not been dropped.
                 ("sources", port.sources.held()),
             ],
         }
@@ -43,13 +44,12 @@ impl InHand {
         &self.port.profile.name
     }
 
-    /// A GPU that is lost: what it had goes with the process, as no call of the driver's succeeds
-    /// any more.
+    /// True for a lost GPU: its state lives as long as the process, since the driver's calls fail.
     pub fn is_lost(&self) -> bool {
         !self.port.profile.in_memory && self.port.life.is_ended() && !self.port.life.is_shut_down()
     }
 
-    /// A handle on it.
+    /// A handle on the device.
     pub fn device(&self) -> Device {
         Device::of(self.port)
     }
@@ -60,12 +60,13 @@ pub fn devices() -> Vec<InHand> {
     port::all().into_iter().map(InHand::of).collect()
 }
 
-/// Values of all devices, and wakers that wait for one: counted where debug assertions are on.
+/// The number of values on all devices, and of wakers that wait for them; counted with debug
+/// assertions only.
 pub fn values_and_wakers() -> [(&'static str, usize); 2] {
     [("values", live_counts::count(NODES)), ("wakers", live_counts::count(WAKERS))]
 }
 
-/// Lets everything happen on those simulated devices that are run by hand.
+/// Runs all events of simulated devices that are run by hand.
 pub fn drive() {
     for port in port::all() {
         while simulated::step(port) {}

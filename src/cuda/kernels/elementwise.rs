@@ -1,11 +1,11 @@
 //! A fused elementwise program as one kernel.
 //!
-//! Two walks. *Flat*: every input lies row by row like the result, or is a single number.
-//! *Strided*: anything else; a thread finds its place by division and takes several neighbours of
-//! the innermost dimension where that can be cut so. Each in 32- and 64-bit index arithmetic, and
-//! with 16-byte moves or element by element. An input may share its memory with an output where
-//! both lie alike: a thread reads all its elements before it writes, and no pointer is
-//! `__restrict__`.
+//! There are two walks. *Flat*: every input is row-major like the result, or is a single number.
+//! *Strided*: anything else; a thread computes its position by division, and takes several
+//! neighbours of the innermost dimension if its size allows. Each walk exists with 32- and 64-bit
+//! index arithmetic, and with 16-byte moves or element by element. An input may share its memory
+//! with an output of the same layout: a thread reads all its elements before it writes, and no
+//! pointer is `__restrict__`.
 
 use super::generate::{Form, Names, immediates, inputs, statements, storage};
 use super::geometry::Geometry;
@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::graph::program::Program;
 use std::fmt::Write;
 
-/// Threads of a block.
+/// The number of threads of a block.
 const THREADS: usize = 256;
 
 /// How a kernel walks its inputs.
@@ -25,19 +25,19 @@ pub(crate) enum Walk {
     Strided,
 }
 
-/// Names a compiled elementwise kernel.
+/// The identity of a compiled elementwise kernel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Key {
     pub form: Form,
     pub walk: Walk,
-    /// Elements a thread: 1, or as many of the widest type as 16 bytes hold.
+    /// Elements per thread: 1, or as many of the widest type as fit in 16 bytes.
     pub lanes: u8,
-    /// Index arithmetic in 64 bits.
+    /// Whether index arithmetic is in 64 bits.
     pub wide: bool,
 }
 
-/// As many elements of the widest type in memory as 16 bytes hold, 8 at most (a thread's
-/// registers).
+/// The number of elements of the widest type in memory that fit in 16 bytes; at most 8, to limit a
+/// thread's registers.
 pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
     let outputs = program.outputs.iter().map(|&r| program.dtype(r));
     let widest = inputs.iter().copied().chain(outputs).map(DType::size).max().unwrap_or(4);
@@ -45,8 +45,8 @@ pub(super) fn lanes(program: &Program, inputs: &[DType]) -> usize {
 }
 
 /// The launches that compute `program` over `shape`. Inputs are in the order of `Code::Input`;
-/// their strides are over `shape`, 0 where they repeat. Outputs are contiguous and `out_align` is
-/// the least of their alignments.
+/// their strides are over `shape`, and 0 in repeated dimensions. Outputs are contiguous, and
+/// `out_align` is the smallest of their alignments.
 pub(crate) fn plan(
     program: &Program,
     shape: &[usize],
@@ -68,7 +68,7 @@ pub(crate) fn plan(
     let flat = low.rank() <= 1 && (0..dtypes.len()).all(|k| matches!(low.inner(k), 0 | 1));
     let outputs_fit =
         program.outputs.iter().all(|&r| out_align.is_multiple_of(most * program.dtype(r).size()));
-    // Whether input k may be moved `most` elements at once.
+    // Whether input k may be moved in units of `most` elements.
     let moves = |k: usize| {
         let size = dtypes[k].size();
         low.inner(k) == 1

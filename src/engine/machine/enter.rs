@@ -1,4 +1,4 @@
-//! The way into the task table and out of it: a wanted node enters with the ancestors that it
+//! Entering and leaving the task table: a wanted node enters with the ancestors that it
 //! needs, and an entry leaves when its node has ended or is unwanted.
 //!
 //! Called by the machine's events. Knows nothing of streams.
@@ -15,17 +15,17 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// Nodes brought in before their turn at once. The rest of a longer chain waits for its turn, which
-/// is sure to come: else all of a long queue could be brought in under one lock.
+/// The most nodes that enter before their turn under one lock. The rest of a longer chain waits for
+/// its turn, which is sure to come; otherwise a whole long queue could enter under one lock.
 const EARLY_AT_ONCE: usize = 256;
 
 impl Machine {
-    /// Puts a wanted node into the task table, with all that it needs. `small` runs a small node at
-    /// once where that can be, and says whether it did.
+    /// Enters a wanted node into the task table, with its ancestors. `small` runs a small node
+    /// immediately if possible, and returns whether it did.
     pub fn enter(&mut self, node: NodeLink, now: u64, small: &mut dyn FnMut(&NodeLink) -> bool) {
         self.now = now;
-        // The node was claimed a moment ago, where `small` tried it. A drop of the last handle
-        // schedules no claimed node, so the observers are counted again.
+        // The node was claimed briefly if `small` tried it. Dropping the last handle of a claimed
+        // node does not schedule it, so the observers are counted again.
         if !is_wanted(&node) {
             return;
         }
@@ -43,7 +43,8 @@ impl Machine {
         self.settle_unblocked(now, is_awaited);
     }
 
-    /// Puts a source's node into the task table. Its future is asked until a visit finds the value.
+    /// Enters a source's node into the task table. Its future is polled until a visit finds the
+    /// value.
     pub fn enter_source(&mut self, node: NodeLink) {
         if let Some(id) = self.add(node) {
             let entry = self.table.entry_mut(id);
@@ -53,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// Has an entered source asked for its value.
+    /// Has the future of an entered source polled.
     pub(super) fn ask_source(&mut self, id: EntryId) {
         let port = self.port;
         let entry = self.table.entry_mut(id);
@@ -63,7 +64,7 @@ impl Machine {
         port.ask_source(node, Waker::from(waker.clone()));
     }
 
-    /// An entry for a pending node; `None` where the node is claimed already.
+    /// Adds an entry for a pending node; `None` if the node is already claimed.
     fn add(&mut self, node: NodeLink) -> Option<EntryId> {
         if !std::ptr::eq(node.home as *const _ as *const (), self.port as *const Port as *const ())
         {
@@ -84,7 +85,7 @@ impl Machine {
         id
     }
 
-    /// Counts an entry into the epoch in which its node is visited for the first time.
+    /// Counts an entry in the epoch in which its node is first visited.
     pub(super) fn count_in(&mut self, id: EntryId) {
         let entry = self.table.entry_mut(id);
         if entry.epoch.is_none() {
@@ -92,11 +93,11 @@ impl Machine {
         }
     }
 
-    /// An entry for a node that is being computed elsewhere; `None` where the node has just ended.
+    /// An entry for a node that is computed elsewhere; `None` if the node has just ended.
     fn outside_entry(&mut self, node: NodeLink) -> Option<EntryId> {
         if node.completion.state().has(TRACED) {
-            // A thread of a region's closure has called an op on it, and the closure may wait for
-            // that thread.
+            // A thread started by a region's closure has called an op on the node, and the closure
+            // may wait for that thread.
             refuse_traced(&node);
         }
         let waker = Waker::from(Arc::new(NodeWaker(node.clone(), self.port)));
@@ -109,14 +110,14 @@ impl Machine {
         Some(id)
     }
 
-    /// The same for a node with an observer.
+    /// The same for an observed node.
     pub(super) fn wait_outside(&mut self, node: NodeLink) {
         if let Some(id) = self.outside_entry(node) {
             self.table.entry_mut(id).is_observed = true;
         }
     }
 
-    /// Finds the inputs of new entries, and enters those that are not there.
+    /// Finds the inputs of new entries, and enters inputs that are not complete.
     pub(super) fn resolve(
         &mut self,
         mut stack: Vec<EntryId>,
@@ -149,8 +150,8 @@ impl Machine {
         }
     }
 
-    /// True of an input that is complete. An input whose step has published it and has not finished
-    /// counts as not there yet: the step's own links would keep its buffer from being written over.
+    /// True if an input is complete. An input that is published by a step that has not finished
+    /// counts as incomplete: the step's own links would prevent an overwrite of its buffer.
     fn is_there(&self, node: &NodeLink) -> bool {
         let is_closing = || {
             let submitted =
@@ -160,15 +161,15 @@ impl Machine {
         node.completion.state().is_complete() && !is_closing()
     }
 
-    /// The entry of an input, made where there is none. A new one whose own inputs are to be found
-    /// goes onto the stack. `None` where the input has just been completed.
+    /// The entry of an input, created if there is none. A new entry whose own inputs have to be
+    /// found goes onto the stack. `None` if the input has just completed.
     fn entry_for_input(&mut self, node: NodeLink, stack: &mut Vec<EntryId>) -> Option<EntryId> {
         if let Some(id) = node.entry() {
             return Some(id);
         }
         let Some(id) = self.add(node.clone()) else { return self.outside_entry(node) };
         if let Op::Source(_) = node.op {
-            // The source had no observer when it was visited: it is to be polled now.
+            // The source had no observer when it was visited: it has to be polled now.
             self.table.entry_mut(id).stage = Stage::Outside;
             self.port.schedule(node);
         } else {
@@ -177,7 +178,7 @@ impl Machine {
         Some(id)
     }
 
-    /// One input of each of these entries has come.
+    /// One input of each of these entries has completed.
     pub(super) fn unblock(&mut self, consumers: &[EntryId]) {
         for &id in consumers {
             let entry = self.table.entry_mut(id);
@@ -196,7 +197,7 @@ impl Machine {
         self.settle_unblocked(now, false);
     }
 
-    /// Takes an entry out; its node is complete, cancelled, or computed elsewhere.
+    /// Removes an entry; its node is complete, cancelled, or computed elsewhere.
     pub(super) fn remove(&mut self, id: EntryId) {
         let Some(Entry { node, registration, source, epoch, .. }) = self.table.remove(id) else {
             return;
@@ -214,7 +215,7 @@ impl Machine {
         free([node]);
     }
 
-    /// Takes an unwanted entry out, and its ancestors where only it wanted them.
+    /// Removes an unwanted entry, and the ancestors that only it needs.
     pub(super) fn cancel(&mut self, id: EntryId) {
         let mut stack = vec![id];
         while let Some(id) = stack.pop() {
@@ -239,7 +240,7 @@ impl Machine {
         self.close_epochs();
     }
 
-    /// Ends the `waitall`s before which nothing is left.
+    /// Ends each `waitall` whose earlier work is done.
     fn close_epochs(&mut self) {
         while let Some(markers) = self.epochs.close() {
             for marker in markers {

@@ -1,4 +1,4 @@
-//! `nonzero`: where a value is not zero. Its length depends on the data, so it is a read.
+//! `nonzero`: the indices of nonzero elements. Its length depends on the data, so it is a read.
 
 use crate::dtype::DType;
 use crate::error::ErrorKind;
@@ -9,7 +9,7 @@ use crate::shape::{Shape, numel};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 
-/// How many elements are not zero, and their indices one after the other in row-major order.
+/// The number of nonzero elements, and their indices one after the other in row-major order.
 pub(crate) fn nonzero(
     view: View<'_>,
     parallel: &dyn Parallel,

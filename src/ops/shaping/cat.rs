@@ -1,4 +1,4 @@
-//! `cat`: tensors one after the other along a dimension.
+//! `cat`: joins tensors along a dimension.
 
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -7,7 +7,7 @@ use crate::shape::contiguous_strides;
 use std::marker::PhantomData;
 
 pub(crate) struct Cat {
-    /// Negative counts from the end.
+    /// The dimension; negative numbers count from the end.
     pub dim: isize,
 }
 
@@ -74,7 +74,7 @@ impl Operation for Cat {
         let strides = contiguous_strides(run.output.shape);
         let mut at = 0;
         for input in run.inputs {
-            // wrapping: an empty part may begin at the very end.
+            // Wrapping: an empty part may begin at the end of the memory.
             let ptr =
                 run.output.ptr.wrapping_add(at * strides[dim] as usize * run.output.dtype.size());
             copy::copy_into(

@@ -1,5 +1,5 @@
-//! Convolution over one, two or three dimensions and the two products that its gradients need,
-//! which are one family: the gradient of each is made of the other two.
+//! Convolution over one, two or three dimensions, and the two products that its gradients need. The
+//! three form one family: the gradient of each consists of the other two.
 //!
 //! With `y = conv(x, w)`: [`Role::Input`] takes `(dy, w)` to the shape of `x` (it is the transposed
 //! convolution), [`Role::Weight`] takes `(dy, x)` to the shape of `w`.
@@ -11,26 +11,26 @@ use crate::shape::Shape;
 use crate::window::{Window, padding_shown, places, triple};
 use crate::{Backward, TensorFuture, own};
 
-/// How a kernel walks over its input. Triples are depth, height and width, as a window's.
+/// How a kernel moves over its input. Triples are depth, height and width, as for a window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Walk {
-    /// Dimensions that there are: one, two or three.
+    /// The number of spatial dimensions: one, two or three.
     pub spatial: usize,
     pub stride: [usize; 3],
-    /// Before the input and after it.
+    /// The padding before and after the input.
     pub padding: [[usize; 2]; 3],
     pub dilation: [usize; 3],
     pub groups: usize,
 }
 
-/// Which of the three is wanted of the other two.
+/// Which of the three values is computed from the other two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// `(x, w)` or `(x, w, bias)` to the output.
     Output,
-    /// `(dy, w)` or `(dy, w, bias)` to what flows to an input of this depth, height and width.
+    /// `(dy, w)` or `(dy, w, bias)` to the gradient of an input of this depth, height and width.
     Input([usize; 3]),
-    /// `(dy, x)` to what flows to a weight of this depth, height and width.
+    /// `(dy, x)` to the gradient of a weight of this depth, height and width.
     Weight([usize; 3]),
 }
 
@@ -42,22 +42,22 @@ pub(crate) struct Conv {
 }
 
 impl Walk {
-    /// How many places a window takes along an axis, where it fits.
+    /// The number of positions of a window along an axis, if it fits.
     pub fn places(&self, axis: usize, input: usize, kernel: usize) -> Option<usize> {
         places(input, kernel, self.stride[axis], self.padding[axis], self.dilation[axis], false)
     }
 
-    /// What there is of a triple.
+    /// The part of a triple that belongs to existing dimensions.
     pub fn own<'a, T>(&self, all: &'a [T; 3]) -> &'a [T] {
         &all[3 - self.spatial..]
     }
 
-    /// `[first, second, ..]`, with as many sizes as there are dimensions.
+    /// `[first, second, ..]`, with the sizes of the existing dimensions.
     fn shape(&self, lead: [usize; 2], size: &[usize; 3]) -> Shape {
         lead.into_iter().chain(self.own(size).iter().copied()).collect()
     }
 
-    /// All sizes, from the shapes of the input and the weight.
+    /// All sizes, computed from the shapes of the input and the weight.
     fn geometry(&self, x: &[usize], w: &[usize]) -> Result<Geometry, Refusal> {
         let (batch, channels, input) = (x[0], x[1], triple(&x[2..], 1));
         let (outs, depth, kernel) = (w[0], w[1], triple(&w[2..], 1));
@@ -67,7 +67,7 @@ impl Walk {
             let text = format!("a weight of {w:?} in {groups} does not fit an input of {x:?}");
             return Err(Refusal::shape(text));
         }
-        // Without channels a kernel may have any size, and is walked over all the same.
+        // Without channels a kernel may have any size, and loops still run over it.
         if kernel.iter().any(|&n| n == 0 || n > i32::MAX as usize) {
             return Err(Refusal::shape(format!(
                 "a kernel of {:?} has no elements, or too many",
@@ -94,7 +94,7 @@ impl Walk {
 }
 
 impl Conv {
-    /// Sizes of the whole, and the shapes of input, weight and output.
+    /// All sizes, and the shapes of input, weight and output.
     pub fn sizes(&self, a: &[usize], b: &[usize]) -> Result<(Geometry, [Shape; 3]), Refusal> {
         let (walk, rank) = (&self.walk, self.walk.spatial + 2);
         if let Some(other) = [a, b].into_iter().find(|s| s.len() != rank) {
@@ -162,8 +162,7 @@ impl Operation for Conv {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        // Each element of the input under the weight, and of the weight under the input, meets as
-        // many.
+        // The number of products is the same in all roles: `weight[1..]` for each output position.
         let (weight, places) = match self.role {
             Role::Output => (&inputs[1].shape, &output.shape),
             Role::Input(_) => (&inputs[1].shape, &inputs[0].shape),
@@ -171,7 +170,8 @@ impl Operation for Conv {
         };
         let depth = weight[1..].iter().fold(2u64, |depth, &n| depth.saturating_mul(n as u64));
         let time = (places.numel() as u64).saturating_mul(depth) / 30;
-        // Where few places are walked to, the rest is zeros, which are written.
+        // If the window has few positions, the rest of the result is zeros, which still have to be
+        // written.
         time.max(output.shape.numel() as u64 / 4).saturating_add(500)
     }
 
@@ -195,7 +195,7 @@ impl Operation for Conv {
         Ok(())
     }
 
-    /// Each factor's gradient is made of the other.
+    /// The gradient of each factor needs the other factor.
     fn gradient_needs(&self, wanted: &[bool]) -> Needs {
         let of = |i: usize, other: usize| {
             if wanted[i] { Needs::inputs(&[other]) } else { Needs::NOTHING }

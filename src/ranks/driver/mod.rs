@@ -1,8 +1,9 @@
-//! Who drives an engine, one thread at a time, as the rest of a process sees it: told of calls, of
-//! what the protocol lets go, and of the end.
+//! The driver of an engine, as the rest of the process sees it: it is told of calls, of calls that
+//! may start, and of the end.
 //!
-//! The work is `work`'s; whose turn it is, `post`'s. A thread that is held up by somebody's waker
-//! loses its post to another, so that the other calls go on.
+//! One thread at a time drives an engine. `work` does the work; `post` decides which thread drives.
+//! If a user's waker holds up the driving thread, another thread takes over, so that other calls go
+//! on.
 
 mod post;
 mod work;
@@ -28,24 +29,24 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// How long the engine's own end may take once everybody has left.
+/// How long the engine may take to finish once all ranks have left.
 const LAST: Duration = Duration::from_secs(10);
 
-/// Who asks for calls and is told of them: the world of a process. Told by the driver's thread.
+/// The receiver of the driver's reports: the world of a process. Called by the driver's thread.
 pub(crate) trait Asks: Send + Sync {
-    /// A call's operand is there, or has failed.
+    /// A call's operand is complete, or has failed.
     fn ready(&self, group: u64, ticket: Ticket, operand: Result<(), String>);
-    /// The engine is through with a call.
+    /// The engine has completed a call.
     fn done(&self, group: u64, ticket: Ticket, result: Through);
-    /// The engine has this to say to the other members of a group.
+    /// The engine sends words to the other members of a group.
     fn say(&self, group: u64, words: Words);
-    /// Part of its groups' keys.
+    /// A part of its groups' keys.
     fn serial(&self) -> u64;
-    /// The process ends: this is the last that is heard of it.
+    /// The process ends: says goodbye.
     fn leave(&self);
-    /// True once it has left, and so has everybody else, or is lost; and whether any is lost.
+    /// Whether this rank has left and every other has left or is lost; and whether any is lost.
     fn is_over(&self) -> (bool, bool);
-    /// A thread without which nothing comes of its groups has panicked.
+    /// A thread that its groups need has panicked.
     fn fails(&self, text: String);
 }
 
@@ -57,18 +58,18 @@ pub(crate) struct Job {
     pub what: What,
     pub dtype: DType,
     pub operand: Option<Arrival>,
-    /// Elements that the engine reads.
+    /// The number of elements that the engine reads.
     pub reads: usize,
-    /// Elements of the result, in memory of this device, where the engine writes one.
+    /// The number of elements of the result and the device for it, if the engine writes one.
     pub result: Option<(usize, &'static Port)>,
-    /// What the call gives, where it is no result of the engine's.
+    /// The value of the call, if it is not a result of the engine.
     pub gives: Gives,
     pub op: &'static str,
     pub at: &'static Location<'static>,
 }
 
 impl Job {
-    /// This rank's own error, and what the others are told of it.
+    /// Stores this rank's own error; returns the text for the other ranks.
     fn fails(&self, error: Error) -> Result<(), String> {
         let text = error.to_string();
         self.slot.fail(error);
@@ -76,14 +77,14 @@ impl Job {
     }
 }
 
-/// What the value of a call is.
+/// The value of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Gives {
-    /// What the engine has written, or nothing.
+    /// The result that the engine has written, or nothing.
     Result,
-    /// Its own operand, once all is through.
+    /// The call's own operand, once the call has completed.
     Operand,
-    /// This.
+    /// A known value.
     Known(Value),
 }
 
@@ -100,35 +101,35 @@ enum Order {
 #[derive(Default)]
 struct Inbox {
     orders: VecDeque<Order>,
-    /// Nothing more happens; and whether all went in order.
+    /// Set when the driver has finished: whether it finished in order.
     finished: Option<bool>,
 }
 
 pub(crate) struct Driver {
-    /// Types that its engine adds up.
+    /// The types that its engine can reduce.
     combines: Vec<DType>,
     inbox: Mutex<Inbox>,
     has_orders: AtomicBool,
     post: Post,
     done: Condvar,
     worlds: Mutex<Vec<Weak<dyn Asks>>>,
-    /// Whether a world that is gone had lost a rank.
+    /// Whether a world that was dropped had lost a rank.
     has_lost: AtomicBool,
-    /// Why no call is driven any more.
+    /// Why the driver no longer works.
     broken: Mutex<Option<String>>,
 }
 
-/// All that there are: MPI's, without a device, and one a device that has a library of its own.
+/// All drivers: MPI's, without a device, and one for each device with its own library.
 static DRIVERS: Mutex<Vec<(Option<usize>, Result<&'static Driver, String>)>> =
     Mutex::new(Vec::new());
 
-/// The driver of this process that a group goes by, with its engine.
+/// The driver of this process for a group, with its engine.
 ///
 /// # Errors
-/// There is no library: where it was looked for, and how to have one.
+/// No library was found: where it was searched for, and how to install one.
 pub(crate) fn driver(home: Option<&Device>) -> Result<&'static Driver, String> {
     let mut drivers = lock(&DRIVERS);
-    // A port lives as long as the process.
+    // Ports live as long as the process, so the address identifies the device.
     let of = home.map(|device| &raw const *device.port as usize);
     if let Some((_, driver)) = drivers.iter().find(|(other, _)| *other == of) {
         let driver = driver.clone()?;
@@ -165,18 +166,18 @@ pub(super) fn begin(engine: Box<dyn Engine>) -> Result<&'static Driver, String> 
     Ok(driver)
 }
 
-/// Those that the end of the process waits for.
+/// The drivers that the end of the process waits for.
 static ENDS: Mutex<Vec<&'static Driver>> = Mutex::new(Vec::new());
 
-/// Has the process say goodbye as it ends, as MPI wants it: the others wait for that. Once for all
-/// drivers.
+/// Registers a goodbye at the end of the process, which MPI requires and the other ranks wait for.
+/// Registered once for all drivers.
 #[allow(unsafe_code)]
 fn end_in_order(driver: &'static Driver) {
     extern "C" fn end(status: c_int, _: *mut c_void) {
         let drivers = std::mem::take(&mut *lock(&ENDS));
         if drivers.into_iter().filter(|driver| !driver.finish()).count() > 0 {
-            // SAFETY: it ends this process. What else would be called now are the libraries' own
-            // ends, which may wait for the thread that hangs inside one.
+            // SAFETY: the call ends this process. Otherwise the libraries' exit handlers would run,
+            // and could wait for the thread that hangs inside one of them.
             unsafe {
                 libc::fflush(null_mut());
                 libc::_exit(status)
@@ -191,13 +192,13 @@ impl Driver {
     fn order(&self, order: Order) {
         let mut inbox = lock(&self.inbox);
         if inbox.finished.is_some() {
-            // With what it holds, which may be much; and not under the lock.
+            // Its contents may be large, so it is dropped outside the lock.
             drop(inbox);
             return drop(order);
         }
         inbox.orders.push_back(order);
         drop(inbox);
-        // SeqCst: either the thread sees the order before it sleeps, or this sees it asleep.
+        // SeqCst: either the thread sees the order before it sleeps, or this thread sees it asleep.
         self.has_orders.store(true, SeqCst);
         self.post.wake();
     }
@@ -226,27 +227,27 @@ impl Driver {
         self.order(Order::Free(group));
     }
 
-    /// A world whose end the end of the process waits for.
+    /// Registers a world; the end of the process waits for the world's end.
     pub fn serves(&self, world: Weak<dyn Asks>) {
         let mut worlds = lock(&self.worlds);
         worlds.retain(|world| world.strong_count() > 0);
         worlds.push(world);
     }
 
-    /// A world that goes has lost a rank: the engine cannot end in order any more.
+    /// Notes that a dropped world had lost a rank: the engine can no longer finish in order.
     pub fn loses(&self) {
         self.has_lost.store(true, SeqCst);
     }
 
-    /// The process ends: waits until the others are through as well, or lost. False where a thread
-    /// hangs in the engine.
+    /// At the end of the process: waits until the other ranks have ended or are lost. False if a
+    /// thread hangs in the engine.
     fn finish(&self) -> bool {
         let worlds = self.worlds();
         worlds.iter().for_each(|world| world.leave());
         self.order(Order::Finish);
         let mut over: Option<Instant> = None;
         loop {
-            // Not under the inbox's lock: whoever has a world's lock takes that.
+            // Not under the inbox's lock: a thread with a world's lock takes the inbox's lock.
             if worlds.iter().all(|world| world.is_over().0)
                 && over.get_or_insert_with(Instant::now).elapsed() > LAST
             {

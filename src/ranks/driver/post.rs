@@ -1,10 +1,10 @@
-//! Whose turn it is: one thread drives the engine, and another stands by.
+//! Selects the driving thread: one thread drives the engine, and another stands by.
 //!
-//! To tell of what has ended is to call wakers, which are a user's and may take long. So the thread
-//! at the post says when it begins to; and the one that stands by, which looks every [`WATCH`],
-//! takes the post over from one that does not come back. The engine itself lies behind a lock,
-//! which nobody holds while it tells. No call pays for that with more than a few writes: to hand
-//! wakers to another thread each time would cost a small collective as much as itself.
+//! Reporting the end of a call runs wakers, which are user code and may take long. So the driving
+//! thread announces when it begins to report. The standby thread checks every [`WATCH`], and takes
+//! over if the driving thread does not come back. The engine is behind a lock that is not held
+//! during reports. This costs each call only a few writes; passing wakers to another thread would
+//! double the cost of a small collective.
 
 use super::work::{Next, Tell, Work};
 use super::{Driver, Engine};
@@ -17,26 +17,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::Thread;
 use std::time::Duration;
 
-/// How often who stands by looks.
+/// The interval of the standby thread's checks.
 const WATCH: Duration = Duration::from_millis(2);
-/// Threads at most: so many wakers may take long at once before others wait for them.
+/// The most threads: more slow wakers at the same time than this delay others.
 const THREADS: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Post {
-    /// Nothing once it is over.
+    /// `None` after the end.
     work: Mutex<Option<Work>>,
-    /// The number of the thread that has it, and how many there have been.
+    /// The number of the driving thread, and the count of threads so far.
     holder: AtomicU64,
     numbers: AtomicU64,
     threads: AtomicUsize,
-    /// Who is woken by an order, while it sleeps; and who stands by.
+    /// The driving thread while it sleeps, to be woken by an order; and the standby thread.
     sleeper: Mutex<Option<Thread>>,
     second: Mutex<Option<Thread>>,
     asleep: AtomicBool,
-    /// Nothing is under way, and has not been for a while: nobody needs to be watched.
+    /// Nothing has been in progress for a while: the standby thread need not watch.
     rests: AtomicBool,
-    /// Which time it is that wakers are called, while they are, and how many times they were.
+    /// The number of the current report, while wakers run, and the count of reports.
     telling: AtomicU64,
     told: AtomicU64,
 }
@@ -55,20 +55,20 @@ impl Post {
         let time = self.told.fetch_add(1, SeqCst) + 1;
         self.telling.store(time, SeqCst);
         contained(|| tell.tell());
-        // Unless another has the post by now.
+        // Unless another thread has taken over by now.
         let _ = self.telling.compare_exchange(time, 0, SeqCst, SeqCst);
     }
 }
 
 impl Driver {
-    /// Begins to drive an engine.
+    /// Starts to drive an engine.
     ///
     /// # Errors
-    /// There is no thread to be had.
+    /// No thread can be started.
     pub(super) fn take_up(&'static self, engine: Box<dyn Engine>) -> io::Result<()> {
         *lock(&self.post.work) = Some(Work::new(self, engine));
         self.spawn(Driver::hold)?;
-        // Without a second one wakers hold up calls, and nothing worse.
+        // Without a standby thread slow wakers delay calls, but nothing worse happens.
         let _ = self.spawn(Driver::stand_by);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Driver {
         spawned.map(drop)
     }
 
-    /// At the post, until it is over or another has it.
+    /// Drives the engine, until the end or until another thread takes over.
     fn hold(&'static self, number: u64) {
         let post = &self.post;
         let mut tells = Vec::new();
@@ -99,7 +99,7 @@ impl Driver {
                 let Some(at_work) = &mut *work else { return };
                 let turn = caught(|| at_work.turn(&mut tells));
                 if !matches!(turn, Ok(Next::Turn | Next::Sleep(_))) {
-                    // What a library may be writing to still stays.
+                    // Memory that a library may still write to is leaked.
                     std::mem::forget(work.take());
                 }
                 turn
@@ -114,13 +114,13 @@ impl Driver {
                 Err(words) => return self.breaks(&words),
             }
         }
-        // It was held up, and another has taken the post.
+        // This thread was held up, and another one has taken over.
         if lock(&post.second).is_none() {
             self.stand_by(number);
         }
     }
 
-    /// Beside the post: takes it over from who is held up.
+    /// The standby thread: takes over from a driving thread that is held up.
     fn stand_by(&'static self, number: u64) {
         let post = &self.post;
         *lock(&post.second) = Some(std::thread::current());
@@ -168,7 +168,7 @@ impl Driver {
         post.asleep.store(false, SeqCst);
     }
 
-    /// Nothing more happens; and whether all went in order.
+    /// Marks the driver as finished, in order or not.
     fn over(&self, in_order: bool) {
         let orders = {
             let mut inbox = lock(&self.inbox);
@@ -182,8 +182,7 @@ impl Driver {
         }
     }
 
-    /// The thread at the post has panicked. Whoever waits for a call is told, as are the other
-    /// ranks.
+    /// Handles a panic of the driving thread: all waiting calls and the other ranks are told.
     fn breaks(&self, words: &str) {
         let text = format!("its thread for calls panicked: {words}");
         *lock(&self.broken) = Some(text.clone());

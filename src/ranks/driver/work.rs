@@ -1,11 +1,10 @@
-//! What is done at the post: orders taken in their order, operands waited for as any task does (by
-//! a waker), calls started that the protocol has let go, and the engine polled while anything is
-//! under way.
+//! The work of the driving thread: it takes orders in sequence, waits for operands by wakers,
+//! starts the calls that the protocol releases, and polls the engine while calls are in progress.
 //!
-//! Idle, the thread sleeps; and it lingers a moment before that, since a call as a rule follows
-//! another. Of a lane (the calls of all, or those between two ranks) the engine has [`AT_ONCE`]
-//! calls at most, and the next only when one of them is through: it is asked about each that it
-//! has, and each has its result's memory.
+//! An idle thread sleeps, but lingers for a moment before that, since calls often follow each
+//! other. The engine has at most [`AT_ONCE`] calls of a lane (the calls of all members, or those
+//! between two ranks), and gets the next one only when one of them completes: each call that it has
+//! is polled, and holds the memory of its result.
 
 use super::{Asks, Driver, Engine, Gives, Job, Order};
 use crate::engine::exchange::{Call, Key, Through, What, Words};
@@ -21,22 +20,23 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// Calls of a lane that the engine has.
+/// The most calls of a lane that the engine has at once.
 const AT_ONCE: usize = 32;
-/// Orders that are taken before the engine is polled.
+/// The most orders that are taken before the engine is polled.
 const ORDERS: usize = 256;
-/// How long it stays awake with nothing to do.
+/// How long the thread stays awake with nothing to do.
 const LINGER: Duration = Duration::from_micros(100);
-/// How long it polls without a pause while a call of no size is under way, and for each byte.
+/// How long it polls without a pause for an empty call, and per byte.
 const EAGER: Duration = Duration::from_millis(2);
 const EAGER_PER_BYTE: Duration = Duration::from_nanos(4);
-/// Between two polls after that: whoever is waited for is late, and others may want the core.
+/// The pause between two polls after that: another rank is late, and other threads may need the
+/// core.
 const PAUSE: Duration = Duration::from_micros(50);
-/// Between two polls while nothing is under way, and for how long there are any.
+/// The pause between two polls while nothing is in progress, and for how long polls go on.
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 const RESTLESS: Duration = Duration::from_secs(1);
-/// How long what is under way is waited for, once all have left in order: they have made the same
-/// calls.
+/// How long calls in progress are awaited once all ranks have left in order: they have made the
+/// same calls.
 const LAST: Duration = Duration::from_secs(1);
 
 pub(super) struct Work {
@@ -44,18 +44,18 @@ pub(super) struct Work {
     engine: Box<dyn Engine>,
     jobs: HashMap<Key, Held>,
     started: HashMap<Key, Under>,
-    /// By group, and within it by what meets: all, sends to a rank, receives from one.
+    /// By group, and within it by kind: calls of all, sends to a rank, receives from a rank.
     lanes: HashMap<(Key, u8, usize), Lane>,
     ended: Vec<(Call, Through)>,
     finishes: bool,
-    /// Since when all have left.
+    /// When all ranks had left.
     over: Option<Instant>,
-    /// When something happened last, and how long after that the engine is polled without a pause.
+    /// The time of the last event, and how long after that the engine is polled without a pause.
     since: Instant,
     eager: Duration,
 }
 
-/// A job whose call has not been started, and what of it is there.
+/// A job whose call has not been started, and its operand so far.
 struct Held {
     job: Job,
     waker: Waker,
@@ -73,20 +73,20 @@ struct Under {
 #[derive(Default)]
 struct Lane {
     under_way: usize,
-    /// Calls that may start, in their order.
+    /// Calls that may start, in order.
     waiting: VecDeque<Key>,
 }
 
-/// What a turn comes to.
+/// The outcome of a turn.
 pub(super) enum Next {
     Turn,
-    /// For so long at most.
+    /// Sleep, at most this long.
     Sleep(Option<Duration>),
-    /// The last; and whether the engine has ended in order.
+    /// The last turn; and whether the engine has finished in order.
     Over(bool),
 }
 
-/// What a world is to be told. That may call wakers, which are a user's.
+/// A report for a world. Reporting may run wakers, which are user code.
 pub(super) enum Tell {
     Ready(Arc<dyn Asks>, Key, Key, Result<(), String>),
     Done(Arc<dyn Asks>, Key, Key, Through),
@@ -103,7 +103,7 @@ impl Tell {
     }
 }
 
-/// What the waker of an operand does.
+/// The waker of an operand.
 struct WakeCall(&'static Driver, Key);
 
 impl Wake for WakeCall {
@@ -112,7 +112,7 @@ impl Wake for WakeCall {
     }
 }
 
-/// The memory of an operand that nobody else has, for what it is reduced to.
+/// The memory of an operand without another owner, reused for the result.
 fn in_place(
     engine: &dyn Engine,
     what: &What,
@@ -155,12 +155,12 @@ impl Work {
         }
     }
 
-    /// Another thread does it from here on.
+    /// Announces that another thread drives the engine from now on.
     pub fn moves(&mut self) {
         self.engine.moves();
     }
 
-    /// All that can be done now.
+    /// Does all that can be done now.
     pub fn turn(&mut self, tells: &mut Vec<Tell>) -> Next {
         let mut busy = false;
         for _ in 0..ORDERS {
@@ -201,7 +201,7 @@ impl Work {
                 Next::Turn
             }
             _ if under_way || self.finishes => Next::Sleep(Some(PAUSE)),
-            // The engine may have to send what a call that is through has left in its buffers.
+            // The engine may still have to send data of completed calls from its buffers.
             idle if idle < RESTLESS => Next::Sleep(Some(IDLE_PAUSE)),
             _ => Next::Sleep(None),
         }
@@ -238,7 +238,7 @@ impl Work {
         }
     }
 
-    /// Looks whether a job's operand is there.
+    /// Polls a job's operand.
     fn look(&mut self, key: Key, tells: &mut Vec<Tell>) {
         let Some(held) = self.jobs.get_mut(&key) else { return };
         let mut failed = None;
@@ -254,7 +254,7 @@ impl Work {
         tells.push(Tell::Ready(held.job.world.clone(), held.job.group, key, operand));
     }
 
-    /// A call may start: at once, or once there is room in its lane.
+    /// Starts a released call: now, or once there is room in its lane.
     fn go(&mut self, key: Key, tells: &mut Vec<Tell>) {
         let Some(held) = self.jobs.get(&key) else { return };
         let name = lane_of(held.job.group, &held.job.what);
@@ -280,7 +280,7 @@ impl Work {
         }
     }
 
-    /// Starts a call; how many bytes it has.
+    /// Starts a call; returns its number of bytes.
     fn start(&mut self, key: Key, tells: &mut Vec<Tell>) -> Option<usize> {
         let Held { job, mut from, .. } = self.jobs.remove(&key)?;
         let (reads, group, mut writes, mut to) = (job.reads, job.group, 0, None);

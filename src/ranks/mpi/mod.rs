@@ -1,9 +1,9 @@
-//! The engine that is MPI: whatever network the installed library knows.
+//! The MPI engine: it uses any network that the installed library supports.
 //!
-//! Calls are started and polled by one thread, and do not block. Groups are opened beside it
-//! (`opening`), hence `MPI_THREAD_MULTIPLE`. Errors are returned. Buffers are let go when the
-//! library says that a call went well, and never where it failed or does not end: parts of it may
-//! be on the way still. Nothing is asked of the library about who is alive, nor are calls revoked.
+//! One thread starts and polls calls, without blocking. Other threads open groups (`opening`),
+//! hence `MPI_THREAD_MULTIPLE`. Errors are returned. Buffers are released when the library reports
+//! that a call succeeded, and never if it failed or does not end: parts of the call may still be in
+//! transit. The library is not asked which ranks are alive, and calls are not revoked.
 
 #![allow(unsafe_code)]
 
@@ -26,44 +26,44 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use table::{Buf, Handle, Table};
 
-/// How long calls of an aborted group are polled, in case that the library lets go of them.
+/// How long calls of an aborted group are polled, in case the library completes them.
 const ABORTED: Duration = Duration::from_secs(2);
-/// What goes element by element is cut into pieces of so many bytes: the next is copied while one
-/// is summed (64 MiB between two processes took 25.3 ms whole, 21.5 in pieces of 4 MiB, 20.8 of 1),
-/// and the kernel copies no more at once, during which it lets nobody in.
+/// Elementwise calls are split into pieces of this many bytes: the next piece is copied while one
+/// is summed (64 MiB between two processes took 25.3 ms whole, 21.5 ms in pieces of 4 MiB, 20.8 ms
+/// in pieces of 1 MiB), and the kernel copies no larger block, which it does without preemption.
 const PIECE: usize = 4 << 20;
-/// Sends and receives of a group meet in order: one tag is enough.
+/// Sends and receives of a group match in order: one tag is enough.
 const TAG: c_int = 1;
 
 pub(crate) struct Mpi {
     table: Arc<Table>,
     opening: Opening<Library>,
     groups: HashMap<Key, Handle>,
-    /// Groups that broke: their members may be on their way in them still. And whether all have let
-    /// go of it.
+    /// Broken groups, in which members may still have calls in progress; and whether all members
+    /// have dropped the group.
     broken: HashMap<Key, (Handle, bool)>,
-    /// What has ended at its start, since the last poll.
+    /// Calls that ended at their start, since the last poll.
     ended: Vec<(Call, Through)>,
     under_way: Vec<UnderWay>,
-    /// Calls of aborted groups, which the library may write to still.
+    /// Calls of aborted groups, whose memory the library may still write.
     aborted: Vec<UnderWay>,
     aborted_at: Option<Instant>,
 }
 
 struct UnderWay {
     call: Call,
-    /// Of its pieces that are not through, the last first.
+    /// The requests of pieces that have not completed, the last piece first.
     requests: Vec<Handle>,
 }
 
-// SAFETY: handles are used by the one thread that the engine is given to.
+// SAFETY: only the thread that owns the engine uses the handles.
 unsafe impl Send for Mpi {}
 
 impl Mpi {
-    /// The library that is installed here, not yet initialised.
+    /// The installed library, not yet initialised.
     ///
     /// # Errors
-    /// There is none: where it was looked for, and how to have one.
+    /// No library was found: where it was searched for, and how to install one.
     pub fn find() -> Result<Mpi, String> {
         let table = Arc::new(Table::find()?);
         Ok(Mpi {
@@ -78,7 +78,7 @@ impl Mpi {
         })
     }
 
-    /// Takes in the groups that were opened meanwhile.
+    /// Takes over the groups that were opened meanwhile.
     fn take_opened(&mut self) {
         if !self.opening.is_stuck() && self.opening.waited_for() == 0 {
             return;
@@ -89,16 +89,16 @@ impl Mpi {
         }
     }
 
-    /// Has the library send what is in its buffers still: it has no thread of its own for that.
+    /// Lets the library send buffered data: it has no thread of its own for that.
     fn progress(&self) {
         let Table { call, is } = &*self.table;
         let mut flag = 0;
-        // SAFETY: a place for the answer; a status is not asked for. Nobody sends on this
-        // communicator.
+        // SAFETY: the answer goes to a local value, and no status is requested. No rank sends on
+        // this communicator.
         unsafe { (call.iprobe)(0, TAG, is.world, &mut flag, null_mut()) };
     }
 
-    /// Has the library start a call, in pieces where its elements go one by one.
+    /// Starts a call; an elementwise call in pieces.
     fn begin_call(&mut self, mut call: Call) {
         let n = call.reads.max(call.writes);
         let piece = match call.what {
@@ -124,7 +124,7 @@ impl Mpi {
         self.under_way.push(UnderWay { call, requests });
     }
 
-    /// Has the library start so many elements of a call; the request that it gives.
+    /// Starts a piece of a call; returns the library's request.
     fn begin_piece(&self, call: &Call, at: usize, n: usize) -> Result<Handle, String> {
         let Table { call: mpi, is } = &*self.table;
         let comm = *self.groups.get(&call.group).ok_or("the group was not opened")?;
@@ -146,8 +146,8 @@ impl Mpi {
         let to: Buf = to.map_or(null_mut(), |ptr| ptr.wrapping_add(at).cast());
         let (dtype, mut request) = (is.of(call.dtype), null_mut());
         let mut size = 1;
-        // SAFETY: the call owns what it reads and writes, of at least so many elements of this
-        // type, and is kept until the library has let go of it.
+        // SAFETY: the call owns the memory that it reads and writes, of at least this many elements
+        // of this type, and is kept until the library has completed it.
         let code = unsafe {
             (mpi.comm_size)(comm, &mut size);
             let each = |n: c_int| n / size.max(1);
@@ -206,14 +206,14 @@ impl Mpi {
         Ok(request)
     }
 
-    /// Keeps for good what a call that failed reads and writes: parts of it may be on the way
-    /// still.
+    /// Leaks the memory that a failed call reads and writes: parts of the call may still be in
+    /// transit.
     fn keep(&mut self, call: &mut Call) {
         std::mem::forget((call.from.take(), call.to.take()));
     }
 
-    /// Frees the communicators of groups that broke and that nobody holds any more, and of which
-    /// nothing is left.
+    /// Frees the communicators of broken groups that all members have dropped and that have no
+    /// calls left.
     fn free_broken(&mut self) {
         let aborted = &self.aborted;
         let is_left = |group: &Key| aborted.iter().any(|u| u.call.group == *group);
@@ -222,16 +222,16 @@ impl Mpi {
     }
 
     fn free_comm(&self, mut comm: Handle) {
-        // SAFETY: a communicator of this library's, of which nothing is under way here, and nothing
-        // is waited for elsewhere.
+        // SAFETY: it is a communicator of this library, without calls in progress here, and without
+        // waits on other ranks.
         unsafe { (self.table.call.comm_free)(&mut comm) };
     }
 
-    /// Whether all requests are through; after that the library has let go of them.
+    /// Whether all requests have completed, so that the library no longer uses their memory.
     fn test(&self, requests: &mut Vec<Handle>) -> Option<Through> {
         while let Some(request) = requests.last_mut() {
             let mut flag = 0;
-            // SAFETY: a request of this library's; a status is not asked for.
+            // SAFETY: it is a request of this library; no status is requested.
             let code = unsafe { (self.table.call.test)(request, &mut flag, null_mut()) };
             match self.table.check(code) {
                 Err(text) => return Some(Err(text)),
@@ -291,8 +291,8 @@ impl Engine for Mpi {
                 None => at += 1,
             }
         }
-        // A thread that opens a group is better left alone inside the library, and does what
-        // `progress` does.
+        // If a thread is opening a group, this one stays out of the library; the other makes the
+        // same progress.
         let alone = !self.opening.is_stuck();
         if alone && self.aborted_at.is_some_and(|at| at.elapsed() < ABORTED) {
             let mut aborted = std::mem::take(&mut self.aborted);
@@ -337,10 +337,11 @@ impl Engine for Mpi {
     fn finish(&mut self, in_order: bool) -> bool {
         segments::unlink();
         if in_order && self.opening.is_whole() {
-            // SAFETY: once, and no other thread is inside the library.
+            // SAFETY: it is called once, and no other thread is inside the library.
             unsafe { (self.table.call.finalize)() };
         }
-        // What was aborted and is not through may be written to for as long as the process lives.
+        // The library may write to aborted calls that have not completed for as long as the process
+        // lives.
         std::mem::take(&mut self.aborted).into_iter().for_each(std::mem::forget);
         !self.opening.is_stuck()
     }

@@ -1,42 +1,44 @@
-//! How a group's communicator comes to be: on a thread of its own.
+//! Opens the communicator of a group, on a separate thread.
 //!
-//! To make one is to wait for all its members inside the library, and a member that dies meanwhile
-//! may keep it waiting for good (Open MPI 5 does in `PMIx_Group_construct`). Such a thread is given
-//! up, asleep, and everything else goes on. Now and then it waits for good though all members live
-//! (in `ompi_comm_activate`, in 3 of 100 groups that were made beside a death). So each member that
-//! waits for long tries again, under another name, beside the try that hangs. More than one may
-//! come through in the end: the first member says which is taken.
+//! Opening one waits for all members inside the library, and if a member dies meanwhile the wait
+//! may never end (in Open MPI 5's `PMIx_Group_construct`). Such a thread is abandoned, asleep, and
+//! everything else goes on. Sometimes the wait never ends although all members live (in
+//! `ompi_comm_activate`, for 3 of 100 groups that were opened beside a death). So a member that
+//! waits for long starts another attempt, under another name, beside the one that hangs. More than
+//! one attempt may succeed in the end: the first member decides which one is used.
 
 use crate::engine::exchange::{Call, Key, Words};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the first try is waited for, before there is a second; that twice as long, and so on.
+/// How long to wait for the first attempt before a second one; twice as long for the second, and so
+/// on.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What makes communicators.
+/// A library that opens communicators.
 pub(super) trait Opens: Send + Sync + 'static {
     type Made: Send;
 
-    /// Whether it was initialised, so that it may be asked by a second thread while one hangs.
+    /// Whether it is initialised, so that a second thread may use it while one hangs.
     fn is_ready(&self) -> bool;
 
-    /// The communicator of these ranks of the world, of which this is one: waits for all of them.
+    /// Opens the communicator of these ranks of the world; `me` is this rank's index. Waits for all
+    /// of them.
     fn open(&self, ranks: &[usize], me: usize, name: &str) -> Result<Self::Made, String>;
 }
 
 pub(super) struct Opening<L: Opens> {
     library: Arc<L>,
-    /// Those that are waited for.
+    /// The groups that are awaited.
     waited: Vec<Waited<L::Made>>,
-    /// Threads that have not come back.
+    /// The number of threads that have not returned.
     threads: usize,
     tried: (Sender<Tried<L::Made>>, Receiver<Tried<L::Made>>),
     words: Vec<(Key, Words)>,
 }
 
-/// The ticket, which of its tries it was, and what came of it.
+/// The ticket, the number of the attempt, and its result.
 type Tried<M> = (Key, u32, Result<M, String>);
 
 struct Waited<M> {
@@ -44,11 +46,11 @@ struct Waited<M> {
     ranks: Arc<[usize]>,
     me: usize,
     tries: u32,
-    /// When there is to be one more.
+    /// The time of the next attempt.
     again: Instant,
     made: Vec<(u32, M)>,
     errors: Vec<String>,
-    /// Which one is taken.
+    /// The attempt that is used.
     taken: Option<u32>,
 }
 
@@ -58,7 +60,7 @@ impl<L: Opens> Opening<L> {
         Opening { library, waited: Vec::new(), threads: 0, tried, words: Vec::new() }
     }
 
-    /// Begins to open a call's group, of these ranks, of which this is one.
+    /// Starts to open a call's group of these ranks; `me` is this rank's index.
     pub fn start(&mut self, call: Call, ranks: &[usize], me: usize, now: Instant) {
         let (made, errors) = (Vec::new(), Vec::new());
         let mut waited = Waited {
@@ -93,8 +95,8 @@ impl<L: Opens> Opening<L> {
         }
     }
 
-    /// The groups that were opened since, or cannot be. Those that nobody waits for any more are
-    /// not told of.
+    /// The groups that were opened or have failed since the last call, except those that were given
+    /// up.
     pub fn ended(&mut self, now: Instant) -> Vec<(Call, Result<L::Made, String>)> {
         while let Ok((ticket, attempt, tried)) = self.tried.1.try_recv() {
             self.threads -= 1;
@@ -130,20 +132,20 @@ impl<L: Opens> Opening<L> {
         ended
     }
 
-    /// What the other members of the groups are to be told, since the last time.
+    /// The words for the other members of the groups, since the last call.
     pub fn words(&mut self) -> Vec<(Key, Words)> {
         std::mem::take(&mut self.words)
     }
 
-    /// The first member of a group has said which try it takes. Each member has begun before one is
-    /// through anywhere, so whoever hears it waits.
+    /// Receives the first member's decision. Every member has begun before any attempt succeeds, so
+    /// the receiver is waiting.
     pub fn hear(&mut self, group: Key, words: Words) {
         let Ok(attempt) = <[u8; 4]>::try_from(words) else { return };
         let waited = self.waited.iter_mut().find(|waited| waited.call.group == group);
         waited.into_iter().for_each(|waited| waited.taken = Some(u32::from_le_bytes(attempt)));
     }
 
-    /// Nobody waits for this group any more.
+    /// Gives this group up.
     pub fn give_up(&mut self, group: Key) {
         self.waited.retain(|waited| waited.call.group != group);
     }
@@ -152,7 +154,7 @@ impl<L: Opens> Opening<L> {
         self.waited.len()
     }
 
-    /// Whether the library was initialised, and no thread is inside it.
+    /// Whether the library is initialised, and no thread is inside it.
     pub fn is_whole(&self) -> bool {
         !self.is_stuck() && self.library.is_ready()
     }
@@ -169,7 +171,7 @@ mod tests {
     use crate::engine::exchange::What;
     use std::sync::{Condvar, Mutex};
 
-    /// Opens what it is let open, by the last letter of its name.
+    /// A stand-in that opens communicators when told to, by the last letter of the name.
     #[derive(Default)]
     struct Doors(Mutex<Vec<(char, Result<(), String>)>>, Condvar);
 
@@ -201,7 +203,7 @@ mod tests {
 
     const GROUP: Key = Key(0, 7);
 
-    /// A member of two, whose ranks are 3 and 5, that has begun.
+    /// One of two members, with ranks 3 and 5, that has begun.
     fn member(me: usize) -> (Opening<Arc<Doors>>, Arc<Doors>, Instant) {
         let doors = Arc::new(Doors::default());
         let (mut opening, began) = (Opening::new(doors.clone()), Instant::now());
@@ -212,7 +214,7 @@ mod tests {
         (opening, doors, began)
     }
 
-    /// Looks until so many threads are left inside, and once more.
+    /// Polls until this number of threads is left inside, and once more.
     fn until_inside(
         opening: &mut Opening<Arc<Doors>>,
         threads: usize,
@@ -237,7 +239,7 @@ mod tests {
             assert_eq!(opening.threads, 2, "one more try");
         }
         let now = began + PATIENCE * 2;
-        // Both come through at the other, in this order.
+        // Both attempts succeed at the other member, in this order.
         others_doors.tell('0', Ok(()));
         assert!(until_inside(&mut other, 1, now).is_empty(), "nobody has said which");
         others_doors.tell('1', Ok(()));
@@ -249,7 +251,7 @@ mod tests {
         }
         assert_eq!(until_inside(&mut other, 0, now), [Ok('1')]);
         assert!(first.is_stuck() && other.is_whole());
-        // Too late: nobody is told, and the thread is not stuck any more.
+        // Too late: it is not reported, and the thread is no longer stuck.
         its_doors.tell('0', Ok(()));
         assert!(until_inside(&mut first, 0, now).is_empty() && first.words().is_empty());
     }

@@ -1,14 +1,15 @@
-//! The shared memory of the ranks of one machine, which Open MPI keeps as files: a process that is
-//! killed leaves its own behind. Once all have mapped them nobody needs their names.
+//! The shared memory of the ranks on one machine, which Open MPI keeps as files: a killed process
+//! leaves its file behind. Once all ranks have mapped the files, the names are not needed.
 
-/// What Open MPI calls them: 5, and 4.
+/// Open MPI's names of the files: version 5, and version 4.
 const NAMES: [&str; 2] = ["sm_segment.", "vader_segment."];
 
-/// Removes the names of those that this process has mapped; the memory goes with the last process.
+/// Removes the names of files that this process has mapped; the memory is freed with the last
+/// process.
 pub(super) fn unlink() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     for path in named(&maps) {
-        // Another rank may have been first.
+        // Another rank may have removed the file already.
         let _ = std::fs::remove_file(path);
     }
 }

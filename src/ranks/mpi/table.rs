@@ -1,4 +1,4 @@
-//! MPI's functions and constants, taken from a library that is loaded at run time.
+//! MPI's functions and constants, from a library that is loaded at run time.
 //!
 //! The functions have the same types in every implementation whose handles are pointers: those of
 //! Open MPI, whose constants are addresses of objects that it exports, and those of MPI-5's
@@ -16,9 +16,9 @@ use std::ptr::null_mut;
 
 /// A communicator, a group, a type, an op, a request.
 pub(super) type Handle = *mut c_void;
-/// Untyped memory, as MPI takes it: it does not write what it only reads.
+/// Untyped memory, as MPI takes it: MPI does not write to operands.
 pub(super) type Buf = *mut c_void;
-/// The operand lies where the result is to be: the same in both tables.
+/// The operand is in the memory of the result: the same value in both tables.
 pub(super) const IN_PLACE: Buf = 1 as Buf;
 
 macro_rules! functions {
@@ -69,12 +69,12 @@ functions! {
     test: fn(*mut Handle, *mut c_int, *mut c_void) = b"MPI_Test\0";
     error_string: fn(c_int, *mut c_char, *mut c_int) = b"MPI_Error_string\0";
     ;
-    // MPI-4's way needs no word from whoever is not in the new group, and no parent that is whole.
+    // MPI-4's way needs no participation of other ranks, and no intact parent.
     comm_create_from_group: fn(Handle, *const c_char, Handle, Handle, *mut Handle) =
         b"MPI_Comm_create_from_group\0";
 }
 
-/// What a library calls what.
+/// The constants of a library.
 pub(super) struct Constants {
     pub world: Handle,
     pub errors_return: Handle,
@@ -85,7 +85,7 @@ pub(super) struct Constants {
 }
 
 impl Constants {
-    /// A type of the same size, with the same sums: halves have none.
+    /// MPI's type for a type of elements; halves have none.
     pub fn of(&self, dtype: DType) -> Handle {
         self.types[match dtype {
             DType::F32 => 0,
@@ -106,7 +106,7 @@ impl Constants {
     unsafe fn of_open_mpi(library: &Library) -> Result<Constants, String> {
         let object = |name: &str| {
             let name = format!("ompi_mpi_{name}\0");
-            // SAFETY: the address of an exported object; nothing is read.
+            // SAFETY: this takes the address of an exported object, and reads nothing.
             let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
             symbol.map(|symbol| symbol.as_raw_ptr()).map_err(|error| error.to_string())
         };
@@ -146,16 +146,16 @@ pub(super) struct Table {
     pub is: Constants,
 }
 
-// SAFETY: functions that any thread may call, and constants.
+// SAFETY: the table has functions that any thread may call, and constants.
 unsafe impl Send for Table {}
-// SAFETY: as above; nothing in it changes.
+// SAFETY: as above; the table does not change.
 unsafe impl Sync for Table {}
 
 impl Table {
-    /// The first library that can be had.
+    /// The first library that can be loaded.
     ///
     /// # Errors
-    /// There is none: where it was looked for, and how to have one.
+    /// No library was found: where it was searched for, and how to install one.
     pub fn find() -> Result<Table, String> {
         let mut tried = Vec::new();
         for path in places(&|name| std::env::var(name).ok()) {
@@ -168,31 +168,32 @@ impl Table {
     }
 
     fn load(path: &Path) -> Result<Table, String> {
-        // SAFETY: the library's initialisers run; it is one that the user has installed to be run.
-        // Its own plug-ins look for its symbols, so these are global.
+        // SAFETY: the library's initialisers run; the user has installed it for that. Its symbols
+        // are global, since its plug-ins search for them.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
             .map_err(|e| e.to_string())?;
-        // SAFETY: only Open MPI exports this object; nothing is read.
+        // SAFETY: this only tests for an exported object, and reads nothing; only Open MPI exports
+        // it.
         let is_open = unsafe { library.get::<*mut c_void>(b"ompi_mpi_comm_world\0") }.is_ok();
         let is_standard =
             path.file_name().is_some_and(|name| name.to_string_lossy().contains("mpi_abi"));
         let is = match (is_open, is_standard) {
-            // SAFETY: it exports what Open MPI does.
+            // SAFETY: the library exports Open MPI's object.
             (true, _) => unsafe { Constants::of_open_mpi(&library)? },
             (_, true) => Constants::standard(),
             _ => return Err("neither Open MPI nor the standard ABI".into()),
         };
-        // SAFETY: both have handles that are pointers.
+        // SAFETY: in both kinds of library handles are pointers.
         let call = unsafe { Functions::of(&library)? };
-        // What it has started does not end with a handle: it stays.
+        // What the library has started does not end with this handle, so it is never unloaded.
         std::mem::forget(library);
         Ok(Table { call, is })
     }
 
-    /// What the library says of an error.
+    /// The library's text for an error.
     pub fn error(&self, code: c_int) -> String {
         let (mut text, mut length) = ([0 as c_char; 1024], 0);
-        // SAFETY: more room than any MPI's MPI_MAX_ERROR_STRING (512 at most).
+        // SAFETY: the buffer is larger than MPI_MAX_ERROR_STRING of any MPI (at most 512).
         let asked = unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut length) };
         let bytes: Vec<u8> =
             text.iter().take(length.clamp(0, 1023) as usize).map(|&c| c as u8).collect();
@@ -206,14 +207,14 @@ impl Table {
         if code == 0 { Ok(()) } else { Err(self.error(code)) }
     }
 
-    /// A communicator of these ranks of the world, made by them alone.
+    /// A communicator of these ranks of the world, made without the other ranks.
     pub fn communicator(&self, ranks: &[usize], name: &str) -> Result<Handle, String> {
         let ranks: Vec<c_int> = ranks.iter().map(|&r| r as c_int).collect();
         let tag =
             name.bytes().fold(0i32, |h, b| h.wrapping_mul(31).wrapping_add(b as i32)) & 0x7fff;
         let tagged = format!("{name}\0");
         let (mut all, mut some, mut made) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: handles of this library's, and places for the new ones.
+        // SAFETY: these are handles of this library, and local values for the new ones.
         unsafe {
             self.check((self.call.comm_group)(self.is.world, &mut all))?;
             self.check((self.call.group_incl)(

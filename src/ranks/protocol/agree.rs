@@ -1,31 +1,34 @@
-//! Agreement: which group follows from a group, for those who split it and those who survive it.
+//! Agreement on the next group: among members that split a group, and among survivors of one.
 //!
-//! To *split*, each says its color, and who has said the same one is in.
+//! To *split*, each member announces its color; members with the same color form the new group.
 //!
-//! To *shrink*, each says whom it has lost. A member has settled once all whom it has not lost have
-//! said the same as it does; it then says so. Who hears what is settled takes it over. So no two
-//! that live settle on different members: of what a member settles on, all say the same; whoever
-//! comes to another view later needs a word from each of them that is younger than their own, and
-//! that word says what was settled. (A link is in order; a member that is given up is not heard any
-//! more.) Whoever is lost after that is lost to the new group, which shrinks again. A member that
-//! was given up and lives is told so, and settles on nothing any more.
+//! To *shrink*, each member announces which members it has lost. A member has settled once all
+//! members that it has not lost have announced the same losses; it then announces that. A member
+//! that hears a settled set adopts it. So no two live members settle on different sets: all members
+//! of a settled set have announced the same losses; a member that comes to another view later needs
+//! a newer message from each of them, and that message contains the settled set. (Links keep their
+//! order, and a member that was given up is not heard any more.) A member that is lost after that
+//! is lost to the new group, which shrinks again. A live member that was given up is told so, and
+//! never settles.
 //!
-//! Silence may be a cut between two parts that both live. So a part goes on only if it is more than
-//! half of all who are not known to have ended (by the end of a link), or half with the first of
-//! them: of two parts that is one at most. All who say the same come to the same end in this, too.
+//! Silence may be a cut between two parts that both live. So a part continues only if it has more
+//! than half of all members that are not known to have ended (by the end of a link), or half
+//! including the first of them: that holds for at most one of two parts. All members with the same
+//! view come to the same decision here, too.
 
 use super::message::{Fault, FaultKind, GroupId, Message};
 use super::{AHEAD_MAX, Action, Ended, Group, Machine, Rules, Ticket, follows};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-/// Splits under way: what this rank asked for, and the colors that others have said.
+/// Splits in progress: those of this rank, and the colors of other members.
 #[derive(Default)]
 pub(super) struct Splitting {
     made: u64,
-    /// Those that have not ended, in their order.
+    /// The splits that have not ended, in order.
     open: VecDeque<Split>,
-    /// The colors of each member from the first of those on: all come to it in the same order.
+    /// The colors of each member, from the first open split on: all members split in the same
+    /// order.
     heard: HashMap<usize, VecDeque<u64>>,
 }
 
@@ -54,7 +57,7 @@ impl Splitting {
         self.heard.get(&rank).map_or(0, VecDeque::len)
     }
 
-    /// Whether this rank waits for a member's color.
+    /// Whether this rank waits for the color of a member.
     pub fn waits_for(&self, rank: usize) -> bool {
         self.said(rank) < self.open.len()
     }
@@ -63,9 +66,9 @@ impl Splitting {
 /// The one shrink of a group.
 #[derive(Default)]
 pub(super) struct Shrinking {
-    /// This rank has asked, then, and waits.
+    /// The tickets of this rank's shrink, and the time of the call.
     asked: Option<(Vec<Ticket>, Duration)>,
-    /// Whom each member has lost, by its last word, and whether they have ended.
+    /// The losses that each member announced last, and whether the lost members have ended.
     said: BTreeMap<usize, Vec<(usize, bool)>>,
     settled: Option<Vec<usize>>,
 }
@@ -82,10 +85,10 @@ impl Shrinking {
 }
 
 impl Machine {
-    /// Splits a group: who says the same color comes into the same new one.
+    /// Splits a group: members with the same color form a new group.
     ///
     /// # Errors
-    /// Nothing comes of the group any more.
+    /// The group is unusable.
     pub fn split(&mut self, id: GroupId, color: u64, now: Duration) -> Result<Ticket, Fault> {
         let ticket = self.ticket();
         let group = self.groups.get_mut(&id).expect("a group is kept while somebody holds it");
@@ -113,7 +116,7 @@ impl Machine {
         };
         let splitting = &mut group.splitting;
         let (ended, said) = (splitting.made - splitting.open.len() as u64, splitting.said(from));
-        // What no member says counts for nothing.
+        // A well-behaved member never sends this: ignored.
         if seq != ended + said as u64 {
             return;
         }
@@ -150,7 +153,7 @@ impl Machine {
         }
     }
 
-    /// Asks for the group of those who are left of one.
+    /// Starts a shrink of a group to its survivors.
     pub fn shrink(&mut self, id: GroupId, now: Duration) -> Ticket {
         let ticket = self.ticket();
         if let Some(fault) = &self.expelled {
@@ -183,12 +186,12 @@ impl Machine {
         self.look_to_free(id);
     }
 
-    /// A member is out: who has asked for less says it again.
+    /// A member is out: shrinks in progress announce it.
     pub(super) fn members_changed(&mut self, rank: usize) {
         self.groups_with(rank).into_iter().for_each(|id| self.shrink_changed(id));
     }
 
-    /// The same of one group, of which a member has let go: it does not ask for what follows.
+    /// The same for one group that a member has dropped: it takes no part in the next group.
     pub(super) fn shrink_changed(&mut self, id: GroupId) {
         if self
             .groups
@@ -199,18 +202,18 @@ impl Machine {
         }
     }
 
-    /// Whether a member is out, or takes no part in what follows from this group.
+    /// Whether a member is out, or takes no part in the group that follows from this one.
     fn is_out_of(&self, id: GroupId, rank: usize) -> bool {
         self.peers[rank].gone || self.makes_no_more(id, rank)
     }
 
-    /// Who of a group is out, and whether it has ended.
+    /// The members of a group that are out, and whether each has ended.
     fn out_of(&self, id: GroupId) -> Vec<(usize, bool)> {
         let out = self.groups[&id].members.iter().filter(|&&r| self.is_out_of(id, r));
         out.map(|&r| (r, self.peers[r].ended || self.makes_no_more(id, r))).collect()
     }
 
-    /// Who of a group is not out.
+    /// The members of a group that are not out.
     fn still_in(&self, id: GroupId) -> Vec<usize> {
         self.groups[&id].members.iter().copied().filter(|&r| !self.is_out_of(id, r)).collect()
     }
@@ -239,7 +242,7 @@ impl Machine {
             ranks.is_sorted_by(|a, b| a < b) && ranks.iter().all(|r| group.members.contains(r))
         };
         if !settled.as_ref().is_none_or(is_part) {
-            // What no member says counts for nothing.
+            // A well-behaved member never sends this: ignored.
             return;
         }
         let shrinking = &mut group.shrinking;
@@ -253,7 +256,7 @@ impl Machine {
         self.settle(id);
     }
 
-    /// Looks whether all say the same, and ends the awaits where it is settled.
+    /// Checks whether all announcements agree, and ends the awaits if they do.
     fn settle(&mut self, id: GroupId) {
         let asked = |group: &&Group| group.shrinking.asked.is_some();
         let Some(group) = self.groups.get(&id).filter(asked).filter(|_| self.expelled.is_none())
@@ -296,7 +299,7 @@ impl Machine {
         let new = follows(id, &[&[1], &words[..]].concat());
         let ended = match members.contains(&self.me) {
             true => Ok(Ended::Group(new, members.clone())),
-            // The others went on without this rank, which they had given up.
+            // The others continued without this rank, which they had given up.
             false => {
                 let text = "the others went on without this rank".into();
                 Err(Fault { kind: FaultKind::Lost, rank: Some(self.me), text })
@@ -309,7 +312,8 @@ impl Machine {
         self.look_to_free(id);
     }
 
-    /// Who does not come to a split breaks its group; who does not come to a shrink is given up.
+    /// A member that misses the deadline of a split breaks the group; one that misses that of a
+    /// shrink is given up.
     pub(super) fn tick_agreement(&mut self, id: GroupId, now: Duration) {
         let Some(group) = self.groups.get(&id) else { return };
         let deadline = self.rules.deadline;
@@ -328,7 +332,7 @@ impl Machine {
             let shrinking =
                 &mut self.groups.get_mut(&id).expect("groups go in `end_group` alone").shrinking;
             if let Some((_, since)) = &mut shrinking.asked {
-                // Whoever has said anything is there, and will say the same as all in the end.
+                // A member that has announced anything is alive, and will agree in the end.
                 *since = now;
             }
             for rank in absent {

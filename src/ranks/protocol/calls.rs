@@ -1,26 +1,26 @@
-//! Calls of a group: counted, compared, started in program order, and ended.
+//! The calls of a group: they are counted, compared, started in program order, and ended.
 //!
-//! What a call costs does not grow with the calls that are queued: each is looked at when it is
-//! made, when a member says that it has made the same, when its operand is there, and when it is
-//! through.
+//! The cost of a call does not grow with the number of queued calls: a call is looked at when it is
+//! made, when a member announces the same call, when its operand is complete, and when it
+//! completes.
 
 use super::message::{Counts, Fault, FaultKind, GroupId, Lane, Message, clipped};
 use super::{AHEAD_MAX, Action, BEAT_GROUPS, Ended, Group, Machine, Rules, Ticket};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-/// How long an error of the engine waits for a loss that explains it: the engine may see one
+/// How long an error of the engine waits for a loss that explains it: the engine may notice a loss
 /// before the link does.
 const EXPLAINED: Duration = Duration::from_secs(1);
 
 struct Call {
     lane: Lane,
-    /// Its number in its lane.
+    /// The number of the call in its lane.
     seq: u64,
     text: String,
-    /// Its operand is there.
+    /// Whether its operand is complete.
     is_ready: bool,
-    /// Members that have not said that they have made the same call; nobody asks where calls are
+    /// The number of members that have not announced the same call; unused if calls are
     /// not compared.
     missing: usize,
 }
@@ -29,7 +29,7 @@ struct Call {
 #[derive(Default)]
 struct Open {
     calls: BTreeMap<Ticket, Call>,
-    /// How many were looked at.
+    /// The number of calls that were looked at.
     #[cfg(all(test, not(futensor_loom)))]
     looked: std::cell::Cell<u64>,
 }
@@ -45,17 +45,17 @@ impl Open {
         self.calls.get_mut(&ticket)
     }
 
-    /// Those from a ticket on.
+    /// The calls from a ticket on.
     fn from(&self, ticket: Ticket) -> impl Iterator<Item = (Ticket, &Call)> {
         self.calls.range(ticket..).inspect(|_| self.look()).map(|(ticket, call)| (*ticket, call))
     }
 }
 
-/// What this rank has called in a lane.
+/// This rank's calls in a lane.
 #[derive(Default)]
 struct Made {
     count: u64,
-    /// The last of them, which not all have been heard to make.
+    /// The last calls, which not all members have announced yet.
     open: VecDeque<Ticket>,
 }
 
@@ -63,19 +63,19 @@ struct Made {
 #[derive(Default)]
 pub(super) struct Calls {
     open: Open,
-    /// The first that was not let go is this one or a later one.
+    /// The first call that has not been started is this one or a later one.
     next: Ticket,
     made: HashMap<Lane, Made>,
-    /// Calls whose operand is there, and since when; the first of them has not ended.
+    /// Calls with complete operands, and since when; the first of them has not ended.
     waiting: VecDeque<(Duration, Ticket)>,
-    /// What the engine said of the first that failed, and when.
+    /// The engine's error of the first failed call, and its time.
     failed: Option<(String, Duration)>,
-    /// How many the others have made, and how many they were told of.
+    /// The numbers of calls that the others have made, and that they were told of.
     heard: HashMap<usize, Counts>,
     told: HashMap<usize, Counts>,
-    /// The words of the others' calls that this rank has not made yet, by rank and lane.
+    /// The texts of the others' calls that this rank has not made yet, by rank and lane.
     texts: HashMap<(usize, usize), VecDeque<String>>,
-    /// Of how many calls the others have said the words.
+    /// The numbers of calls whose texts the others have sent.
     said: HashMap<usize, Counts>,
 }
 
@@ -97,7 +97,7 @@ impl Calls {
         late.into_iter().chain(failed).min()
     }
 
-    /// How many were looked at, since the group came to be.
+    /// The number of calls that were looked at since the group was created.
     #[cfg(all(test, not(futensor_loom)))]
     pub fn looked(&self) -> u64 {
         self.open.looked.get()
@@ -108,13 +108,13 @@ impl Calls {
             .map(|lane| self.made.get(&lane).map_or(0, |m| m.count))
     }
 
-    /// How many calls that meet those of this lane `rank` has made.
+    /// The number of calls by `rank` that match the calls of this lane.
     fn met(&self, lane: Lane, rank: usize) -> u64 {
         let counts = self.heard.get(&rank).copied().unwrap_or_default();
         counts[lane_there(lane)]
     }
 
-    /// A call has ended.
+    /// Removes a call that has ended.
     fn remove(&mut self, ticket: Ticket) -> Option<Call> {
         let call = self.open.calls.remove(&ticket);
         while self.waiting.front().is_some_and(|(_, first)| !self.open.calls.contains_key(first)) {
@@ -124,7 +124,7 @@ impl Calls {
     }
 }
 
-/// The lane of a member's calls that meet those of this one.
+/// The lane of another member's calls that match the calls of this lane.
 fn lane_there(lane: Lane) -> usize {
     match lane {
         Lane::All => 0,
@@ -134,13 +134,13 @@ fn lane_there(lane: Lane) -> usize {
 }
 
 impl Machine {
-    /// A call, in words that are the same wherever it is made; the ranks of a lane are the world's.
-    /// It goes once [`ready`](Self::ready) says so.
+    /// Adds a call, with a text that is the same on every rank; the ranks of a lane are ranks of
+    /// the world. It may start after [`ready`](Self::ready).
     ///
     /// # Errors
-    /// Nothing comes of the group any more.
+    /// The group is unusable.
     pub fn call(&mut self, id: GroupId, lane: Lane, mut text: String) -> Result<Ticket, Fault> {
-        // The others have no more of it to compare.
+        // The others compare only this much of it.
         text.truncate(clipped(&text).len());
         let ticket = self.ticket();
         let involved = self.involved(id, lane);
@@ -192,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// A call's operand is there.
+    /// The operand of a call is complete.
     pub fn ready(&mut self, id: GroupId, ticket: Ticket, now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(call) = group.calls.open.get(ticket).filter(|call| !call.is_ready) else { return };
@@ -201,20 +201,20 @@ impl Machine {
         self.go(id);
     }
 
-    /// What a call was to bring has failed.
+    /// The operand of a call has failed.
     pub fn operand_failed(&mut self, id: GroupId, ticket: Ticket, text: String) {
         if self.groups.get_mut(&id).is_some_and(|group| group.calls.open.get(ticket).is_some()) {
             self.spoil(id, text);
         }
     }
 
-    /// A call that cannot be made here: the others' would wait for it.
+    /// Breaks the group for a call that cannot be made here, so that the others do not wait for it.
     pub fn spoil(&mut self, id: GroupId, text: String) {
         let fault = Fault { kind: FaultKind::Operand, rank: Some(self.me), text };
         self.break_group(id, fault, true);
     }
 
-    /// The engine is through with a call, or has failed.
+    /// The engine has completed a call, or has failed.
     pub fn done(&mut self, id: GroupId, ticket: Ticket, result: Result<(), String>, now: Duration) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if group.calls.open.get(ticket).is_none() {
@@ -230,7 +230,7 @@ impl Machine {
         }
     }
 
-    /// Lets go what may, in order.
+    /// Starts the calls that may start, in order.
     fn go(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let calls = &mut group.calls;
@@ -249,8 +249,8 @@ impl Machine {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else {
             return;
         };
-        // What no member says counts for nothing: they speak where calls are compared, and of one
-        // after the other.
+        // Ignores messages that a well-behaved member never sends: texts come only if calls are
+        // compared, and in sequence.
         let own = match lane {
             _ if !self.rules.compares => return,
             0 => Lane::All,
@@ -280,14 +280,14 @@ impl Machine {
         }
     }
 
-    /// A member has made what should be this call, in these words.
+    /// Compares a call with the text of the member's call that should match it.
     fn compare(&mut self, id: GroupId, ticket: Ticket, rank: usize, text: &str) {
         let me = self.me;
         let Some(group) = self.groups.get_mut(&id) else { return };
         let Some(call) = group.calls.open.get(ticket) else { return };
         if call.text != text {
             let own = call.text.clone();
-            // The same words on every rank.
+            // The same message on every rank.
             let mut two = [(group.place(me), &own[..]), (group.place(rank), text)];
             two.sort();
             let [(a, one), (b, other)] = two;
@@ -302,7 +302,7 @@ impl Machine {
         if call.missing > 0 {
             return;
         }
-        // Each says its calls in their order, so all of them come to have said one in that order.
+        // Each member announces its calls in order, so calls become complete in that order.
         let lane = call.lane;
         if let Some(made) = group.calls.made.get_mut(&lane) {
             made.open.pop_front();
@@ -310,7 +310,7 @@ impl Machine {
         self.go(id);
     }
 
-    /// A member says how many calls it has made.
+    /// A member announces how many calls it has made.
     pub(super) fn count(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
         for (id, counts) in calls {
             if let Some(group) =
@@ -322,7 +322,7 @@ impl Machine {
         }
     }
 
-    /// How many calls this rank has made that concern another.
+    /// The numbers of this rank's calls that concern another rank.
     pub(super) fn counts_for(&self, id: GroupId, rank: usize) -> Counts {
         self.groups.get(&id).map_or([0; 3], |group| group.calls.counts(rank))
     }
@@ -342,12 +342,13 @@ impl Machine {
         news
     }
 
-    /// Whether a member that this call needs makes no more calls in the group, and has not made it.
+    /// Whether a member that this call needs makes no more calls in the group, without having made
+    /// this one.
     fn is_through(&self, id: GroupId, rank: usize, lane: Lane, seq: u64) -> bool {
         self.makes_no_more(id, rank) && self.groups[&id].calls.met(lane, rank) <= seq
     }
 
-    /// Breaks a group that waits for what a member makes no more, which has left or let go of the
+    /// Breaks a group that waits for a call of a member that has left or dropped the
     /// group.
     pub(super) fn look_for_left(&mut self, id: GroupId, rank: usize) {
         let Some(group) = self.groups.get(&id).filter(|group| group.broken.is_none()) else {
@@ -367,8 +368,8 @@ impl Machine {
         }
     }
 
-    /// Breaks a group for a member that makes no more calls in it. Whoever has just asked is not
-    /// told by its await.
+    /// Breaks a group for a member that makes no more calls in it. The call that has just been made
+    /// gets the fault directly, not by its await.
     pub(super) fn break_left(&mut self, id: GroupId, rank: usize, asked: Option<Ticket>) -> Fault {
         let text =
             if self.peers[rank].has_left { "it has left" } else { "it has dropped the group" };
@@ -378,7 +379,7 @@ impl Machine {
         fault
     }
 
-    /// Deadlines of calls, and errors of the engine that nothing explains.
+    /// Handles deadlines of calls, and errors of the engine without an explanation.
     pub(super) fn tick_calls(&mut self, id: GroupId, now: Duration) {
         let Some(group) = self.groups.get(&id) else { return };
         let failed = group.calls.failed.as_ref().filter(|(_, since)| *since + EXPLAINED <= now);
@@ -406,7 +407,7 @@ impl Machine {
 }
 
 impl Group {
-    /// A member's number in this group.
+    /// A member's rank in this group.
     fn place(&self, rank: usize) -> usize {
         self.members.iter().position(|&member| member == rank).unwrap_or(rank)
     }

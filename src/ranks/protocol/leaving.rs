@@ -1,14 +1,14 @@
-//! Leaving: who makes no more calls, in a group or at all, and says so.
+//! Leaving: members announce that they make no more calls, in a group or at all.
 //!
-//! A group is forgotten once all its members have let go of it: nobody here holds it, nothing of it
-//! is under way, and nobody may still ask for what follows from it. A rank that leaves says so to
-//! everybody who is not lost, also to those who have left before: they wait for nothing else.
+//! A group is removed once all its members have dropped it: it has no holder here, no calls in
+//! progress, and no more splits or shrinks can follow. A rank that leaves tells every member that
+//! is not lost, also those that left before, since they wait only for that.
 
 use super::message::{Counts, GroupId, Message};
 use super::{Action, BEAT_GROUPS, Ended, Fault, FaultKind, Machine};
 
 impl Machine {
-    /// What is to be done since the last time, in order.
+    /// The actions since the last call, in order.
     pub fn take(&mut self) -> Vec<Action> {
         while let Some(id) = self.ending.pop() {
             self.end_group(id);
@@ -24,7 +24,7 @@ impl Machine {
         actions
     }
 
-    /// Whoever was given a group, at the end of an await, does not hold it any more.
+    /// A holder has dropped its group.
     pub fn let_go(&mut self, id: GroupId) {
         let Some(held) = self.groups.get_mut(&id).and_then(|group| group.held.as_mut()) else {
             return;
@@ -33,16 +33,16 @@ impl Machine {
         self.look_to_free(id);
     }
 
-    /// Something has ended of a group: it may have been the last.
+    /// Something of a group has ended: checks whether the group can be removed.
     pub(super) fn look_to_free(&mut self, id: GroupId) {
         if self.groups.get(&id).is_some_and(|group| group.held == Some(0)) {
             self.ending.push(id);
         }
     }
 
-    /// Says of a group that nobody holds, and that has nothing under way, that no more calls of it
-    /// come, and forgets it once all have said so. What the library has of it is freed, unless a
-    /// member is lost: its part in that may never end.
+    /// Announces that this rank makes no more calls in a group without holders and calls in
+    /// progress, and removes the group once all members have announced it. The library's part is
+    /// freed, unless a member is lost: freeing may then never end.
     fn end_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if group.held != Some(0) || group.is_busy() {
@@ -63,12 +63,12 @@ impl Machine {
         }
     }
 
-    /// Whether a member has left, or let go of this group.
+    /// Whether a member has left, or dropped this group.
     pub(super) fn makes_no_more(&self, id: GroupId, rank: usize) -> bool {
         self.peers[rank].has_left || self.groups[&id].others_let_go.contains(&rank)
     }
 
-    /// A member has let go of a group, after so many calls.
+    /// A member has dropped a group, after this number of calls.
     pub(super) fn lets_go(&mut self, from: usize, id: GroupId, calls: Counts) {
         self.count(from, &[(id, calls)]);
         if let Some(group) = self.groups.get_mut(&id) {
@@ -79,7 +79,7 @@ impl Machine {
         }
     }
 
-    /// This rank leaves in order. Who still joins gives that up.
+    /// This rank leaves in order; a join in progress is given up.
     pub fn leave(&mut self) {
         if std::mem::replace(&mut self.has_left, true) {
             return;
@@ -99,7 +99,7 @@ impl Machine {
         self.send_to(vec![rank], &Message::Bye { calls });
     }
 
-    /// A member leaves in order, after so many calls.
+    /// A member leaves in order, after this number of calls.
     pub(super) fn hears_bye(&mut self, from: usize, calls: &[(GroupId, Counts)]) {
         self.count(from, calls);
         self.peers[from].has_left = true;
@@ -110,7 +110,7 @@ impl Machine {
         self.members_changed(from);
     }
 
-    /// True once every other member has left or is lost; and whether any is lost.
+    /// Whether every other member has left or is lost; and whether any is lost.
     pub fn is_alone(&self) -> (bool, bool) {
         let lost = self.others().any(|r| self.peers[r].gone && !self.peers[r].has_left);
         (self.others().all(|r| self.is_out(r)), lost)

@@ -1,20 +1,20 @@
-//! What members say to each other on the side channel, and how it lies on the wire.
+//! The messages of members on the side channel, and their encoding.
 //!
-//! A message is its length in four bytes, a tag, and its fields, little-endian. Nothing of a tensor
-//! is ever in one. What a peer sends is not trusted to be well-formed: each length is checked
-//! before anything is made of it.
+//! A message is its length in four bytes, a tag, and its fields, little-endian. It never contains
+//! data of a tensor. Messages of peers may be malformed: each length is checked before memory is
+//! allocated for it.
 
-/// A group, by the same number on all its members.
+/// The id of a group, the same on all its members.
 pub(crate) type GroupId = u64;
 
-/// Most bytes of a message.
+/// The most bytes of a message.
 pub(crate) const BYTES_MAX: usize = 64 << 10;
-/// Most bytes of a text in one.
+/// The most bytes of a text in a message.
 const TEXT_MAX: usize = 512;
-/// Most bytes of an engine's words.
+/// The most bytes of an engine's words.
 const WORDS_MAX: usize = 1024;
 
-/// Calls that must meet: those of all members, or a send and its receive.
+/// Calls that must match: those of all members, or a send and its receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Lane {
     All,
@@ -22,26 +22,26 @@ pub(crate) enum Lane {
     Recv(usize),
 }
 
-/// How many calls a member has made in a group: of all, its sends to the reader, its receives from
-/// the reader.
+/// The number of calls that a member has made in a group: of all members, sends to the reader,
+/// receives from the reader.
 pub(crate) type Counts = [u64; 3];
 
-/// Why nothing comes of a group any more.
+/// Why a group is unusable.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Fault {
     pub kind: FaultKind,
-    /// The member, by its number in the world, whose doing it is.
+    /// The member at fault, by its rank in the world.
     pub rank: Option<usize>,
     pub text: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FaultKind {
-    /// The member is gone, or did not come in time.
+    /// The member is lost, or missed a deadline.
     Lost,
     /// Calls of the members differ.
     Calls,
-    /// What a member was to bring has failed.
+    /// The operand of a member has failed.
     Operand,
     /// The engine failed.
     Engine,
@@ -49,15 +49,15 @@ pub(crate) enum FaultKind {
 
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Message {
-    /// I am there, and have made so many calls.
+    /// A sign of life, with the number of calls made.
     Beat {
         calls: Vec<(GroupId, Counts)>,
     },
-    /// From rank 0 once all are with it: where each listens.
+    /// From rank 0 once all have connected to it: the address of each.
     Roster {
         addresses: Vec<String>,
     },
-    /// A call in words, where calls are compared. `lane` is 0 for all, 1 for a send, 2 for a
+    /// A call as text, if calls are compared. `lane` is 0 for all, 1 for a send, 2 for a
     /// receive.
     Called {
         group: GroupId,
@@ -69,7 +69,7 @@ pub(crate) enum Message {
         group: GroupId,
         fault: Fault,
     },
-    /// I have given this member up: its link has ended, or it was silent.
+    /// The sender has given this member up: its link has ended, or it was silent.
     Lost {
         rank: usize,
         ended: bool,
@@ -80,31 +80,31 @@ pub(crate) enum Message {
         seq: u64,
         color: u64,
     },
-    /// I wish to go on without these, who have ended or were silent; and what the members are, if I
-    /// know that it is settled.
+    /// The sender wants to continue without these members, which have ended or were silent; and the
+    /// new members, if it knows that they are settled.
     Shrink {
         group: GroupId,
         lost: Vec<(usize, bool)>,
         settled: Option<Vec<usize>>,
     },
-    /// I make no more calls in this group, after so many.
+    /// The sender makes no more calls in this group, after this number.
     LetGo {
         group: GroupId,
         calls: Counts,
     },
-    /// What the sender's engine says to the others': where and how they meet.
+    /// Words of the sender's engine to the others' engines: where and how they meet.
     Words {
         group: GroupId,
         words: Vec<u8>,
     },
-    /// I leave in order, after so many calls.
+    /// The sender leaves in order, after this number of calls.
     Bye {
         calls: Vec<(GroupId, Counts)>,
     },
 }
 
 impl Message {
-    /// The message on the wire, with its length before it.
+    /// Encodes the message, preceded by its length.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer(vec![0; 4]);
         match self {
@@ -139,7 +139,7 @@ impl Message {
         w.0
     }
 
-    /// A message without its length; `None` where it is none.
+    /// Decodes a message without its length; `None` if it is invalid.
     pub fn decode(bytes: &[u8]) -> Option<Message> {
         let mut r = Reader(bytes);
         let message = match r.u8()? {
@@ -180,7 +180,7 @@ impl Message {
     }
 }
 
-/// What of a text is sent: its beginning.
+/// The part of a text that is sent: its beginning.
 pub(crate) fn clipped(text: &str) -> &str {
     let end = (0..=text.len().min(TEXT_MAX)).rev().find(|&i| text.is_char_boundary(i)).unwrap_or(0);
     &text[..end]
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
     fn u64(&mut self) -> Option<u64> {
         self.take(8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
     }
-    /// How many follow, of at least so many bytes each.
+    /// Reads a count of items, of at least `each` bytes each.
     fn count(&mut self, each: usize) -> Option<usize> {
         self.u32().filter(|n| n.saturating_mul(each) <= self.0.len())
     }

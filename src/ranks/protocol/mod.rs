@@ -1,20 +1,20 @@
-//! The protocol of members: who is there, what each may start, which await ends how.
+//! The protocol of members: membership, the start of calls, and the end of awaits.
 //!
-//! A state machine without threads, sockets or a clock: it is told what happened and when, and says
-//! what is to be done ([`Action`]). `world` feeds it from sockets and the engine; the tests, from a
-//! simulated network. It has one duty: **every ticket ends**, with what was asked for or with a
+//! A state machine without threads, sockets or a clock: it gets events with times, and returns
+//! actions ([`Action`]). `world` feeds it from sockets and the engine; tests feed it from a
+//! simulated network. It has one duty: **every ticket ends**, with a result or with a
 //! [`Fault`] that names the rank.
 //!
-//! - *Links.* Each two members have one (`net`). A link that ends, or on which nothing was heard
-//!   for too long, is a loss; a loss is told to all, so that all come to see the same members.
+//! - *Links.* Every two members have a link. A link that ends, or that is silent for too long, is a
+//!   loss; a loss is told to all members, so that all come to see the same members.
 //! - *Calls* (`calls`) of a group go to the engine in program order, each once its operand is
-//!   there and, where calls are compared, once all members have made the same.
-//! - *A group breaks once*, and for all its members: by a loss, calls that differ, an operand that
-//!   failed, a deadline. All its tickets end with that fault; other groups go on.
-//! - *Leaving* (`leaving`). Who leaves in order says so to everybody, and who lets go of a group to
-//!   its members: nobody waits for either of them.
-//! - *Agreement* (`agree`). Survivors settle on one set of members for the group that follows, and
-//!   of two parts that do not hear each other one goes on at most.
+//!   complete and, if calls are compared, once all members have made the same call.
+//! - *A group breaks once*, for all its members: by a loss, by calls that differ, by a failed
+//!   operand, or by a deadline. All its tickets end with that fault; other groups go on.
+//! - *Leaving* (`leaving`). A rank that leaves in order tells all others; a rank that drops a group
+//!   tells its members. No rank waits for it afterwards.
+//! - *Agreement* (`agree`). Survivors settle on one set of members for the next group, and of two
+//!   parts that do not hear each other at most one continues.
 
 mod agree;
 mod calls;
@@ -31,48 +31,48 @@ use message::{Fault, FaultKind, GroupId, Message};
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-/// An await of this rank's.
+/// An await of this rank.
 pub(crate) type Ticket = u64;
 
-/// The await that joining is.
+/// The ticket of joining.
 pub(crate) const JOIN: Ticket = 0;
-/// The group of all.
+/// The group of all ranks.
 pub(crate) const WORLD: GroupId = 1;
-/// Messages that are kept for groups that this rank has not made yet.
+/// The most messages that are kept for groups that this rank has not created yet.
 const EARLY_MAX: usize = 4096;
-/// Groups in one beat.
+/// The most groups in one beat.
 const BEAT_GROUPS: usize = 1000;
-/// What a member may have asked for that this rank has not come to yet, of one kind in one group.
+/// The most requests of one kind in one group by which a member may be ahead of this rank.
 const AHEAD_MAX: usize = 1 << 20;
 
-/// How long is waited for whom.
+/// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    /// A member that nothing was heard of for so long is lost.
+    /// A member that is silent for this long is lost.
     pub silence: Duration,
-    /// A call that has not ended so long after it could start never does.
+    /// A call that has not ended this long after it could start fails.
     pub deadline: Duration,
-    /// All members are to have come so long after the first did.
+    /// All members must have joined within this time.
     pub arrival: Duration,
-    /// Calls are compared before they start.
+    /// Whether calls are compared before they start.
     pub compares: bool,
 }
 
-/// What is to be done.
+/// An action for the caller of the machine.
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(usize, Message),
-    /// Make a link to a member that listens there.
+    /// Open a link to a member that listens at this address.
     Connect(usize, String),
     Close(usize),
     /// The engine may start this call.
     Go(Ticket),
     End(Ticket, Result<Ended, Fault>),
-    /// The engine of a member of this group has said so to the engines of the others.
+    /// Pass words from the engine of another member to this rank's engine.
     Hear(GroupId, Vec<u8>),
-    /// Nobody waits for what the engine does for this group.
+    /// Abort the engine's calls of this group: they are no longer awaited.
     Abort(GroupId),
-    /// All members have let go of this group.
+    /// Free the group: all members have dropped it.
     Free(GroupId),
 }
 
@@ -85,12 +85,12 @@ pub(crate) enum Ended {
 #[derive(Default)]
 struct Peer {
     linked: bool,
-    /// Given up, by whomever; nothing that it says counts any more.
+    /// The member is given up, by this rank or another; its messages are ignored.
     gone: bool,
-    /// Its link ended, here or elsewhere, as those of a process do that ends. Else it was silent,
-    /// and may be going on with others that this rank does not hear.
+    /// Its link ended, here or elsewhere, as when a process ends. Otherwise the member was silent,
+    /// and may continue with others that this rank does not hear.
     ended: bool,
-    /// It has given this rank up, so it ends the link, and may be going on with others.
+    /// It has given this rank up, so it ends the link, and may continue with others.
     parted: bool,
     /// It has left in order.
     has_left: bool,
@@ -99,12 +99,12 @@ struct Peer {
 }
 
 struct Group {
-    /// By their numbers in the world, in order.
+    /// The members by their ranks in the world, in order.
     members: Vec<usize>,
     broken: Option<Fault>,
-    /// By how many of those that were given it; nothing before the first is.
+    /// The number of holders; `None` before the first.
     held: Option<usize>,
-    /// No more calls of it come from here; nor from these.
+    /// Whether this rank makes no more calls in it; and the members that do not.
     let_go: bool,
     others_let_go: HashSet<usize>,
     calls: Calls,
@@ -118,11 +118,11 @@ pub(crate) struct Machine {
     peers: Vec<Peer>,
     groups: BTreeMap<GroupId, Group>,
     early: Vec<(usize, GroupId, Message)>,
-    /// Groups that may have come to their end, to be looked at.
+    /// Groups that may have ended, to be checked.
     ending: Vec<GroupId>,
     /// This rank has left.
     has_left: bool,
-    /// Until when this rank is still joining.
+    /// The deadline of joining, while this rank joins.
     joining: Option<Duration>,
     /// The others have given this rank up.
     expelled: Option<Fault>,
@@ -133,7 +133,7 @@ pub(crate) struct Machine {
 }
 
 impl Group {
-    /// Somebody waits for something of it.
+    /// Whether an await of this group is open.
     fn is_busy(&self) -> bool {
         self.calls.tickets().chain(self.splitting.tickets()).next().is_some()
             || self.shrinking.is_awaited()
@@ -141,7 +141,7 @@ impl Group {
 }
 
 impl Machine {
-    /// Of this rank, which begins to join now.
+    /// The machine of this rank, which begins to join now.
     pub fn new(me: usize, size: usize, rules: Rules, now: Duration) -> Machine {
         let mut machine = Machine {
             me,
@@ -162,7 +162,7 @@ impl Machine {
         machine
     }
 
-    /// A peer is linked that says it listens there.
+    /// A peer is linked, and listens at this address.
     pub fn linked(&mut self, rank: usize, address: String, now: Duration) {
         let peer = &mut self.peers[rank];
         if peer.gone || peer.linked {
@@ -175,7 +175,7 @@ impl Machine {
         self.all_linked();
     }
 
-    /// Looks whether this rank has joined.
+    /// Checks whether this rank has joined.
     fn all_linked(&mut self) {
         if self.joining.is_none() || self.others().any(|r| !self.peers[r].linked) {
             return;
@@ -191,7 +191,7 @@ impl Machine {
         self.actions.push(Action::End(JOIN, Ok(Ended::Group(WORLD, members))));
     }
 
-    /// Joining has come to nothing.
+    /// Fails the join.
     pub fn fail_join(&mut self, fault: Fault) {
         if self.joining.take().is_some() {
             self.send_to(
@@ -202,7 +202,7 @@ impl Machine {
         }
     }
 
-    /// A peer has said something.
+    /// A message of a peer has arrived.
     pub fn heard(&mut self, from: usize, message: Message, now: Duration) {
         if self.peers[from].gone {
             self.peers[from].parted |=
@@ -249,7 +249,7 @@ impl Machine {
         }
     }
 
-    /// Rank 0 says where the others are: this rank calls on those between.
+    /// Rank 0 sends the addresses: this rank connects to the ranks between 0 and itself.
     fn called_on(&mut self, from: usize, addresses: &[String]) {
         if from != 0 || self.roster || addresses.len() != self.peers.len() {
             return;
@@ -263,13 +263,14 @@ impl Machine {
         self.lost(rank, !self.peers[rank].parted, why);
     }
 
-    /// The others have given this rank up: it was silent for too long, and is to go on alone
-    /// nowhere. Whoever still hears it, and not them, would wait for its word for ever.
+    /// The others have given this rank up, since it was silent for too long; it must not continue
+    /// anywhere. A member that still hears this rank, but not the others, would otherwise wait for
+    /// its messages for ever.
     fn expel(&mut self, by: usize, why: &str) {
         self.part(format!("rank {by} has given it up: {why}"));
     }
 
-    /// This rank goes on with nobody: every await of it ends, and the others give it up.
+    /// Separates this rank from all others: every await ends, and the others give it up.
     pub fn part(&mut self, text: String) {
         let fault = Fault { kind: FaultKind::Lost, rank: Some(self.me), text: text.clone() };
         if self.expelled.is_none() {
@@ -284,8 +285,8 @@ impl Machine {
         }
     }
 
-    /// A member is given up: all that is shared with it breaks, and all are told, itself too, in
-    /// case that it lives.
+    /// Gives a member up: all groups with it break, and all members are told, also the lost one, in
+    /// case it lives.
     fn lost(&mut self, rank: usize, ended: bool, why: &str) {
         let peer = &mut self.peers[rank];
         let news = ended && !peer.ended;
@@ -304,7 +305,7 @@ impl Machine {
         self.actions.push(Action::Close(rank));
         let fault = Fault { kind: FaultKind::Lost, rank: Some(rank), text: why.into() };
         self.fail_join(fault.clone());
-        // Of those who have left, and have nothing more to say, the links end.
+        // The links of members that have left in order end without a loss.
         let in_order = self.has_left && self.peers[rank].has_left;
         for id in self.groups_with(rank) {
             if !in_order {
@@ -315,7 +316,7 @@ impl Machine {
         self.members_changed(rank);
     }
 
-    /// Nothing comes of a group any more. Its members are told, unless they see it themselves.
+    /// Makes a group unusable. Its members are told, unless they detect the fault themselves.
     fn break_group(&mut self, id: GroupId, fault: Fault, tell: bool) {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.broken.is_none()) else {
             return;
@@ -337,12 +338,12 @@ impl Machine {
         }
     }
 
-    /// Tells the other members of a group what the engine has to say to theirs.
+    /// Sends words of the engine to the other members of a group.
     pub fn say(&mut self, id: GroupId, words: Vec<u8>) {
         self.send_to(self.members_but_me(id), &Message::Words { group: id, words });
     }
 
-    /// Why nothing comes of a group any more.
+    /// The fault that broke a group.
     #[cfg(all(test, not(futensor_loom)))]
     fn fault(&self, id: GroupId) -> Option<&Fault> {
         self.groups.get(&id)?.broken.as_ref()
@@ -400,7 +401,7 @@ impl Machine {
             .chain(group.shrinking.deadline(&self.rules))
     }
 
-    /// A group comes to be, with what was said in it before.
+    /// Creates a group, and handles messages that arrived for it before.
     fn enter(&mut self, id: GroupId, members: Vec<usize>) {
         let group = Group {
             members,
@@ -438,7 +439,7 @@ impl Machine {
         (0..self.peers.len()).filter(move |&r| r != me)
     }
 
-    /// Gone or left: it takes part in nothing any more.
+    /// Whether a member is lost or has left.
     fn is_out(&self, rank: usize) -> bool {
         self.peers[rank].gone || self.peers[rank].has_left
     }
@@ -462,9 +463,9 @@ impl Machine {
     }
 }
 
-/// The number of a group that follows from another: the same on all its members.
+/// The id of a group that follows from another: the same on all its members.
 fn follows(parent: GroupId, what: &[u64]) -> GroupId {
-    // FNV-1a over words: no secret lies in it, and a clash needs 2^32 groups.
+    // FNV-1a over words: it contains no secret, and a collision needs about 2^32 groups.
     what.iter().fold(parent ^ 0xcbf2_9ce4_8422_2325, |hash, word| {
         word.to_le_bytes().iter().fold(hash, |h, b| (h ^ *b as u64).wrapping_mul(0x100_0000_01b3))
     })

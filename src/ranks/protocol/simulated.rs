@@ -1,12 +1,13 @@
-//! Members on a simulated network: delays, reordering between peers, losses, by a seed.
+//! Members on a simulated network, with delays, reordering between peers, and losses, by a seed.
 //!
-//! Time is virtual. A link keeps the order of its messages and delays each; a member may be killed
-//! (what it sent may arrive, or not), stopped for ever, stopped for a while, or cut off from one
-//! other or from several, without a word. The engine is a stand-in: a call is through, a while
-//! later, once all that it needs were let go. Each member runs a program drawn from the seed: calls
-//! of all, sends and receives, splits, and a shrink where a group broke, with calls that differ and
-//! operands that fail among them. Then: every ticket of whoever lives has ended; calls went in
-//! order; survivors settled on the same members; and where nothing happened, nothing failed.
+//! Time is virtual. A link keeps the order of its messages and delays each of them. A member may be
+//! killed (its sent messages may or may not arrive), stopped for ever, stopped for a while, or
+//! silently cut off from one or several others. The engine is a stand-in: a call completes a while
+//! after all calls that it needs were started. Each member runs a program drawn from the seed:
+//! collective calls, sends and receives, splits, and a shrink after a group broke, including calls
+//! that differ and operands that fail. The test then checks that every ticket of a live member has
+//! ended, that calls were started in order, that survivors agreed on the same members, and that
+//! nothing failed without a fault.
 
 use super::message::{FaultKind, GroupId, Lane, Message};
 use super::*;
@@ -33,7 +34,7 @@ impl Dice {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// Something arrives on the link from a member to another.
+    /// A message arrives on the link from one member to another.
     Arrives(usize, usize),
     Tick(usize),
     Step(usize),
@@ -41,7 +42,7 @@ enum Event {
     Through(usize, GroupId, Ticket),
     Strike,
     Resume(usize),
-    /// Long enough after a member was killed for all to have heard of it.
+    /// A time after a member was killed by which all members must know.
     Known(usize, Duration),
 }
 
@@ -61,14 +62,14 @@ enum Life {
 struct Member {
     machine: Machine,
     life: Life,
-    /// Events that came while it was stopped.
+    /// Events that arrived while the member was stopped.
     missed: Vec<Event>,
     group: Option<GroupId>,
     members: Vec<usize>,
     open: HashMap<Ticket, (GroupId, Lane, u64)>,
     since: HashMap<Ticket, Duration>,
     awaits: HashSet<Ticket>,
-    /// Waits for this before its program goes on.
+    /// The ticket that its program waits for.
     waits: Option<Ticket>,
     steps: u32,
     made: HashMap<(GroupId, Lane), u64>,
@@ -77,15 +78,15 @@ struct Member {
     shrinking: Option<(Ticket, GroupId)>,
     failed: u32,
     groups: HashMap<GroupId, Vec<usize>>,
-    /// Calls whose operand is there.
+    /// Calls whose operand is complete.
     ready: HashSet<Ticket>,
     turns: HashMap<GroupId, u64>,
-    /// Calls whose operand never comes: they end with their group, if it ends.
+    /// Calls whose operand never completes: they end with their group, if it ends.
     never: HashSet<Ticket>,
 }
 
 impl Member {
-    /// Its program is over, or stands for good.
+    /// Whether its program has ended, or is stuck for good.
     fn is_through(&self) -> bool {
         self.life != Life::Lives
             || self.awaits.is_empty() && (self.steps == 0 || self.group.is_none())
@@ -100,11 +101,12 @@ struct Net {
     members: Vec<Member>,
     links: HashMap<(usize, usize), (Duration, VecDeque<Parcel>)>,
     cut: HashSet<(usize, usize)>,
-    /// Who has let go of a call: by group, lane as the receiver or all see it, and number.
+    /// The members that have started a call, by group, lane (as the receiver or all members see
+    /// it), and number.
     went: HashMap<(GroupId, Option<(usize, usize)>, u64), Vec<(usize, Ticket)>>,
     faults: bool,
     wrongs: bool,
-    /// Members that will be woken again.
+    /// The number of members that will resume.
     resumes: u32,
     seed: u64,
 }
@@ -124,7 +126,7 @@ impl Net {
         let mut net = Net::of(seed, dice, size, rules);
         (net.faults, net.wrongs) = (!net.dice.one_in(4), net.dice.one_in(2));
         if net.faults {
-            // Often at nearly the same time, so that views of it cross.
+            // Often at nearly the same time, so that the members' views cross.
             let (first, apart) =
                 (net.dice.below(1_000_000), if net.dice.one_in(2) { 20_000 } else { 2_000_000 });
             for _ in 0..1 + net.dice.below(3) {
@@ -135,7 +137,7 @@ impl Net {
         net
     }
 
-    /// Members that do nothing but join, and to whom nothing happens.
+    /// Members that only join, without faults.
     fn quiet(seed: u64, size: usize) -> Net {
         let mut net = Net::of(seed, Dice(seed), size, RULES);
         net.members.iter_mut().for_each(|member| member.steps = 0);
@@ -204,7 +206,7 @@ impl Net {
         let most = if self.dice.one_in(20) { 100_000 } else { 2_000 };
         let at = self.now + Duration::from_micros(10 + self.dice.below(most));
         let link = self.links.entry((from, to)).or_default();
-        // In order: not before what was sent before.
+        // In order: not before earlier messages.
         link.0 = link.0.max(at);
         link.1.push_back(parcel);
         let us = (link.0 - self.now).as_micros() as u64;
@@ -232,7 +234,7 @@ impl Net {
                 let unsent = self.dice.one_in(2);
                 for other in 0..self.members.len() {
                     if unsent && let Some((_, parcels)) = self.links.get_mut(&(who, other)) {
-                        // Their arrivals find nothing.
+                        // The arrival events of dropped messages find nothing.
                         let keep = self.dice.below(parcels.len() as u64 + 1) as usize;
                         parcels.truncate(keep);
                     }
@@ -250,7 +252,7 @@ impl Net {
                 }
             }
             _ => {
-                // Between two members, or between two parts of all.
+                // Between two members, or between two parts of the group.
                 let n = self.members.len();
                 let parts = if self.dice.one_in(2) { self.dice.next() } else { 1 << who };
                 let other = self.dice.below(n as u64) as usize;
@@ -262,7 +264,7 @@ impl Net {
         }
     }
 
-    /// Nobody waits any more for what a dead member was to take part in: the kill is what ended it.
+    /// Checks that no live member waits for a call with a dead member: the kill must have ended it.
     fn all_know(&self, dead: usize, since: Duration) {
         if !self.cut.is_empty() {
             return;
@@ -305,7 +307,7 @@ impl Net {
                 if self.members[who].life == Life::Stopped {
                     self.members[who].life = Life::Lives;
                     let mut missed = std::mem::take(&mut self.members[who].missed);
-                    // Whoever wakes reads what has come before it looks at the clock.
+                    // A resumed member reads its messages before it looks at the clock.
                     missed.sort_by_key(|event| !matches!(event, Event::Arrives(..)));
                     missed.into_iter().for_each(|event| self.happens(event));
                 }
@@ -403,7 +405,7 @@ impl Net {
                 if let Some((_, parent)) = shrunk {
                     member.settled.insert(parent, (id, members.clone()));
                 }
-                // Nobody asks the one before for anything any more.
+                // The previous group is not used any more.
                 member
                     .group
                     .filter(|old| *old != id)
@@ -431,8 +433,8 @@ impl Net {
         }
     }
 
-    /// The next step of a member's program: the same on all that are in the same group at the same
-    /// step, but for what is to go wrong.
+    /// The next step of a member's program: the same on all members of a group at the same step,
+    /// except for injected faults.
     fn step(&mut self, who: usize) {
         let (now, seed) = (self.now, self.seed);
         let member = &mut self.members[who];
@@ -448,7 +450,7 @@ impl Net {
             member.shrinking = Some((ticket, group));
             return;
         }
-        // Drawn from what members of the group share.
+        // Drawn from values that the members of the group share.
         let turn = member.turns.entry(group).or_default();
         *turn += 1;
         let mut shared = Dice(seed ^ group.rotate_left(17) ^ (*turn << 32));
@@ -491,7 +493,7 @@ impl Net {
                     let us = self.dice.below(2_000);
                     self.after(us, Event::Ready(who, group, ticket));
                 } else {
-                    // Its operand never comes: the others' deadline is what ends it.
+                    // Its operand never completes: the deadline of the other members ends the call.
                     member.awaits.remove(&ticket);
                     member.never.insert(ticket);
                 }
@@ -518,12 +520,12 @@ fn run(seed: u64) -> Net {
             assert_eq!(member.failed, 0, "seed {seed}: rank {rank}");
         }
         for (parent, settled) in &member.settled {
-            // Who was given up, and lives, may have settled before it was told.
+            // A live member that was given up may have settled before it was told.
             let is_going = |m: &Member| m.life == Life::Lives && m.machine.expelled.is_none();
             for other in net.members.iter().filter(|m| is_going(m) && is_going(member)) {
                 let theirs = other.settled.get(parent).unwrap_or(settled);
-                // What one settled on may have been cut off from the other. That one is in it then,
-                // and missing: of two parts without each other one goes on at most.
+                // One member may have settled on a group from which the other was cut off, and in
+                // which the other is missing: of two separate parts at most one continues.
                 let is_cut = other.machine.peers[rank].gone || net.are_cut(rank, other.machine.me);
                 let meet = settled.1.iter().any(|r| theirs.1.contains(r));
                 let same = settled == theirs || is_cut && meet;
@@ -534,8 +536,8 @@ fn run(seed: u64) -> Net {
     net
 }
 
-/// When each of some members that only join, and leave at these times, is through, and the last of
-/// all leaves.
+/// Members only join, and leave at the given times: returns when the last one leaves, and when each
+/// has completed.
 fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
     let mut net = Net::quiet(seed, at.len());
     let mut through = vec![None; at.len()];
@@ -555,7 +557,7 @@ fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
                 && net.members[rank].machine.is_alone() == (true, false)
             {
                 through[rank] = Some(now);
-                // Its links end with it.
+                // Its links end with the process.
                 net.members[rank].life = Life::Dead;
                 (0..at.len())
                     .filter(|&other| other != rank)
@@ -572,7 +574,7 @@ fn leaves(seed: u64, at: &[u64]) -> (Duration, Vec<Duration>) {
     (left.into_iter().max().flatten().expect("all leave"), through.expect("all come through"))
 }
 
-/// In every order, at once and long after each other.
+/// Members leave in every order, at the same time and long after each other.
 #[test]
 fn who_leaves_in_order_waits_for_the_last_to_leave_and_for_no_silence() {
     let orders: [&[usize]; 6] =
@@ -587,7 +589,7 @@ fn who_leaves_in_order_waits_for_the_last_to_leave_and_for_no_silence() {
         for at in orders.chain([some]).collect::<Vec<Vec<u64>>>() {
             let (last, through) = leaves(seed, &at);
             let late = through.iter().max().expect("members").saturating_sub(last);
-            // A message takes 100 ms at most, and nothing else is waited for.
+            // A message takes at most 100 ms, and members wait for nothing else.
             assert!(
                 late <= Duration::from_millis(101),
                 "seed {seed}: {at:?}: {late:?} after the last"
@@ -596,7 +598,7 @@ fn who_leaves_in_order_waits_for_the_last_to_leave_and_for_no_silence() {
     }
 }
 
-/// As many seeds as `FUTENSOR_RUNS` says.
+/// The seeds; `FUTENSOR_RUNS` sets their number.
 fn seeds() -> std::ops::Range<u64> {
     let from = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok());
     let runs = std::env::var("FUTENSOR_RUNS").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000);
@@ -612,7 +614,7 @@ fn every_await_ends_whatever_the_network_does() {
         shrunk += net.members.iter().map(|m| m.settled.len() as u64).sum::<u64>();
         clean += (net.members.iter().all(|m| m.failed == 0 && m.steps == 0)) as u64;
     }
-    // The seeds do what they are for: all three happen, often.
+    // The seeds cover all three cases, often.
     let runs = seeds().count() as u64;
     assert!(
         runs < 1000 || failed > runs / 2 && shrunk > runs / 4 && clean > runs / 10,

@@ -1,7 +1,7 @@
-//! Where a thread's new nodes and draws go: to their device, or to an interceptor.
+//! The destination of a thread's new nodes and draws: their device, or an interceptor.
 //!
-//! A region intercepts the ops that its closure calls while it is traced (`region/trace`). An
-//! ordinary op pays one read of a thread-local pointer for that. Knows nothing of regions.
+//! A region intercepts the ops that its closure calls during a trace (`region/trace`). That costs
+//! an ordinary op one read of a thread-local pointer. This file knows nothing of regions.
 
 use crate::engine::port::{Port, Queued};
 use crate::graph::node::{Node, NodeHandle};
@@ -26,7 +26,7 @@ impl Sequence {
         }
     }
 
-    /// Reserves so many positions: seed and offset.
+    /// Reserves positions; returns seed and offset.
     pub fn reserve(&self, positions: u64) -> (u64, u64) {
         let mut state = lock(self.state());
         let offset = state.1;
@@ -34,7 +34,7 @@ impl Sequence {
         (state.0, offset)
     }
 
-    /// Reserves so many positions for a draw that this thread makes now.
+    /// Reserves positions for a draw of this thread.
     pub fn draw(&self, positions: u64) -> (u64, u64) {
         let drawn = self.reserve(positions);
         if let Some(interceptor) = INTERCEPTOR.get() {
@@ -44,11 +44,11 @@ impl Sequence {
     }
 }
 
-/// Takes the new nodes and the draws of a thread.
+/// Receives the new nodes and the draws of a thread.
 pub(crate) struct Interceptor {
     /// Takes a node, or queues it on its device.
     pub node: fn(&'static Port, Node) -> NodeHandle,
-    /// Hears of a draw: its positions, and the seed and offset that it was given.
+    /// Is told of a draw: its number of positions, and its seed and offset.
     pub draw: fn(&Sequence, u64, (u64, u64)),
 }
 
@@ -56,11 +56,11 @@ thread_local! {
     static INTERCEPTOR: Cell<Option<&'static Interceptor>> = const { Cell::new(None) };
 }
 
-/// While it lives, an interceptor takes this thread's nodes and draws.
+/// While it lives, an interceptor receives this thread's nodes and draws.
 #[must_use]
 pub(crate) struct Interception(());
 
-/// Has an interceptor take this thread's nodes and draws. There is one at a time.
+/// Installs an interceptor for this thread's nodes and draws. There is at most one at a time.
 pub(crate) fn intercept(interceptor: &'static Interceptor) -> Interception {
     INTERCEPTOR.set(Some(interceptor));
     Interception(())
@@ -72,13 +72,13 @@ impl Drop for Interception {
     }
 }
 
-/// True while an interceptor takes this thread's nodes.
+/// True while an interceptor receives this thread's nodes.
 #[inline]
 pub(crate) fn is_intercepted() -> bool {
     INTERCEPTOR.get().is_some()
 }
 
-/// Queues a new node, or has it intercepted.
+/// Queues a new node, or passes it to the interceptor.
 #[inline]
 pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
     match INTERCEPTOR.get() {

@@ -1,13 +1,13 @@
-//! Draws that are made again: a block that runs twice must see the same random numbers both times.
+//! Repeated draws: a block that runs twice must see the same random numbers both times.
 //!
-//! While a block is listened to, the positions that its draws reserve are noted; while it is
-//! repeated, they are handed out again in the same order and nothing is reserved.
+//! While a block is recorded, the positions that its draws reserve are logged; while it is
+//! repeated, the logged positions are used in the same order, and nothing is reserved.
 
 use crate::sync::threads::thread_local;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-/// Seed and position of a draw.
+/// The seed and position of a draw.
 pub(crate) type Draw = (u64, u64);
 
 enum Log {
@@ -16,12 +16,12 @@ enum Log {
 }
 
 thread_local! {
-    /// Blocks that this thread is in, the innermost last.
+    /// The blocks that this thread is in, the innermost last.
     static LOGS: RefCell<Vec<Log>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The position of a draw: that of the innermost repeated block, or what `reserve` reserves; noted
-/// by all that listen.
+/// The position of a draw: from the innermost repeated block, or reserved by `reserve`. All
+/// recorded blocks log it.
 pub(crate) fn drawn(reserve: impl FnOnce() -> Draw) -> Draw {
     LOGS.with_borrow_mut(|logs| {
         if logs.is_empty() {
@@ -42,7 +42,7 @@ pub(crate) fn drawn(reserve: impl FnOnce() -> Draw) -> Draw {
 }
 
 fn within<R>(log: Log, f: impl FnOnce() -> R) -> (R, Option<Log>) {
-    /// Takes the log off, after a panic too.
+    /// Removes the log, also after a panic.
     struct Pop;
     impl Drop for Pop {
         fn drop(&mut self) {
@@ -57,7 +57,7 @@ fn within<R>(log: Log, f: impl FnOnce() -> R) -> (R, Option<Log>) {
     (out, log)
 }
 
-/// Runs a block and notes its draws.
+/// Runs a block and logs its draws.
 pub(super) fn noting<R>(f: impl FnOnce() -> R) -> (R, Vec<Draw>) {
     match within(Log::Noting(Vec::new()), f) {
         (out, Some(Log::Noting(draws))) => (out, draws),
@@ -65,7 +65,7 @@ pub(super) fn noting<R>(f: impl FnOnce() -> R) -> (R, Vec<Draw>) {
     }
 }
 
-/// Runs a block with the draws that were noted.
+/// Runs a block with logged draws.
 pub(super) fn repeating<R>(draws: &[Draw], f: impl FnOnce() -> R) -> R {
     within(Log::Repeating(draws.iter().copied().collect()), f).0
 }

@@ -1,5 +1,5 @@
-//! What the gradients of the op tables are written with, beside the ops: slopes that keep their
-//! digits, and gradients that look at their operands. Called by `table` alone.
+//! Helpers for the gradients of the op tables: accurate slopes, and gradients that depend on
+//! comparisons of operands. Called by `table` alone.
 
 use super::side::Side;
 use crate::ops::order::others::others;
@@ -8,14 +8,14 @@ use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
-/// `cdf(x) + x * pdf(x)` of the normal distribution.
+/// The slope of `gelu`: `cdf(x) + x * pdf(x)` of the normal distribution.
 pub(super) fn gelu_slope(x: &TensorFuture) -> TensorFuture {
     let below = x.mul(FRAC_1_SQRT_2).erf().add(1).mul(0.5);
     let density = x.square().mul(-0.5).exp().mul(FRAC_2_SQRT_PI * FRAC_1_SQRT_2 / 2.0);
     below.add(x.mul(density))
 }
 
-/// Of `x (1 + tanh u) / 2` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
+/// The slope of `x (1 + tanh u) / 2` with `u = sqrt(2/pi) (x + 0.044715 x^3)`.
 pub(super) fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
     const C: f64 = 0.044715;
@@ -26,7 +26,7 @@ pub(super) fn gelu_tanh_slope(x: &TensorFuture) -> TensorFuture {
     t.add(1).add(slope).mul(0.5)
 }
 
-/// The same by `(1 + tanh u) / 2 = sigmoid(2 u)`, which keeps its digits where that is near 0.
+/// The same by `(1 + tanh u) / 2 = sigmoid(2 u)`, which is accurate near 0.
 pub(super) fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
     const K: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
     const C: f64 = 0.044715;
@@ -36,13 +36,13 @@ pub(super) fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
     u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
 }
 
-/// Of `1 / (1 + e^-x)`, with all its digits where it is small.
+/// The slope of `1 / (1 + e^-x)`, accurate also where it is small.
 pub(super) fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
     x.sigmoid().mul(x.neg().sigmoid())
 }
 
-/// `1 - x^2`, which keeps its digits near 1 and -1. There the factors have them; elsewhere, and at
-/// 1 itself, the slope of the factors would lose them.
+/// `1 - x^2`, accurate near 1 and -1. There it is computed by factors; elsewhere, and at 1 itself,
+/// the slope of the factors would be inaccurate.
 pub(super) fn one_less_square(x: &TensorFuture) -> TensorFuture {
     let size = x.abs();
     let near = size.gt(0.5).logical_and(size.lt(1));
@@ -55,14 +55,14 @@ pub(super) fn square_less_one(x: &TensorFuture) -> TensorFuture {
     near.where_cond(x.sub(1).mul(x.add(1)), x.square().sub(1))
 }
 
-/// Of `log(e^a + e^b)` to `a`: its part of the sum. A part near 1 is what the other one leaves, so
-/// that the slope of either has its digits.
+/// The slope of `log(e^a + e^b)` in `a`: its share of the sum. A share near 1 is computed as 1
+/// minus the other share, so that both slopes are accurate.
 pub(super) fn part_of_sum(a: &Side, b: &Side) -> TensorFuture {
     let apart = a.sub(b);
     apart.gt(0).where_cond(1.0 - apart.neg().sigmoid(), apart.sigmoid())
 }
 
-/// Of `a^b` to `a`: `b * a^(b - 1)`, and nothing where `b` is 0.
+/// The gradient of `a^b` in `a`: `b * a^(b - 1)`, and 0 where `b` is 0.
 pub(super) fn through_base(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     match (a, b) {
         (Side::Value(a), Side::Value(b)) => {
@@ -80,7 +80,8 @@ pub(super) fn through_base(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture
     }
 }
 
-/// Of `y = a^b` to `b`: `y log(a)`, and nothing where `a` is 0 and `y` finite: it stays so.
+/// The gradient of `y = a^b` in `b`: `y log(a)`, and 0 where `a` is 0 and `y` is finite, since `y`
+/// is constant there.
 pub(super) fn through_exponent(g: &TensorFuture, a: &Side, y: &TensorFuture) -> TensorFuture {
     match a {
         Side::Value(a) => {
@@ -94,7 +95,7 @@ pub(super) fn through_exponent(g: &TensorFuture, a: &Side, y: &TensorFuture) -> 
     }
 }
 
-/// Of the larger of two to `a`.
+/// The gradient of `maximum(a, b)` in `a`.
 pub(super) fn larger(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     match (a, b) {
         (Side::Value(a), Side::Value(b)) => chosen(g, a.lt(b), a.eq(b)),
@@ -103,7 +104,7 @@ pub(super) fn larger(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     }
 }
 
-/// Of the smaller of two to `a`.
+/// The gradient of `minimum(a, b)` in `a`.
 pub(super) fn smaller(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     match (a, b) {
         (Side::Value(a), Side::Value(b)) => chosen(g, a.gt(b), a.eq(b)),
@@ -112,34 +113,36 @@ pub(super) fn smaller(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     }
 }
 
-/// All to the operand that was chosen, and half where both are equal. What compares with nothing
-/// is NaN, and all of it goes to both.
+/// Passes the gradient to the selected operand, and half of it to each if both are equal. If an
+/// operand is NaN, both get the whole gradient.
 fn chosen(g: &TensorFuture, lost: TensorFuture, tied: TensorFuture) -> TensorFuture {
     lost.where_cond(0.0, tied.where_cond(g.mul(0.5), g))
 }
 
-/// All within a limit. At the limit itself nothing goes through, as in PyTorch's clamp.
+/// Passes the gradient within a limit. At the limit itself the gradient is 0, as in PyTorch's
+/// clamp.
 fn within(g: &TensorFuture, within: TensorFuture) -> TensorFuture {
     within.where_cond(g, 0.0)
 }
 
-/// `x / square`, and nothing where that is 0: the angle of the point where both axes meet.
+/// `x / square`, and 0 where `square` is 0: at the origin the angle is undefined.
 pub(super) fn of_angle(x: TensorFuture, square: TensorFuture) -> TensorFuture {
     let nothing = square.eq(0);
     nothing.where_cond(0.0, x).div(nothing.where_cond(1.0, square))
 }
 
-/// The whole number that a multiple of `b` is of it. The quotient may lie a rounding beside it.
+/// The integer `multiple / b`, for an exact multiple of `b`; the computed quotient may be off by a
+/// rounding error.
 pub(super) fn whole_quotient(multiple: &TensorFuture, b: &Side) -> TensorFuture {
     multiple.div(b).round()
 }
 
-/// The dimensions that a reduction is over.
+/// The dimensions of a reduction.
 pub(super) struct Over<'a> {
-    /// Of the operand.
+    /// The shape of the operand.
     shape: &'a Shape,
     gone: &'a [bool],
-    /// Elements that become one.
+    /// The number of elements that are reduced to one.
     pub count: usize,
 }
 
@@ -149,7 +152,7 @@ impl<'a> Over<'a> {
         Over { shape, gone, count: over.collect::<Shape>().numel() }
     }
 
-    /// A result with the dimensions that are gone at size 1.
+    /// A result with the reduced dimensions at size 1.
     pub fn kept(&self, x: &TensorFuture) -> TensorFuture {
         let sizes = self.shape.iter().zip(self.gone);
         let kept: SmallVec<[isize; 8]> =
@@ -157,7 +160,7 @@ impl<'a> Over<'a> {
         x.reshape(&kept[..])
     }
 
-    /// Of the largest or smallest: equals share.
+    /// The gradient of a maximum or minimum: equal elements share it.
     pub fn shared(&self, g: &TensorFuture, x: &TensorFuture, y: &TensorFuture) -> TensorFuture {
         let dims: SmallVec<[isize; 8]> =
             (0..self.gone.len()).filter(|&d| self.gone[d]).map(|d| d as isize).collect();
@@ -165,9 +168,9 @@ impl<'a> Over<'a> {
         chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
     }
 
-    /// For each element the product of all others that become one with it.
+    /// For each element, the product of all other elements that are reduced with it.
     pub fn product_of_others(&self, x: &TensorFuture) -> TensorFuture {
-        // What goes as one dimension, at the end.
+        // Merges the reduced dimensions into one, at the end.
         let (shape, gone) = (self.shape, self.gone);
         let mut order: SmallVec<[usize; 8]> = (0..shape.rank()).filter(|&d| !gone[d]).collect();
         let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();

@@ -1,12 +1,12 @@
 //! An operand of a binary op as its gradient sees it: a value, or a number, which has no gradient
-//! and is kept by nobody. So one gradient serves two values, and a value and a number.
+//! and is not kept. So one gradient rule serves both kinds of operands.
 
 use super::backward::Backward;
 use crate::dtype::Scalar;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::operand::{Operand, OperandRef, sealed};
 
-/// The number of an op that has one, and whether it stands on the left.
+/// The number of an op that has one, and whether it is the left operand.
 pub(super) type Number = Option<(Scalar, bool)>;
 
 pub(super) enum Side {
@@ -40,7 +40,7 @@ impl Side {
         }
     }
 
-    /// Where operand `i` stands among the values; a number is none of them.
+    /// The position of operand `i` among the values; `None` for a number.
     pub fn place(number: Number, i: usize) -> Option<usize> {
         match number {
             None => Some(i),
@@ -78,7 +78,7 @@ impl Side {
     }
 }
 
-/// What stands beside a number.
+/// The operand beside a number.
 fn value(b: &impl Operand) -> &TensorFuture {
     match b.operand() {
         OperandRef::Tensor(x) => x,

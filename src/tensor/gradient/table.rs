@@ -1,24 +1,25 @@
-//! Gradient rules of the op table and of the ops that every device knows: casts, views, reductions.
+//! The gradient rules of the op tables and of the ops that every device has: casts, views,
+//! reductions.
 //!
-//! The table's own come from its gradient column (`op`); each rule is written in ops, so that it
-//! has a gradient itself.
+//! The rules of the tables come from the gradient column (`op`); each rule is written in ops, so
+//! that it has a gradient itself.
 //!
-//! Where a slope is infinite and what flows is nothing, their product is NaN, which no mask
-//! behind it takes away from the second gradient. So a rule masks what it reads: the slope is that
-//! of another place, where it is finite.
+//! If a slope is infinite and the upstream gradient is 0, their product is NaN, and a mask on the
+//! product would not remove it from the second gradient. So a rule masks the values that it reads
+//! instead: it takes the slope at another point, where it is finite.
 //!
 //! # Halves
 //!
-//! One op, one method, one gradient rule, one optimizer step computes in float32 between its inputs
-//! and its result where they are halves, and rounds once; sums into one place and statistics too.
-//! So a rule is given halves in float32, what it gives is summed up and then rounded
-//! ([`Backward::give`]), and several gradients of one value are added in float32. The result of an
-//! op on halves may have lost what the rule is about (of `sigmoid(12)` in float16, 1, the slope is
-//! 0): it is made again, of the operands. A rule that rounds once by itself (it moves elements, or
-//! is one product) says so by [`Needs::as_they_are`]; the casts would only cost it memory. Chains
-//! of a user's ops round at each op, and the rules of his ops see values in their own types.
+//! Each op, method, gradient rule and optimizer step takes halves, computes in float32, and rounds
+//! its result once; so do sums into one place, and statistics. So a rule gets halves in float32,
+//! its results are summed and then rounded ([`Backward::give`]), and several gradients of one value
+//! are added in float32. The rounded result of an op on halves may have lost the slope
+//! (`sigmoid(12)` is 1 in float16, with slope 0), so the result is recomputed from the operands. A
+//! rule that rounds only once anyway (it moves elements, or is a single product) declares
+//! [`Needs::as_they_are`], since casts would only cost memory. A chain of a user's ops rounds at
+//! each op, and the rules of custom ops get values in their own types.
 
-// A new op has no gradient that nobody thought of.
+// A new op must state its gradient.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use super::backward::Backward;
@@ -36,7 +37,7 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 
-/// What a gradient of the tables reads, by the names in its parentheses.
+/// The values that a gradient of the tables reads, by the names in its parentheses.
 #[derive(Clone, Copy)]
 struct Reads {
     /// The operands.
@@ -62,7 +63,7 @@ const fn reads(names: &[&str]) -> Reads {
 }
 
 impl Reads {
-    /// Of the operands that are values.
+    /// The needs, among operands that are values.
     fn needs(self, number: Number) -> Needs {
         let mut needs = if self.result { Needs::OUTPUT } else { Needs::NOTHING };
         for (i, reads) in self.operands.into_iter().enumerate() {
@@ -74,7 +75,7 @@ impl Reads {
     }
 }
 
-/// What a gradient names.
+/// Binds the names of a gradient.
 macro_rules! named {
     ($call:ident, $at:ident, g) => {
         $call.upstream.clone()
@@ -181,7 +182,8 @@ macro_rules! binary_rules {
 }
 for_each_binary!(binary_rules);
 
-/// What a gradient of a reduction names: all but the operand with the dimensions at size 1.
+/// Binds the names of a reduction's gradient; all except the operand have the reduced dimensions at
+/// size 1.
 macro_rules! reduced {
     ($call:ident, $over:ident, g) => {
         $over.kept(&$call.upstream)
@@ -231,7 +233,7 @@ macro_rules! reduce_rules {
 }
 for_each_reduce!(reduce_rules);
 
-/// What is made of nothing, and what nobody differentiates.
+/// Ops without operands, and ops that are never differentiated.
 macro_rules! without_rule {
     () => {
         Op::Fill(_)
@@ -247,7 +249,7 @@ macro_rules! without_rule {
     };
 }
 
-/// Which values the rule of an op with a result of this type reads.
+/// The values that the rule of an op reads, for a result of this type.
 pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
     let Made::Op(op) = made else { return Needs::NOTHING.as_they_are() };
     let both = |op: BinaryOp, number: Number| {
@@ -268,7 +270,7 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
         Op::Binary(op) => both(*op, None),
         Op::WithScalar { op, scalar, left } => {
             let needs = both(*op, Some((*scalar, *left)));
-            // What never rounds chooses between its operands, and so does its gradient.
+            // An op that never rounds selects between its operands, and so does its gradient.
             if op.rounds() == Rounds::never { needs.as_they_are() } else { needs }
         }
         Op::Where => Needs::inputs(&[0]).as_they_are(),
@@ -281,18 +283,18 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
     if rounded { needs.with_output_again() } else { needs }
 }
 
-/// An op on halves as one on float32: what rounds its number to their type has that.
+/// An op on halves as an op on float32, with its number already rounded if the op rounds it.
 pub(super) fn in_float32(op: &Op, dtype: DType) -> Op {
     let &Op::WithScalar { op, scalar, left } = op else { return op.clone() };
     Op::WithScalar { op, scalar: seen(op, scalar, dtype), left }
 }
 
-/// A number beside values of a type, as an op sees it.
+/// The number operand of an op on values of a type, after rounding.
 fn seen(op: BinaryOp, s: Scalar, dtype: DType) -> Scalar {
     if number_beside(op, dtype) == dtype { s.rounded_to(dtype) } else { s }
 }
 
-/// True of an op whose result in halves is what it is in float32.
+/// True for an op whose result in halves equals that in float32.
 fn is_exact(op: &Op) -> bool {
     let rounds = match op {
         Op::Unary(op) => op.rounds(),
@@ -340,7 +342,7 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
     let (g, shape) = (&call.upstream, &call.meta(0).shape);
     match op {
         ViewOp::Reshape => g.reshape(shape.dims()),
-        // `give` sums up.
+        // `give` sums over broadcast dimensions.
         ViewOp::Expand => g.clone(),
         ViewOp::Permute(order) => {
             let mut inverse: SmallVec<[isize; 8]> = SmallVec::from_elem(0, order.len());

@@ -1,10 +1,10 @@
-//! Tracing a closure: the ops that it calls are noted instead of queued.
+//! Tracing a closure: the ops that it calls are recorded instead of queued.
 //!
 //! A trace intercepts the new nodes of its thread (`tensor/build/intercept`). An op of the region's
-//! device on a traced value, or without operands, becomes a part of the trace: its node is claimed
-//! from the start, so that nobody else takes it up, and fails when the trace ends, so that nobody
-//! waits for it for ever. An op on values from outside alone runs as ever: its value is a constant
-//! to the region.
+//! device that has a traced operand, or no operands, becomes part of the trace: its node is claimed
+//! from the start, so that the engine does not take it up, and fails when the trace ends, so that
+//! no task waits for it for ever. An op on values from outside alone runs as usual: its value is a
+//! constant of the region.
 
 #![allow(unsafe_code)]
 
@@ -19,18 +19,18 @@ use crate::tensor::build::intercept::{Interceptor, Sequence, intercept};
 use std::cell::RefCell;
 use std::panic::Location;
 
-/// A draw of a traced block, to be made again at each call.
+/// A draw of a traced block, which each call repeats with new positions.
 pub(crate) struct Draw {
     pub sequence: Sequence,
     pub positions: u64,
-    /// Seed and offset while it was traced.
+    /// The seed and offset during the trace.
     pub traced: (u64, u64),
 }
 
 /// The ops that a closure has called.
 pub(crate) struct Trace {
     port: &'static Port,
-    /// The stand-ins of the inputs, in order.
+    /// The placeholders of the inputs, in order.
     pub inputs: Vec<NodeLink>,
     pub nodes: Vec<NodeLink>,
     pub draws: Vec<Draw>,
@@ -48,7 +48,7 @@ pub(super) fn is_traced(node: &Node) -> bool {
 
 #[cold]
 fn note(port: &'static Port, node: Node) -> NodeHandle {
-    // SAFETY: nobody else has the node yet.
+    // SAFETY: the node is not shared yet.
     let inputs = unsafe { node.inputs() };
     let from_outside = !inputs.iter().any(|i| is_traced(i));
     match node.op {
@@ -81,20 +81,20 @@ fn note(port: &'static Port, node: Node) -> NodeHandle {
     }
 }
 
-/// A node that was never queued is no skipped work.
+/// Claims a node, so that it does not count as skipped work: it is never queued.
 fn node_unrun(node: Node) -> Node {
     node.completion.claim(Phase::Claimed, 0);
     node
 }
 
-/// A node that stands for a value of each call to come.
+/// A node that stands for an input of later calls.
 fn stand_in(node: Node) -> NodeHandle {
     node.completion.claim(Phase::Claimed, 0);
     node.completion.set(TRACED);
     NodeHandle::new(node)
 }
 
-/// Notes a draw: each call reserves its positions anew.
+/// Records a draw: each call reserves new positions for it.
 fn note_draw(sequence: &Sequence, positions: u64, traced: (u64, u64)) {
     TRACE.with_borrow_mut(|trace| {
         if let Some(trace) = trace {
@@ -103,7 +103,7 @@ fn note_draw(sequence: &Sequence, positions: u64, traced: (u64, u64)) {
     });
 }
 
-/// A trace under way; a panic of the closure ends it as well.
+/// A trace in progress; a panic of the closure ends it as well.
 struct Tracing;
 
 impl Drop for Tracing {
@@ -113,7 +113,8 @@ impl Drop for Tracing {
 }
 
 impl Trace {
-    /// Calls `f` with stand-ins for inputs of these shapes and types: its result, and the trace.
+    /// Calls `f` with placeholders for inputs of these shapes and types; returns its result and the
+    /// trace.
     pub fn of<R>(
         port: &'static Port,
         metas: &[Meta],
@@ -128,7 +129,7 @@ impl Trace {
             .collect();
         let inputs = stand_ins.iter().map(NodeHandle::link).collect();
         TRACE.set(Some(Trace { port, inputs, nodes: Vec::new(), draws: Vec::new() }));
-        // Where the closure panics the interception goes first.
+        // If the closure panics, the interception ends first.
         let tracing = Tracing;
         let interception = intercept(&TRACING);
         let out = f(stand_ins);
@@ -139,14 +140,14 @@ impl Trace {
         (out, trace)
     }
 
-    /// The error of a value that the closure waited for.
+    /// The error of a value that the closure awaited.
     pub fn refused(&self) -> Option<Error> {
         self.nodes.iter().chain(&self.inputs).find_map(|n| n.error()).cloned()
     }
 
-    /// The ops, to be looked at.
+    /// The recorded ops.
     pub fn traced(&self) -> Traced<'_> {
-        // SAFETY: stand-ins are claimed by us, and keep their inputs until the trace is dropped.
+        // SAFETY: the nodes are claimed by the trace, and keep their inputs until it is dropped.
         unsafe { Traced::new(&self.nodes) }
     }
 
@@ -167,11 +168,11 @@ impl Trace {
 }
 
 impl Drop for Trace {
-    /// No device computes a traced node: it fails, and lets its inputs go.
+    /// Fails the traced nodes, which no device computes, and drops their inputs.
     fn drop(&mut self) {
         for node in self.inputs.iter().chain(&self.nodes) {
             if node.completion.begin_writing() {
-                // SAFETY: we hold the right to write.
+                // SAFETY: the trace holds the claim.
                 let inputs = unsafe {
                     let inputs = node.let_go();
                     node.completion.write(Err(unready(node)), true);

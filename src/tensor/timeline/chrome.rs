@@ -1,6 +1,6 @@
 //! A recording in Chrome's trace event format (the "JSON Object Format" of its specification):
-//! complete events for steps and awaits, flow events for waits across streams and for what ended a
-//! barrier, metadata for the lanes' names.
+//! complete events for steps and awaits, flow events for waits across streams and from the step
+//! that ended a barrier, metadata for the lanes' names.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::{Ran, RecordedStep, Recording};
@@ -26,7 +26,7 @@ fn quoted(text: &str) -> String {
 
 pub(super) fn json(recording: &Recording) -> String {
     let lanes = lanes(recording);
-    // Skipped ops have a lane of their own, after all others.
+    // Skipped ops have their own lane, after all others.
     let skipped = lanes.len();
     let tid =
         |lane: Option<Lane>| lane.and_then(|l| lanes.binary_search(&l).ok()).unwrap_or(skipped);
@@ -83,7 +83,7 @@ pub(super) fn json(recording: &Recording) -> String {
             a.ran_dry,
         ));
     }
-    // A flow leaves within its step: what begins at the very end would belong to what follows.
+    // A flow starts within its step: a start at the very end would belong to the next step.
     let leaves = |step: &RecordedStep| {
         micros(step.ended.saturating_sub(Duration::from_nanos(1)).max(step.began))
     };
@@ -109,7 +109,7 @@ pub(super) fn json(recording: &Recording) -> String {
         let (from, to) = (&recording.steps[from], &recording.steps[to]);
         flow("wait", (tid(Lane::of(from)), leaves(from)), (tid(Lane::of(to)), micros(to.began)));
     }
-    // From what ended a barrier to who awaited it.
+    // From the step that ended a barrier to the task that awaited it.
     for (a, step) in recording.awaits.iter().zip(barriers(recording)) {
         if let Some(step) = step.map(|step| &recording.steps[step]) {
             let last = a.ended.saturating_sub(Duration::from_nanos(1)).max(a.began);

@@ -1,7 +1,7 @@
 //! A recording as a picture: SVG, alone or inside a page that zooms.
 //!
-//! Every element carries its times as attributes, so that the page's script (`page.js`) lays the
-//! same elements out anew at another scale; without a script the picture stands as it is.
+//! Every element carries its times as attributes, so that the page's script (`page.js`) can lay out
+//! the same elements at another scale; without a script the picture is static.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::Recording;
@@ -26,7 +26,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A color for an op's name: the same everywhere, by a hash (FNV-1a) of the name.
+/// A color for an op's name, by a hash (FNV-1a) of the name.
 fn color(name: &str) -> String {
     let hash = name
         .bytes()
@@ -49,7 +49,7 @@ fn tick(total: f64) -> f64 {
     [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * power).find(|&t| t >= rough).unwrap_or(10.0 * power)
 }
 
-/// What fits into so many pixels.
+/// The part of a text that fits into this many pixels.
 fn fitting(text: &str, pixels: f64) -> String {
     let room = ((pixels - 6.0) / 6.7).floor().max(0.0) as usize;
     if text.chars().count() <= room {
@@ -62,7 +62,7 @@ fn fitting(text: &str, pixels: f64) -> String {
 }
 
 struct Scale {
-    /// Where the lanes' names end.
+    /// The right edge of the lanes' names.
     left: f64,
     from: f64,
     pixels_per_us: f64,
@@ -156,7 +156,8 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     }
     out += "</g>\n";
 
-    // Where nothing at all ran, through the lanes of the device; and where a stream ran nothing.
+    // Periods in which the whole device was idle, across its lanes; and those in which a stream
+    // was.
     let device_rows = lanes.iter().filter(|l| !matches!(l, Lane::Task(_))).count() as f64;
     let flat = |out: &mut String, class: &str, a: f64, b: f64, y: f64, height: f64, title: &str| {
         let _ = writeln!(
@@ -178,7 +179,7 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
             .map(|s| (s.began, s.ended))
             .collect();
         own.sort();
-        // Before its first step and after its last too.
+        // Also before its first step and after its last.
         let mut until = from;
         for (a, b) in own.iter().map(|&(a, b)| (micros(a), micros(b))).chain([(to, to)]) {
             if a > until {

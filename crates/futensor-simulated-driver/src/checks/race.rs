@@ -1,15 +1,15 @@
 //! The race check: vector clocks over streams, events and the host.
 //!
-//! The order that a program asks for is known when work is enqueued, so the check is made then: it
-//! does not depend on what happened to run first, and a missing wait is found although the result
-//! is right. A point is (stream, position in it). A clock holds, for each stream, the position up
-//! to which its work is ordered before. Every access to an allocation is a point; a later
-//! conflicting access must have it in its clock (the epochs of FastTrack, Flanagan and Freund
-//! 2009).
+//! The order that a program requests is known when work is enqueued, so the check is made then: it
+//! does not depend on the actual order of execution, and finds a missing wait even if the result is
+//! right. A point is a stream and a position in it. A clock holds, for each stream, the position up
+//! to which the stream's work is ordered before. Every access to an allocation is a point; a later
+//! conflicting access must have the point in its clock (the epochs of FastTrack, Flanagan and
+//! Freund 2009).
 //!
-//! The host is one more party: what it has waited for is ordered before everything it enqueues
-//! afterwards. By default all host threads are one party, because the locks and channels between
-//! them are not seen; with `per_thread` each is its own.
+//! The host is another party: work that it has waited for is ordered before everything it enqueues
+//! afterwards. By default all host threads are one party, because the check does not see the locks
+//! and channels between them; with `per_thread` each thread is its own party.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub fn join(clock: &mut Clock, other: &Clock) {
 pub struct Race {
     streams: BTreeMap<u64, Clock>,
     hosts: BTreeMap<u64, Clock>,
-    /// Each host thread is a party of its own.
+    /// Whether each host thread is its own party.
     pub per_thread: bool,
 }
 
@@ -48,8 +48,8 @@ impl Race {
         if self.per_thread { KEY.with(|key| *key) } else { 0 }
     }
 
-    /// Work takes position `at` of a stream: it comes after the stream's work and what the host
-    /// waited for.
+    /// Work takes position `at` of a stream: it comes after the stream's earlier work, and after
+    /// work that the host has waited for.
     pub fn enter(&mut self, stream: u64, at: u64) {
         let host = self.hosts.get(&self.host_key());
         let clock = self.streams.entry(stream).or_default();
@@ -70,12 +70,12 @@ impl Race {
         join(self.hosts.entry(key).or_default(), clock);
     }
 
-    /// What is ordered before the stream's next work.
+    /// The clock of work that is ordered before the stream's next work.
     pub fn clock_of(&self, stream: u64) -> Clock {
         self.streams.get(&stream).cloned().unwrap_or_default()
     }
 
-    /// True where the point is ordered before the stream's next work.
+    /// True if the point is ordered before the stream's next work.
     pub fn ordered(&self, stream: u64, point: (u64, u64)) -> bool {
         stream == point.0
             || self
@@ -85,23 +85,23 @@ impl Race {
                 .is_some_and(|&at| at >= point.1)
     }
 
-    /// True where the host has waited for the point.
+    /// True if the host has waited for the point.
     pub fn host_knows(&self, point: (u64, u64)) -> bool {
         let host = self.hosts.get(&self.host_key());
         host.and_then(|clock| clock.get(&point.0)).is_some_and(|&at| at >= point.1)
     }
 }
 
-/// One access to a part of an allocation.
+/// An access to a part of an allocation.
 #[derive(Clone)]
 pub struct Access {
-    /// Bytes of the allocation, from its start.
+    /// The range of bytes in the allocation.
     pub range: std::ops::Range<usize>,
-    /// Written, or only read.
+    /// Whether the access writes.
     pub write: bool,
-    /// Where it stands: stream and position.
+    /// The stream and position of the access.
     pub point: (u64, u64),
-    /// What did it, for the report.
+    /// The name of the work, for the report.
     pub label: Arc<str>,
 }
 
@@ -111,12 +111,12 @@ impl Access {
     }
 }
 
-/// The accesses to one allocation that later ones must still be compared with.
+/// The accesses to one allocation that later accesses must still be compared with.
 #[derive(Default)]
 pub struct History(Vec<Access>);
 
 impl History {
-    /// Adds an access, and tells the earlier ones that conflict with it without being ordered
+    /// Adds an access, and reports earlier accesses that conflict with it and are not ordered
     /// before it.
     pub fn touch(&mut self, race: &Race, access: Access) -> Vec<String> {
         let mut found = Vec::new();
@@ -134,8 +134,8 @@ impl History {
                 ));
             }
         }
-        // An earlier access that this one covers need not be kept: whoever comes later is compared
-        // with this.
+        // An earlier access that this one covers is dropped: later accesses are compared with this
+        // one.
         self.0.retain(|earlier| {
             let covered = from <= earlier.range.start && earlier.range.end <= to;
             let same = earlier.point.0 == access.point.0 && !earlier.write;

@@ -1,10 +1,10 @@
-//! Ends kernels that do not end: a watching thread, and a limit of processor time for each launch.
+//! Ends kernels that do not terminate: a watching thread, and a limit of processor time per launch.
 //!
-//! A kernel that spins on what only another thread or block could change never returns here, as
+//! A kernel that spins until another thread or block changes a value never returns here, since
 //! threads run one after the other. The limit (`FUTENSOR_SIM_KERNEL_LIMIT`, milliseconds, 60 s by
-//! default, 0 for none) counts processor time, so that a busy machine does not trip it. It is a
-//! help in finding the kernel, by best effort: one that is caught while it switches between threads
-//! is tried again.
+//! default, 0 for none) counts processor time, so that a busy machine does not trip it. It helps to
+//! find the kernel, on a best-effort basis: if the kernel is interrupted while it switches between
+//! threads, the interrupt is retried.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,11 +13,11 @@ use std::time::Duration;
 /// The limit in milliseconds of processor time.
 pub static MILLISECONDS: AtomicU64 = AtomicU64::new(60_000);
 
-/// The launch that runs, counted from 1; 0 between launches.
+/// The number of the running launch, counted from 1; 0 between launches.
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Says, while it lives, that this thread runs a launch.
+/// Marks, while it lives, that this thread runs a launch.
 pub struct Watched(());
 
 impl Watched {
@@ -30,8 +30,8 @@ impl Watched {
             {
                 MILLISECONDS.store(limit, Ordering::Relaxed);
             }
-            // SAFETY: asks for the calling thread, the scheduler's, which lives as long as the
-            // process.
+            // SAFETY: the call returns the calling thread, the scheduler's, which lives as long as
+            // the process.
             let thread = unsafe { libc::pthread_self() };
             let name = "simulated device: limit".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(move || watch(thread));
@@ -47,9 +47,9 @@ impl Drop for Watched {
     }
 }
 
-/// Milliseconds of processor time that a thread has used.
+/// The processor time of a thread, in milliseconds.
 fn processor_time(thread: libc::pthread_t) -> u64 {
-    // SAFETY: the thread lives as long as the process; both calls fill values of ours.
+    // SAFETY: the thread lives as long as the process; both calls fill local values.
     unsafe {
         let mut clock = 0;
         let mut time: libc::timespec = std::mem::zeroed();

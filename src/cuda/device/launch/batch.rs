@@ -1,8 +1,8 @@
-//! The launches of one step, kept until all that the step needs is there.
+//! The launches of one step, collected until the step has everything it needs.
 //!
-//! A step may find midway that a kernel is still being compiled, or that memory is short, and is
-//! tried again. Had it launched some of its kernels by then, a kernel that works in place would run
-//! twice. So a step launches nothing before it has everything.
+//! Preparing a step may find that a kernel is still being compiled, or that memory is short; then
+//! the step is retried. If it had already launched some of its kernels, a kernel that works in
+//! place would run twice. So a step launches nothing until it has everything.
 
 #![allow(unsafe_code)]
 
@@ -26,7 +26,7 @@ enum Item {
     Zero(Span),
 }
 
-/// A step's launches, in their order.
+/// The launches of a step, in order.
 #[derive(Default)]
 pub(crate) struct Batch {
     items: Vec<Item>,
@@ -47,7 +47,7 @@ impl Batch {
         self.items.push(Item::Library(call));
     }
 
-    /// Zeroes memory of the step's own.
+    /// Zeroes memory that belongs to the step.
     pub fn zero(&mut self, ptr: u64, bytes: usize) {
         // SAFETY: the step's memory has that many bytes there.
         self.items.push(Item::Zero(unsafe { Span::new(ptr, bytes) }));
@@ -57,7 +57,7 @@ impl Batch {
         self.items.iter().any(|item| matches!(item, Item::Library(LibraryCall::Product(_))))
     }
 
-    /// Nothing of it is to be launched.
+    /// Discards all launches.
     pub fn clear(&mut self) {
         self.items.clear();
         self.words.clear();
@@ -75,10 +75,10 @@ impl Batch {
             sent = match item {
                 Item::Kernel { function, grid, shared, words, starts } => {
                     let mut arguments = pointers(&mut self.words[words], &self.starts[starts]);
-                    // SAFETY: the function was found for this launch, and modules are unloaded
-                    // between launches. Plans are made for the kernel that they name; the views
-                    // that their addresses come from are of memory whose other users the step's
-                    // lane was put behind. Of kernels from outside, the caller of `CudaRun::launch`
+                    // SAFETY: the function was looked up for this launch, and modules are unloaded
+                    // only between launches. A plan's arguments match the kernel that it names;
+                    // their addresses come from views of memory whose other users precede this step
+                    // on its lane. For custom kernels, the caller of `CudaRun::launch`
                     // promises the same.
                     unsafe { stream.raw.launch(function, grid, shared, &mut arguments) }
                 }

@@ -1,8 +1,8 @@
-//! NVIDIA's libraries: how they are found, and the calls that this crate makes of each.
+//! NVIDIA's libraries: how they are found, and this crate's calls to each.
 //!
 //! `search` finds a library's file; `driver`, `nvidia`, `blas`, `dnn`, `nccl` and `nvtx` hold the
 //! calls. `handles`, `gemm`, `convolutions` and `library_call` prepare the calls of cuBLAS and
-//! cuDNN for a step. NVRTC, the compiler, stands in `modules/compile`.
+//! cuDNN for a step. NVRTC, the compiler, is in `modules/compile`.
 
 pub(super) mod blas;
 pub(super) mod convolutions;

@@ -1,8 +1,9 @@
 //! The calls of NVIDIA's driver: streams, events, memory and modules. `driver_context` has contexts
 //! and the list of GPUs, `graph/executable` graphs, `memory/pinned` page-locked memory.
 //!
-//! A handle here is good until `DriverContext::close`, whose caller promises that nobody uses one
-//! any more. The types carry everything else that a call needs ([`Span`]), or the call is unsafe.
+//! A handle is valid until `DriverContext::close`, whose caller promises that no handle is used
+//! afterwards. All other requirements of a call are guaranteed by types ([`Span`]), or the call is
+//! unsafe.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +17,11 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::time::Duration;
 
-/// An event that a waiting thread sleeps on, timed where its pool says so.
+/// An event that a waiting thread sleeps on; timed if its pool is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Event(sys::CUevent);
 
-// SAFETY: a handle; the driver's calls on events may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on events may be made from any thread.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
@@ -29,17 +30,17 @@ unsafe impl Sync for Event {}
 const UNTIMED: u32 = 3;
 /// BLOCKING_SYNC.
 const TIMED: u32 = 1;
-/// CU_STREAM_NON_BLOCKING: the legacy default stream orders nothing here.
+/// CU_STREAM_NON_BLOCKING: no ordering with the legacy default stream.
 const STREAM_FLAGS: u32 = 1;
 
 impl Event {
-    /// Where the event stands: reached, not yet, or a fault.
+    /// Whether the event has been reached; a fault is an error.
     pub fn is_reached(self) -> Result<bool, sys::CUresult> {
-        // SAFETY: events are destroyed by `close` alone, here and below.
+        // SAFETY: only `close` destroys events, here and below.
         has_come(unsafe { sys::cuEventQuery(self.0) })
     }
 
-    /// How long after another the event was reached, where both are timed and have been.
+    /// The time between another event and this one, if both are timed and have been reached.
     pub fn since(self, earlier: Event) -> Option<Duration> {
         let mut milliseconds = 0.0;
         // SAFETY: as above, and the place can be written.
@@ -48,14 +49,14 @@ impl Event {
         took.ok().filter(|_| status == sys::CUresult::CUDA_SUCCESS)
     }
 
-    /// Waits, asleep, until the event is reached. For threads that have nothing else to do.
+    /// Sleeps until the event is reached. For threads that have nothing else to do.
     pub fn sleep(self) -> Result<(), sys::CUresult> {
         // SAFETY: as above.
         has_ended(unsafe { sys::cuEventSynchronize(self.0) })
     }
 }
 
-/// Events that are not in use, all of one kind.
+/// A pool of unused events of one kind.
 #[derive(Debug)]
 pub(crate) struct Events {
     flags: u32,
@@ -81,10 +82,10 @@ impl Events {
         Ok(Event(event))
     }
 
-    /// Destroys those that are not in use.
+    /// Destroys the unused events.
     ///
     /// # Safety
-    /// Nobody uses one of them any more.
+    /// The events are not used afterwards.
     pub unsafe fn destroy(&self) {
         for event in std::mem::take(&mut *lock(&self.free)) {
             // SAFETY: the caller's promise.
@@ -92,13 +93,13 @@ impl Events {
         }
     }
 
-    /// An event that nobody waits for any more.
+    /// Returns an event that is no longer waited for.
     pub fn give_back(&self, event: Event) {
         lock(&self.free).push(event);
     }
 }
 
-/// Whether something was reached, or a fault.
+/// Interprets the answer of a query: reached, not yet, or a fault.
 fn has_come(answer: sys::CUresult) -> Result<bool, sys::CUresult> {
     match answer {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -106,12 +107,12 @@ fn has_come(answer: sys::CUresult) -> Result<bool, sys::CUresult> {
     }
 }
 
-/// The end of a wait, or a fault.
+/// Interprets the answer of a wait: its end, or a fault.
 fn has_ended(answer: sys::CUresult) -> Result<(), sys::CUresult> {
     if answer == sys::CUresult::CUDA_SUCCESS { Ok(()) } else { Err(answer) }
 }
 
-/// Bytes of device memory, inside one of the driver's allocations.
+/// A range of device memory inside one allocation of the driver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     ptr: u64,
@@ -120,7 +121,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// # Safety
-    /// So many bytes from there on lie in one piece of memory that the driver gave.
+    /// The range lies inside one allocation of the driver.
     pub unsafe fn new(ptr: u64, bytes: usize) -> Span {
         Span { ptr, bytes }
     }
@@ -133,7 +134,7 @@ impl Span {
         self.bytes
     }
 
-    /// Some of it.
+    /// A part of the range.
     pub fn part(self, from: u64, bytes: usize) -> Span {
         assert!(
             from <= self.bytes as u64 && bytes <= self.bytes - from as usize,
@@ -143,12 +144,11 @@ impl Span {
     }
 }
 
-/// Device memory in stream order; its owner gives it back by [`Raw::free`]. Dropping it keeps it
-/// for ever.
+/// Stream-ordered device memory; its owner frees it by [`Raw::free`]. Dropping it leaks the memory.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     span: Span,
-    /// Bytes that the driver gave: the span's, or more.
+    /// The allocated bytes: the size of the span, or more.
     room: usize,
 }
 
@@ -159,9 +159,9 @@ impl Default for Allocation {
 }
 
 impl Allocation {
-    /// No memory: the address of a value without elements, which no kernel reads or writes. A
-    /// step that launches nothing leaves nothing on its lane to wait for, so an allocation of its
-    /// own would be in no order with its readers.
+    /// No memory: the address of an empty value, which no kernel reads or writes. A step that
+    /// launches nothing leaves nothing on its lane to wait for, so an allocation for it would not
+    /// be ordered with its readers.
     pub const NOWHERE: Allocation = Allocation { span: Span { ptr: 0, bytes: 0 }, room: 0 };
 
     pub fn span(&self) -> Span {
@@ -172,16 +172,16 @@ impl Allocation {
         self.room
     }
 
-    /// So many bytes of its room.
+    /// Shrinks the span to this many bytes of the allocation.
     pub fn of(self, bytes: usize) -> Allocation {
         assert!(bytes <= self.room, "outside of its memory");
         Allocation { span: Span { bytes, ..self.span }, ..self }
     }
 
-    /// Gives it back where nothing runs; the driver waits for running work.
+    /// Frees the memory while nothing runs; the driver waits for running work.
     pub fn free_now(self) {
         if self.room > 0 {
-            // SAFETY: the driver gave it, and its one owner gives it back.
+            // SAFETY: the driver allocated it, and its only owner frees it.
             let _ = unsafe { sys::cuMemFree_v2(self.span.ptr) };
         }
     }
@@ -196,29 +196,30 @@ impl Allocation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Raw(sys::CUstream);
 
-// SAFETY: a handle; the driver's calls on streams may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on streams may be made from any thread.
 unsafe impl Send for Raw {}
 
 /// A pool of device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pool(sys::CUmemoryPool);
 
-// SAFETY: a handle; the driver's calls on pools may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on pools may be made from any thread.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of a GPU's memory that keeps freed blocks, and in which no stream waits for another
-    /// unless the caller asks for it. The process's own pool is everybody's.
+    /// A memory pool of a GPU that keeps freed blocks, and in which no stream waits for another
+    /// unless the caller requests it. The default pool is not used, since other code of the process
+    /// shares it.
     pub fn new(device: sys::CUdevice) -> Result<Pool, Trouble> {
-        // SAFETY: all of it may be zero, which means nothing special.
+        // SAFETY: all fields may be zero.
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
         properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
         properties.location.id = device;
         let mut pool = null_mut();
-        // SAFETY: the place can be written.
+        // SAFETY: the pointer can be written.
         Trouble::of("cuMemPoolCreate", unsafe { sys::cuMemPoolCreate(&mut pool, &properties) })?;
         use sys::CUmemPool_attribute::*;
         let (mut keep, mut no) = (u64::MAX, 0 as c_int);
@@ -233,14 +234,14 @@ impl Pool {
         Ok(Pool(pool))
     }
 
-    /// Gives the memory that it keeps back to the GPU, as far as its frees have run. It may take
+    /// Returns kept memory to the GPU, if its frees have run. This may take
     /// long.
     pub fn trim(self) {
-        // SAFETY: pools are destroyed by `close` alone.
+        // SAFETY: only `close` destroys pools.
         unsafe { sys::cuMemPoolTrimTo(self.0, 0) };
     }
 
-    /// Lets a GPU reach its memory; false where it cannot.
+    /// Lets a GPU access the pool's memory; false if it cannot.
     pub fn open_to(self, reader: sys::CUdevice) -> bool {
         let location = sys::CUmemLocation {
             type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -248,14 +249,14 @@ impl Pool {
         };
         let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = sys::CUmemAccessDesc { location, flags };
-        // SAFETY: as above; one description, which the call reads.
+        // SAFETY: as above; the call reads one description.
         unsafe { sys::cuMemPoolSetAccess(self.0, &access, 1) == sys::CUresult::CUDA_SUCCESS }
     }
 
-    /// The end of it.
+    /// Destroys it.
     ///
     /// # Safety
-    /// All of its memory is freed, and nobody uses it any more.
+    /// All of its memory is freed, and the pool is not used afterwards.
     pub unsafe fn destroy(self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { sys::cuMemPoolDestroy(self.0) };
@@ -263,52 +264,52 @@ impl Pool {
 }
 
 impl Raw {
-    /// For libraries.
+    /// The handle, for libraries.
     pub fn handle(self) -> sys::CUstream {
         self.0
     }
 
     pub fn record(self, event: Event) -> Result<(), Trouble> {
-        // SAFETY: streams and events are destroyed by `close` alone, here and below.
+        // SAFETY: only `close` destroys streams and events, here and below.
         Trouble::of("cuEventRecord", unsafe { sys::cuEventRecord(event.0, self.0) })
     }
 
-    /// Work that is queued here from now on comes after the event.
+    /// Orders work that is queued from now on after the event.
     pub fn wait(self, event: Event) -> Result<(), Trouble> {
-        // SAFETY: as above; the call takes the event's state of now.
+        // SAFETY: as above; the call captures the event's current state.
         Trouble::of("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(self.0, event.0, 0) })
     }
 
-    /// Waits for all that is queued: for the mode that runs each op to its end.
+    /// Waits for all queued work: for the mode that completes each op before the next.
     pub fn sleep(self) -> Result<(), sys::CUresult> {
         // SAFETY: as above.
         has_ended(unsafe { sys::cuStreamSynchronize(self.0) })
     }
 
-    /// Whether all that is queued is through.
+    /// Whether all queued work has completed.
     pub fn is_through(self) -> Result<bool, sys::CUresult> {
         // SAFETY: as above.
         has_come(unsafe { sys::cuStreamQuery(self.0) })
     }
 
-    /// Memory of so many bytes, with room for more.
+    /// Allocates `room` bytes, of which the span has `bytes`.
     pub fn allocate(self, pool: Pool, bytes: usize, room: usize) -> Result<Allocation, Trouble> {
         if bytes == 0 {
             return Ok(Allocation::NOWHERE);
         }
         let mut ptr = 0;
-        // SAFETY: as above, `ptr` can be written, and pools are destroyed by `close` alone.
+        // SAFETY: as above, `ptr` can be written, and only `close` destroys pools.
         let status = unsafe { sys::cuMemAllocFromPoolAsync(&mut ptr, room, pool.0, self.0) };
         Trouble::of("cuMemAllocFromPoolAsync", status).map_err(|t| t.of_size(bytes))?;
         Ok(Allocation { span: Span { ptr, bytes }, room }.of(bytes))
     }
 
-    /// Gives memory back, behind all queued work: the caller promises that no other work uses it.
+    /// Frees memory after all queued work: the caller promises that no other work uses it.
     pub fn free(self, memory: Allocation) -> Result<(), Trouble> {
         if memory.room == 0 {
             return Ok(());
         }
-        // SAFETY: as above; the driver gave it, and its one owner gives it back.
+        // SAFETY: as above; the driver allocated it, and its only owner frees it.
         Trouble::of("cuMemFreeAsync", unsafe { sys::cuMemFreeAsync(memory.span.ptr, self.0) })
     }
 
@@ -317,10 +318,10 @@ impl Raw {
         Raw::of(0)
     }
 
-    /// A stream whose work goes before work that has not begun in others.
+    /// A stream whose work precedes work of other streams that has not begun.
     pub fn urgent() -> Result<Raw, Trouble> {
         let (mut least, mut greatest) = (0, 0);
-        // SAFETY: the places can be written, here and below.
+        // SAFETY: the pointers can be written, here and below.
         let status = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
         Trouble::of("cuCtxGetStreamPriorityRange", status)?;
         Raw::of(greatest)
@@ -335,10 +336,10 @@ impl Raw {
         Ok(Raw(stream))
     }
 
-    /// The end of it.
+    /// Destroys it.
     ///
     /// # Safety
-    /// Nobody uses it any more.
+    /// It is not used afterwards.
     pub unsafe fn destroy(self) {
         // SAFETY: the caller's promise.
         let _ = unsafe { sys::cuStreamDestroy_v2(self.0) };
@@ -348,9 +349,9 @@ impl Raw {
         self.fill(to, 0)
     }
 
-    /// Sets each byte.
+    /// Sets every byte.
     pub fn fill(self, to: Span, byte: u8) -> Result<(), Trouble> {
-        // SAFETY: as above; it is device memory.
+        // SAFETY: as above; the span is device memory.
         let status = unsafe { sys::cuMemsetD8Async(to.ptr, byte, to.bytes, self.0) };
         Trouble::of("cuMemsetD8Async", status)
     }
@@ -358,7 +359,7 @@ impl Raw {
     /// Copies from page-locked memory.
     ///
     /// # Safety
-    /// From there on it has as many bytes, until the stream has come past the copy.
+    /// `from` has as many bytes as the span, until the stream has passed the copy.
     pub unsafe fn upload(self, to: Span, from: *const u8) -> Result<(), Trouble> {
         // SAFETY: as above, and the caller's promise.
         let status = unsafe { sys::cuMemcpyHtoDAsync_v2(to.ptr, from.cast(), to.bytes, self.0) };
@@ -368,15 +369,15 @@ impl Raw {
     /// Copies to page-locked memory.
     ///
     /// # Safety
-    /// From there on it has as many bytes, and until the stream has come past the copy nobody
-    /// relies on their values.
+    /// `to` has as many bytes as the span, and their values are not used until the stream has
+    /// passed the copy.
     pub unsafe fn download(self, to: *mut u8, from: Span) -> Result<(), Trouble> {
         // SAFETY: as above, and the caller's promise.
         let status = unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.ptr, from.bytes, self.0) };
         Trouble::of("cuMemcpyDtoHAsync", status)
     }
 
-    /// Copies as many bytes as `to` has from another device's memory.
+    /// Fills `to` from another device's memory.
     pub fn bring(
         self,
         (to, here): (Span, ContextHandle),
@@ -386,17 +387,17 @@ impl Raw {
             return Ok(());
         }
         let from = from.part(0, to.bytes);
-        // SAFETY: as above; both are device memory of that size.
+        // SAFETY: as above; both are device memory of this size.
         let status =
             unsafe { sys::cuMemcpyPeerAsync(to.ptr, here.0, from.ptr, there.0, to.bytes, self.0) };
         Trouble::of("cuMemcpyPeerAsync", status)
     }
 
-    /// Queues a kernel, whose arguments begin at these words.
+    /// Launches a kernel, whose arguments are at these words.
     ///
     /// # Safety
-    /// The function's module is loaded. The arguments match its parameters in number and size,
-    /// and with them it reads and writes only device memory that it may in this stream's
+    /// The function's module is loaded. The arguments match the parameters in number and size. With
+    /// them the kernel accesses only device memory that is valid for it in this stream's
     /// order.
     pub unsafe fn launch(
         self,
@@ -414,7 +415,7 @@ impl Raw {
     }
 }
 
-/// Page-locked memory. No flags: plainly page-locked.
+/// Allocates page-locked memory, without flags.
 pub(crate) fn lock_pages(bytes: usize) -> Result<*mut u8, Trouble> {
     let mut ptr = null_mut();
     // SAFETY: `ptr` can be written.
@@ -423,10 +424,10 @@ pub(crate) fn lock_pages(bytes: usize) -> Result<*mut u8, Trouble> {
     Ok(ptr.cast())
 }
 
-/// Gives page-locked memory back.
+/// Frees page-locked memory.
 ///
 /// # Safety
-/// [`lock_pages`] gave it, and neither the host nor a copy uses it any more.
+/// [`lock_pages`] allocated it, and neither the host nor a copy uses it afterwards.
 pub(crate) unsafe fn unlock_pages(ptr: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { sys::cuMemFreeHost(ptr.cast()) };
@@ -436,13 +437,13 @@ pub(crate) unsafe fn unlock_pages(ptr: *mut u8) {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Function(sys::CUfunction);
 
-// SAFETY: a handle; the driver's calls on functions may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on functions may be made from any thread.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Function {
-    /// For graphs.
+    /// The handle, for graphs.
     pub(crate) fn handle(self) -> sys::CUfunction {
         self.0
     }
@@ -451,16 +452,16 @@ impl Function {
 /// A loaded image; its owner unloads it.
 pub(crate) struct Module(sys::CUmodule);
 
-// SAFETY: a handle; the driver's calls on modules may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on modules may be made from any thread.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
 impl Module {
-    /// Loads the compiler's output: a binary, which says its own length, or text.
+    /// Loads the compiler's output: a binary, which contains its length, or PTX text.
     pub fn load(image: &[u8]) -> Result<Module, Trouble> {
         let mut raw = null_mut();
-        // The driver looks for the end of a text.
+        // The driver needs a zero byte at the end of text.
         let mut text;
         let image = if image.starts_with(b"\x7fELF") || image.last() == Some(&0) {
             image
@@ -469,8 +470,8 @@ impl Module {
             text.push(0);
             &text[..]
         };
-        // SAFETY: the image is whole: it comes from the compiler, or from the disk with a sum that
-        // was checked. The place can be written.
+        // SAFETY: the image is complete: it comes from the compiler, or from the disk with a
+        // checksum. The pointer can be written.
         let status = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         Trouble::of("cuModuleLoadData", status)?;
         Ok(Module(raw))
@@ -479,57 +480,57 @@ impl Module {
     pub fn function(&self, entry: &str) -> Result<Function, Trouble> {
         let name = CString::new(entry).unwrap_or_default();
         let mut raw = null_mut();
-        // SAFETY: the module is loaded, the name ends with a zero.
+        // SAFETY: the module is loaded, and the name ends with a zero byte.
         let status = unsafe { sys::cuModuleGetFunction(&mut raw, self.0, name.as_ptr()) };
         Trouble::of("cuModuleGetFunction", status)?;
         Ok(Function(raw))
     }
 
-    /// Unloads it; its functions are not to be launched again ([`Raw::launch`]).
+    /// Unloads the module; its functions must not be launched again ([`Raw::launch`]).
     pub fn unload(self, _: &Idle<'_>) {
-        // SAFETY: it is loaded, and no launch of it is under way.
+        // SAFETY: the module is loaded, and no launch of it is in progress.
         let _ = unsafe { sys::cuModuleUnload(self.0) };
     }
 }
 
-/// Says that no work of a device is under way.
+/// Proof that no work of a device is in progress.
 pub(crate) struct Idle<'a>(PhantomData<&'a ()>);
 
 impl Idle<'_> {
     /// # Safety
-    /// No launch and no copy is under way on any of the device's streams, and none is queued while
-    /// this is there.
+    /// No launch and no copy is in progress on any of the device's streams, and none is queued
+    /// while this exists.
     pub unsafe fn new() -> Self {
         Idle(PhantomData)
     }
 }
 
-/// A context that is open.
+/// An open context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContextHandle(pub(crate) sys::CUcontext);
 
-// SAFETY: a handle; the driver's calls on contexts may be made from any thread.
+// SAFETY: it is a handle; the driver's calls on contexts may be made from any thread.
 unsafe impl Send for ContextHandle {}
 // SAFETY: as above.
 unsafe impl Sync for ContextHandle {}
 
 impl ContextHandle {
-    /// For graphs.
+    /// The handle, for graphs.
     pub(crate) fn handle(self) -> sys::CUcontext {
         self.0
     }
 
-    /// Makes it this thread's.
+    /// Makes it the current context of this thread.
     pub fn make_current(self) {
-        // SAFETY: contexts are let go by `close` alone.
+        // SAFETY: only `close` releases contexts.
         unsafe { sys::cuCtxSetCurrent(self.0) };
     }
 
-    /// Free and total bytes of its GPU; this thread's context stays.
+    /// Free and total bytes of its GPU; this thread's current context is restored.
     pub fn free_memory(self) -> Option<(usize, usize)> {
         let (mut free, mut total) = (0, 0);
         let mut before = null_mut();
-        // SAFETY: as above, and the places can be written.
+        // SAFETY: as above, and the pointers can be written.
         let status = unsafe {
             sys::cuCtxGetCurrent(&mut before);
             sys::cuCtxSetCurrent(self.0);

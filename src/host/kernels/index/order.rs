@@ -1,7 +1,7 @@
-//! Sorting along a dimension: stable, with NaN above everything, as PyTorch has it.
+//! Sorting along a dimension: stable, with NaN above all numbers, as in PyTorch.
 //!
-//! A line's elements become whole numbers of the same order, each with its place; these are sorted
-//! without comparing floats, and the place below makes the order stable.
+//! The elements of a line are mapped to integers of the same order, each with its position in the
+//! low bits. Sorting these compares no floats, and the positions make it stable.
 
 use super::super::nest::{Nest, Shared, in_parts};
 use super::{PICKED, SORTED};
@@ -11,13 +11,14 @@ use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::cell::RefCell;
 
-/// An element as a whole number of the same order; equal elements (also 0 and -0, and all NaN) are
-/// equal.
+/// Maps elements to integers of the same order; equal elements (also 0 and -0, and all NaN) map to
+/// equal integers.
 trait Ordered: Element {
     fn rank(self) -> u64;
 }
 
-/// The order of a float of `BITS` bits: negative ones have all bits turned, others the sign set.
+/// The rank of a float of `BITS` bits: all bits inverted for negative numbers, the sign bit set for
+/// others.
 #[inline(always)]
 fn float_rank<const BITS: u32>(bits: u64, nan: bool) -> u64 {
     let sign = 1u64 << (BITS - 1);
@@ -48,10 +49,10 @@ ordered! {
     u8 |x| x as u64;
 }
 
-/// What is sorted: an element's order, then its place. Elements of up to 32 bits fit one word with
-/// it.
+/// A sort key: an element's rank, then its position. For elements of up to 32 bits both fit in one
+/// word.
 trait Key: Copy + Ord {
-    /// After all of them.
+    /// A key after all others.
     const END: Self;
     fn new(rank: u64, place: usize) -> Self;
     fn place(self) -> usize;
@@ -78,7 +79,7 @@ key! {
     (u64, usize): (u64::MAX, usize::MAX), |rank, place| (rank, place), |key: (u64, usize)| key.1;
 }
 
-/// Sorts along a dimension; writes the elements, or their places in the line (int64), or both.
+/// Sorts along a dimension; writes the elements, or their positions in the line (int64), or both.
 pub(crate) fn sort(
     input: View<'_>,
     dim: usize,
@@ -91,8 +92,8 @@ pub(crate) fn sort(
     order(input, dim, n, descending, values, places, par);
 }
 
-/// The places of the `k` largest (or smallest) along a dimension, best first, equals in the order
-/// of their places.
+/// The positions of the `k` largest (or smallest) elements along a dimension, in order; equal
+/// elements are ordered by position.
 pub(crate) fn topk(
     input: View<'_>,
     dim: usize,
@@ -135,13 +136,13 @@ fn order(
     }
 }
 
-/// How many are kept at once, of which `k` are wanted.
+/// The size of the buffer for a selection of `k`.
 fn room_of(k: usize) -> usize {
     (2 * k).max(256)
 }
 
-/// The `k` first of all, in any order: kept are the first of those that were looked at, and nearly
-/// all that follow come after the last of these.
+/// Selects the `k` first keys, in any order. The buffer keeps the first keys seen so far; nearly
+/// all later keys come after the last of these, and are skipped.
 fn select<K: Key>(all: impl Iterator<Item = K>, k: usize, kept: &mut Vec<K>) {
     let (room, mut end) = (room_of(k), K::END);
     for key in all {
@@ -187,7 +188,7 @@ fn lines<T: Ordered, K: Key>(
                 keys.clear();
                 crate::room::reserve(keys, if k < n { room_of(k).min(n) } else { n });
                 let all = (0..n).map(|i| {
-                    // SAFETY: an element of the input's line.
+                    // SAFETY: this is an element of the input's line.
                     let rank = unsafe { *from.at(offset + i as isize * step) }.rank();
                     let flip = if size_of::<T>() == 8 {
                         u64::MAX
@@ -205,7 +206,7 @@ fn lines<T: Ordered, K: Key>(
                 let first = ((line / inner * k) * inner + line % inner) as isize;
                 for (r, key) in keys.iter().enumerate() {
                     let (at, place) = (first + (r * inner) as isize, key.place());
-                    // SAFETY: an element of the outputs' line, and one of the input's.
+                    // SAFETY: these are elements of the outputs' line and of the input's line.
                     unsafe {
                         if let Some(values) = values {
                             values.at(at).write(*from.at(offset + place as isize * step));

@@ -1,7 +1,7 @@
-//! The largest weights of a row that together have a share of the whole.
+//! The largest weights of a row whose sum reaches a share of the row's sum.
 //!
-//! Weights are counted as whole numbers, in parts of the largest, so that sums do not depend on an
-//! order. Bisection finds the threshold, not sorting.
+//! Weights are scaled to integers, relative to the largest, so that sums do not depend on the
+//! order. Bisection, not sorting, finds the threshold.
 
 use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts};
@@ -10,16 +10,17 @@ use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 use std::cell::RefCell;
 
-/// What the largest weight of a row counts.
+/// The integer for the largest weight of a row.
 pub(crate) const WHOLE: u64 = 1 << 39;
 
-/// Elements of a row at most: then no sum is too large, and a weight and its place are one word.
+/// The most elements of a row: so that no sum overflows, and a weight and its position fit in one
+/// word.
 pub(crate) const ROW_MAX: usize = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 24;
 
-/// Each row of the input with zeros for what comes after the share that `shares`, in float64, has
-/// for it: larger weights come first, of equals those at lower places, and the first is always
-/// there. Of a share of 1 or more, or where nothing counts, it is the row.
+/// Keeps the largest weights of each row of the input up to the row's share in `shares` (float64),
+/// and zeroes the others. Equal weights are ordered by position, and the largest weight is always
+/// kept. A row is unchanged if its share is 1 or more, or if all its weights are 0.
 pub(crate) fn top_p(input: View<'_>, shares: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
     by_float!(input.dtype, rows(input, shares, out, par));
 }
@@ -46,12 +47,12 @@ fn rows<T: Load<W>, W: Into<f64>>(
             order.clear();
             crate::room::reserve(order, n);
             for (row, [offset, share]) in nest.turns(part) {
-                // SAFETY: elements of the input's row, and its share.
+                // SAFETY: these are elements of the input's row, and its share.
                 let (x, share) =
                     unsafe { (|j: usize| *from.at(offset + j as isize * step), *shares.at(share)) };
                 let to = to.at((row * n) as isize);
                 let kept = nucleus((0..n).map(|j| x(j).load().into()), share, order);
-                // SAFETY: the output's row; zero bytes are the zero of every float.
+                // SAFETY: this is the output's row; zero bytes are the zero of every float type.
                 unsafe {
                     match kept {
                         None => (0..n).for_each(|j| to.add(j).write(x(j))),
@@ -66,7 +67,7 @@ fn rows<T: Load<W>, W: Into<f64>>(
     });
 }
 
-/// Words are in the order of falling weights, then of places.
+/// A word that sorts by decreasing weight, then by position.
 fn word((place, part): (usize, u64)) -> u64 {
     (WHOLE - part) << PLACE_BITS | place as u64
 }
@@ -79,13 +80,13 @@ fn part(word: &u64) -> u64 {
     WHOLE - (word >> PLACE_BITS)
 }
 
-/// The words of those that are kept; `None` for all.
+/// The words of the weights to keep; `None` for all.
 fn nucleus(
     row: impl Iterator<Item = f64> + Clone,
     share: f64,
     order: &mut Vec<u64>,
 ) -> Option<&[u64]> {
-    // Of a number that is none, nothing counts.
+    // If a weight is NaN, all weights count as 0.
     let largest =
         row.clone().fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
     let scale = WHOLE as f64 / largest;

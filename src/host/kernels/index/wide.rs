@@ -1,8 +1,8 @@
-//! Sums and products of halves at places that are data: each is made in float32 and rounded once.
+//! Sums and products of halves at indices: each is computed in float32 and rounded once.
 //!
-//! The elements of one place may come from anywhere in the index, so the places of a line are put
-//! in order first: then a run of equal ones is one sum. Where lines share their indices (the
-//! columns of an embedding), that is done once for all of them.
+//! The elements for one position may be anywhere in the index, so the positions of a line are
+//! sorted first: a run of equal positions is then one sum. If lines share their indices (the
+//! columns of an embedding), the sort is done once for all of them.
 
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
@@ -11,11 +11,11 @@ use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use std::ops::Range;
 
-/// Lines that are worked on side by side.
+/// The number of lines that are processed side by side.
 const SIDE: usize = 64;
 
-/// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1, in the order of the indices;
-/// negative ones count from the end. There are indices.
+/// Combines `out[i, index[i, j, k], k]` with `src[i, j, k]` for `dim` 1, in the order of the
+/// indices; negative indices count from the end. The index must not be empty.
 pub(super) fn join_runs<T: Load<f32>>(
     dim: usize,
     index: &View<'_>,
@@ -34,7 +34,7 @@ pub(super) fn join_runs<T: Load<f32>>(
     let sizes: Vec<isize> = index.shape.iter().map(|&n| n as isize).collect();
     let shape =
         |shared| of_dims(shared, &sizes).into_iter().map(|n| n as usize).collect::<Vec<usize>>();
-    // Rows have an order each, which their lines have in common.
+    // Each row has an order, which its lines share.
     let own = [&positions[..], index.strides, src.strides, &strides].map(|of| of_dims(false, of));
     let rows = Nest::new(&shape(false), [&own[0], &own[1], &own[2], &own[3]]);
     let common = [src.strides, &strides].map(|of| of_dims(true, of));
@@ -49,7 +49,7 @@ pub(super) fn join_runs<T: Load<f32>>(
         with_index!(index.dtype, I => {
             let all = Shared::<I>::new(index.ptr.cast_mut());
             for j in 0..n as isize {
-                // SAFETY: an index of the view of indices.
+                // SAFETY: this is an element of the view of indices.
                 match place(unsafe { *all.at(at + j * index.strides[dim]) }.load(), size, true) {
                     Some(place) => found.push((place, j)),
                     None => failure.at((turn + j * positions[dim]) as usize),
@@ -65,8 +65,9 @@ pub(super) fn join_runs<T: Load<f32>>(
             let some = first..part.end.min(first + SIDE);
             for run in order.chunk_by(|a, b| a.0 == b.0) {
                 let (from, to) = (from.at(x), to.at(y + run[0].0 * to_step));
-                // SAFETY: `place` has seen that the elements are the output's, and these lines of
-                // the row are this part's; `j` is an index, for which the source has an element.
+                // SAFETY: `place` has checked that the elements are inside the output, and these
+                // lines of the row belong to this part; `j` is an index for which the source has an
+                // element.
                 unsafe {
                     for (sum, (_, [_, y])) in sums.iter_mut().zip(lines.turns(some.clone())) {
                         *sum = (*to.offset(y)).load();

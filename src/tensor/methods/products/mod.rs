@@ -1,4 +1,4 @@
-//! Products of matrices, and sums of products by name.
+//! Matrix products, and sums of products by labels.
 
 mod matmul;
 
