@@ -359,7 +359,7 @@ adams! {
         "0.75" "a step of lr";
     /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101), as in
     /// PyTorch.
-    AdamW 0.01 true "The share of the parameter, times the learning rate, that is subtracted from it; \
-        0.01 by default."
+    AdamW 0.01 true "The share of the parameter, times the learning rate, that is subtracted from \
+        it; 0.01 by default."
         "0.75" "1 - lr * decay";
 }

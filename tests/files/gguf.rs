@@ -210,7 +210,7 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         (file(3, u64::MAX, 0, &[]), "truncated: 18446744073709551615 values in 0 bytes"),
         (file(3, 0, 1 << 40, &[]), "truncated"),
         (pair(8, &huge), "k: truncated: 18446744073709551615 values"),
-        (pair(8, &text("\u{fffd}").replace(0xbf, 0xff)), "no UTF-8"),
+        (pair(8, &text("\u{fffd}").replace(0xbf, 0xff)), "not UTF-8"),
         (pair(7, &[2]), "k: 2 is not a bool"),
         (pair(13, &[]), "k: a value of type 13"),
         (pair(9, &array(4, u64::MAX / 4)), "truncated"),

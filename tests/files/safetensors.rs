@@ -182,7 +182,7 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
         "{message}"
     );
     let message = one(r#""dtype":"BOOL","shape":[3],"data_offsets":[0,3]"#, &[0, 1, 2]);
-    assert!(message.contains("tensor x: element 2 is no bool"), "{message}");
+    assert!(message.contains("tensor x: element 2 is not a bool"), "{message}");
     let message =
         one(r#""dtype":"F32","shape":[18446744073709551615,8],"data_offsets":[0,8]"#, &[0; 8]);
     assert!(message.contains("larger than any memory"), "{message}");

@@ -60,7 +60,7 @@ fn the_same_group_is_not_joined_twice_at_once() {
     let first = ranks[0].join();
     let error = wait(ranks[0].join()).expect_err("the first is under way");
     assert!(
-        error.is_argument() && error.message().contains("joining that group already"),
+        error.is_argument() && error.message().contains("already joining that group"),
         "{error}"
     );
     // The first is as it was; and once it is through, the next may come.

@@ -1,8 +1,8 @@
 //! The table of methods by family on the page of `TensorFuture`, where rustdoc lists methods in the
 //! order of the sources. `op_table` compares it with the book's table of ops and with the sources.
 
-/// A table with links: `"family": method ..., function ...;` is a row. Forms such as `_keepdim` have
-/// no entry.
+/// A table with links: `"family": method ..., function ...;` is a row. Forms such as `_keepdim`
+/// have no entry.
 macro_rules! families {
     () => {
         families! {
