@@ -291,7 +291,7 @@ impl Machine {
             let mut two = [(group.place(me), &own[..]), (group.place(rank), text)];
             two.sort();
             let [(a, one), (b, other)] = two;
-            let text = format!("calls differ: rank {a} calls {one}, rank {b} {other}");
+            let text = format!("calls differ: rank {a} calls {one}, rank {b} calls {other}");
             return self.break_group(
                 id,
                 Fault { kind: FaultKind::Calls, rank: Some(rank), text },

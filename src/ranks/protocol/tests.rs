@@ -118,7 +118,7 @@ fn calls_that_differ_fail_on_every_rank_and_say_how() {
     for fault in faults {
         let Fault { kind, text, .. } = fault.expect("its call failed");
         assert_eq!(kind, FaultKind::Calls);
-        assert!(text.contains("[2], rank 2 for all_reduce of float32 [3]"), "{text}");
+        assert!(text.contains("[2], rank 2 calls all_reduce of float32 [3]"), "{text}");
     }
 }
 

@@ -61,7 +61,7 @@ fn a_lost_rank_is_named_by_its_number_in_the_group_that_was_asked() {
     // Rank 3 of four is rank 1 of its half, and leaves.
     halves[3] = None;
     let (rank, text) = lost(wait(halves[1].as_ref().expect("a half").barrier()));
-    assert!(rank == Some(1) && text.starts_with("rank 1 is lost: it has l"), "{rank:?}, {text}");
+    assert!(rank == Some(1) && text.starts_with("rank 1 is lost: it has "), "{rank:?}, {text}");
     assert_eq!(lost(wait(last[0].barrier())).0, Some(3));
     // The other half goes on.
     well([&halves[0], &halves[2]].map(|half| half.as_ref().expect("a half").barrier()));
