@@ -248,7 +248,7 @@ pub fn differ(stage: Stage) {
         };
         let error = block_on(&failed).unwrap_err();
         assert!(
-            error.is_argument() && error.message().starts_with("calls differ: rank 0 asks for"),
+            error.is_argument() && error.message().starts_with("calls differ: rank 0 calls"),
             "{error}"
         );
         // Nothing comes of that group any more, and a new one of the same members does.
