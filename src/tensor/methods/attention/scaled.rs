@@ -239,10 +239,11 @@ impl TensorFuture {
     /// `softmax(self key^T * scale + mask) value`, for queries `[..., queries, width]`, keys `[...,
     /// keys, width]` and values `[..., keys, out]` (Vaswani et al. 2017, arXiv:1706.03762). A query
     /// that sees no key gives zeros, as in PyTorch. A large matrix of scores is never stored as a
-    /// whole; on a GPU neither is that of the gradient. (On the tape of a host a small one is kept
-    /// for the gradient, and the last bits may differ from those off the tape.)
-    /// [`grouped`](AttentionOptions::grouped) lets several heads share keys and values,
-    /// [`lengths`](AttentionOptions::lengths) skips the padding of each row.
+    /// whole, and neither is that of the gradient, unless the gradient has a gradient itself or the
+    /// mask has one. (On the tape of a host a small one is kept for the gradient, and the last bits
+    /// may differ from those off the tape.) [`grouped`](AttentionOptions::grouped) lets several
+    /// heads share keys and values, [`lengths`](AttentionOptions::lengths) skips the padding of
+    /// each row.
     ///
     /// ```
     /// # tokio_test::block_on(async {
