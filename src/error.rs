@@ -133,62 +133,165 @@ impl Error {
         self.0.at
     }
 
-    /// The shapes do not fit each other or the op.
+    /// True where shapes do not fit each other or the op.
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// let wrong = device.ones([2, 3]) * device.ones([4]);
+    /// assert!(wrong.error().unwrap().is_shape());
+    /// ```
     pub fn is_shape(&self) -> bool {
         self.kind() == ErrorKind::Shape
     }
-    /// An element type does not fit the op or the read.
+
+    /// True where an element type does not fit the op or the read.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2]);
+    /// assert!(x.to_vec::<i64>().await.unwrap_err().is_dtype());
+    /// # });
+    /// ```
     pub fn is_dtype(&self) -> bool {
         self.kind() == ErrorKind::DType
     }
-    /// The operands are on different devices, or the device does not exist.
+
+    /// True where one op has operands on two devices, and where a device is not there.
+    ///
+    /// ```
+    /// use futensor::Device;
+    /// let other = Device::cpu_with(Default::default());
+    /// let wrong = Device::cpu().ones([2]) + other.ones([2]);
+    /// assert!(wrong.error().unwrap().is_device());
+    /// assert!(Device::cuda(1000).unwrap_err().is_device());
+    /// ```
     pub fn is_device(&self) -> bool {
         self.kind() == ErrorKind::Device
     }
-    /// An index or a dimension is out of range.
+
+    /// True where an index or a dimension is out of range.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([2, 3]);
+    /// assert!(x.sum(5).error().unwrap().is_index());
+    /// ```
     pub fn is_index(&self) -> bool {
         self.kind() == ErrorKind::Index
     }
-    /// Another argument is invalid.
+
+    /// True where another argument makes no sense.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([2, 3]);
+    /// assert!(x.sum([0, 0]).error().unwrap().is_argument());
+    /// ```
     pub fn is_argument(&self) -> bool {
         self.kind() == ErrorKind::Argument
     }
-    /// The memory for the result could not be allocated.
+
+    /// True where there was no memory for the result, or none for its kernel to work in.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// use futensor::{CpuOptions, Device};
+    /// let device = Device::cpu_with(CpuOptions::default().bytes_max(1 << 20));
+    /// let large = device.ones([1 << 20]) + 1.0;
+    /// assert!(large.await.unwrap_err().is_out_of_memory());
+    /// # });
+    /// ```
     pub fn is_out_of_memory(&self) -> bool {
         self.kind() == ErrorKind::OutOfMemory
     }
-    /// The op's kernel panicked or reported a failure.
+
+    /// True where the op's kernel panicked or said that it failed.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// use futensor::{DType, Device, custom::{Meta, Refusal, custom_fn}};
+    /// let x = Device::cpu().ones([2]);
+    /// let meta = Meta::new([2], DType::F32);
+    /// let failed = custom_fn("fails", &[&x], |_| Ok(meta), |_| Err(Refusal::kernel("no luck")));
+    /// assert!(failed.await.unwrap_err().is_kernel());
+    /// # });
+    /// ```
     pub fn is_kernel(&self) -> bool {
         self.kind() == ErrorKind::Kernel
     }
-    /// The device is lost, with all work that was pending on it: after a fault, a disconnect, or a
-    /// timeout of the watchdog.
+
+    /// True where the device is gone with all that was pending on it: a fault, a loss, or the
+    /// watchdog.
+    ///
+    /// ```
+    /// use futensor::{Device, sim::SimOptions};
+    /// let (device, simulation) = Device::simulated(SimOptions::new(1).device_loss_at(Some(1)));
+    /// let y = device.ones([2]) + 1.0;
+    /// assert!(simulation.block_on(y).unwrap().unwrap_err().is_device_lost());
+    /// ```
     pub fn is_device_lost(&self) -> bool {
         self.kind() == ErrorKind::DeviceLost
     }
-    /// The device was shut down before the op started.
+
+    /// True where the device was shut down before the op was taken up.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// device.shutdown().await?;
+    /// assert!((device.ones([2]) + 1.0).await.unwrap_err().is_shutdown());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn is_shutdown(&self) -> bool {
         self.kind() == ErrorKind::Shutdown
     }
-    /// The future that was to supply the data failed.
+
+    /// True where what was to bring the data failed: a future, or a file.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// let brings = async { Err::<Vec<f32>, _>("the file is gone") };
+    /// let x = futensor::Device::cpu().from_future([2], brings);
+    /// assert!(x.await.unwrap_err().is_source());
+    /// # });
+    /// ```
     pub fn is_source(&self) -> bool {
         self.kind() == ErrorKind::Source
     }
-    /// A barrier inside [`deny_barriers`](crate::barrier::deny_barriers).
+
+    /// True of an await inside [`deny_barriers`](crate::barrier::deny_barriers), and inside a
+    /// kernel.
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// let x = futensor::Device::cpu().ones([2]);
+    /// let waits = futensor::barrier::deny_barriers(&x);
+    /// assert!(waits.await.unwrap_err().is_barrier());
+    /// # });
+    /// ```
     pub fn is_barrier(&self) -> bool {
         self.kind() == ErrorKind::Barrier
     }
-    /// A queue was full or closed: try again later, or elsewhere.
+
+    /// True where a queue was full, or closed, and took no more: try again later, or elsewhere.
+    ///
+    /// ```
+    /// assert!(!futensor::Error::custom("parse", "an error of your own").is_refused());
+    /// ```
     pub fn is_refused(&self) -> bool {
         self.kind() == ErrorKind::Refused
     }
 
-    /// A member of a group of ranks was lost or did not join: [`lost_rank`](Self::lost_rank) says
-    /// which.
+    /// True where a member of a group of ranks is gone, or did not come:
+    /// [`lost_rank`](Self::lost_rank) says which.
+    ///
+    /// ```
+    /// let error = futensor::Error::custom("parse", "an error of your own");
+    /// assert!(!error.is_peer_lost() && error.lost_rank().is_none());
+    /// ```
     pub fn is_peer_lost(&self) -> bool {
         self.lost_rank().is_some()
     }
-    /// The rank of the lost member, in the group of the failed op.
+
+    /// The rank, in the group of the op that failed, that was lost.
     pub fn lost_rank(&self) -> Option<usize> {
         match self.kind() {
             ErrorKind::PeerLost(rank) => Some(rank as usize),
@@ -205,5 +308,62 @@ impl Error {
 impl std::fmt::Debug for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Error({:?}, {self})", self.0.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kind after this one: a new kind does not compile until it has a place here.
+    fn next(kind: ErrorKind) -> Option<ErrorKind> {
+        Some(match kind {
+            ErrorKind::Shape => ErrorKind::DType,
+            ErrorKind::DType => ErrorKind::Device,
+            ErrorKind::Device => ErrorKind::Index,
+            ErrorKind::Index => ErrorKind::Argument,
+            ErrorKind::Argument => ErrorKind::OutOfMemory,
+            ErrorKind::OutOfMemory => ErrorKind::Kernel,
+            ErrorKind::Kernel => ErrorKind::DeviceLost,
+            ErrorKind::DeviceLost => ErrorKind::Shutdown,
+            ErrorKind::Shutdown => ErrorKind::Source,
+            ErrorKind::Source => ErrorKind::Barrier,
+            ErrorKind::Barrier => ErrorKind::Refused,
+            ErrorKind::Refused => ErrorKind::PeerLost(7),
+            ErrorKind::PeerLost(_) => return None,
+        })
+    }
+
+    /// The predicate of a kind.
+    fn predicate(kind: ErrorKind) -> fn(&Error) -> bool {
+        match kind {
+            ErrorKind::Shape => Error::is_shape,
+            ErrorKind::DType => Error::is_dtype,
+            ErrorKind::Device => Error::is_device,
+            ErrorKind::Index => Error::is_index,
+            ErrorKind::Argument => Error::is_argument,
+            ErrorKind::OutOfMemory => Error::is_out_of_memory,
+            ErrorKind::Kernel => Error::is_kernel,
+            ErrorKind::DeviceLost => Error::is_device_lost,
+            ErrorKind::Shutdown => Error::is_shutdown,
+            ErrorKind::Source => Error::is_source,
+            ErrorKind::Barrier => Error::is_barrier,
+            ErrorKind::Refused => Error::is_refused,
+            ErrorKind::PeerLost(_) => Error::is_peer_lost,
+        }
+    }
+
+    #[test]
+    fn each_kind_has_a_predicate_that_is_true_of_it_alone() {
+        let kinds: Vec<_> =
+            std::iter::successors(Some(ErrorKind::Shape), |&kind| next(kind)).collect();
+        assert_eq!(kinds.len(), 13);
+        for &kind in &kinds {
+            let error = Error::new(kind, "op", "words", Location::caller());
+            for &other in &kinds {
+                assert_eq!(predicate(other)(&error), kind == other, "{kind:?}, {other:?}");
+            }
+            assert_eq!(error.lost_rank(), (kind == ErrorKind::PeerLost(7)).then_some(7));
+        }
     }
 }

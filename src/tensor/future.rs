@@ -339,23 +339,25 @@ impl IntoFuture for &TensorFuture {
 
 impl fmt::Debug for TensorFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match self.node.completion.state().phase() {
-            Phase::Done => "ready",
-            Phase::Failed => "failed",
-            _ => "pending",
-        };
-        write!(
-            f,
-            "TensorFuture({} {} on {}, {state})",
-            self.dtype(),
-            self.shape(),
-            self.port().profile.name
-        )
+        let (dtype, shape, name) = (self.dtype(), self.shape(), &self.port().profile.name);
+        write!(f, "TensorFuture({dtype} {shape} on {name}, ")?;
+        match (self.node.error(), self.is_ready()) {
+            (Some(error), _) => write!(f, "failed: {error})"),
+            (None, true) => f.write_str("ready)"),
+            (None, false) => f.write_str("pending)"),
+        }
     }
 }
 
-/// Shape, type, device and state. [`display`](TensorFuture::display) reads the elements, and is
-/// awaited.
+/// Shape, type, device and state; of a failed value the error. Elements are read by
+/// [`display`](TensorFuture::display), which is awaited.
+///
+/// ```
+/// let device = futensor::Device::cpu();
+/// let wrong = device.ones([2, 3]) * device.ones([4]);
+/// let text = "TensorFuture(float32 [2, 3] on cpu, failed: mul: cannot broadcast [2, 3] with [4] ";
+/// assert!(wrong.to_string().starts_with(text));
+/// ```
 impl fmt::Display for TensorFuture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -10,6 +10,7 @@ pub fn add(laws: &mut Laws) {
         a_mistake_makes_a_failed_value_that_names_op_shapes_and_line
         every_value_made_from_a_failed_one_has_its_root
         an_error_at_run_time_names_the_line_of_the_call
+        a_failed_handle_prints_its_reason
         values_that_do_not_depend_on_it_are_unaffected
         two_devices_in_one_op_are_an_error_that_names_both
         looking_at_an_error_does_not_consume_it
@@ -83,6 +84,21 @@ fn an_error_at_run_time_names_the_line_of_the_call(kind: Kind) {
     let (bad, line) = (identity("late", &x, || Err(Refusal::kernel("no"))), line!());
     let error = block_on((bad + 1.0).sum_all()).unwrap_err();
     assert_eq!((error.location().file(), error.location().line()), (file!(), line), "{error}");
+}
+
+fn a_failed_handle_prints_its_reason(kind: Kind) {
+    let device = kind.device();
+    let x = device.ones([2, 3]);
+    // One that is known at the call, one that fails as it runs, and a value that is made from it.
+    let (early, late) = (&x * device.ones([4]), refused(&x, "no luck"));
+    let made = &late + 1.0;
+    for (value, words) in [(early, "cannot broadcast [2, 3] with [4]"), (made, "no luck")] {
+        let error = block_on(&value).unwrap_err();
+        let text = format!("TensorFuture(float32 [2, 3] on {device}, failed: {error})");
+        assert!(text.contains(words), "{text}");
+        assert_eq!((value.to_string(), format!("{value:?}")), (text.clone(), text));
+    }
+    assert!(block_on(&x).is_ok() && x.to_string().ends_with(", ready)"), "{x}");
 }
 
 fn values_that_do_not_depend_on_it_are_unaffected(kind: Kind) {
