@@ -139,24 +139,26 @@ impl Memory {
         self.asked.fetch_add(1, Relaxed);
     }
 
-    /// Bytes that somebody else allocates come to life; false, and nothing, where that is beyond
-    /// the limit.
-    pub fn count(&self, bytes: usize) -> bool {
+    /// Bytes that are to be allocated come to life: all that live then. `None`, and nothing, where
+    /// that is beyond the limit. Whoever has the memory says so by [`had`](Memory::had); who is
+    /// refused it [uncounts](Memory::uncount) the bytes.
+    pub fn count(&self, bytes: usize) -> Option<usize> {
         // One that is refused is never counted, not even for a moment: another would be refused for
         // it.
         let more = |live: usize| live.checked_add(bytes).filter(|&live| live <= self.limit);
-        match self.live.fetch_update(Relaxed, Relaxed, more) {
-            Ok(before) => {
-                self.peak.fetch_max(before + bytes, Relaxed);
-                true
-            }
-            Err(_) => false,
-        }
+        self.live.fetch_update(Relaxed, Relaxed, more).ok().map(|before| before + bytes)
+    }
+
+    /// Bytes that were counted have been allocated: so many lived then. The peak knows what was
+    /// had, and not what the system or a driver refused.
+    pub fn had(&self, live: usize) {
+        self.peak.fetch_max(live, Relaxed);
     }
 
     /// [`count`](Memory::count), if need be at the cost of what kernels keep.
-    fn count_for_values(&self, bytes: usize) -> bool {
-        self.count(bytes) || self.let_go_of_kept(true) && self.count(bytes)
+    fn count_for_values(&self, bytes: usize) -> Option<usize> {
+        let again = || self.let_go_of_kept(true).then(|| self.count(bytes)).flatten();
+        self.count(bytes).or_else(again)
     }
 
     /// Drops what kernels keep beside values and nobody uses just now; false where that is nothing.
@@ -174,7 +176,6 @@ impl Memory {
     }
 
     /// Bytes that were counted are given back.
-    #[allow(dead_code)] // For devices that count memory of their own here.
     pub fn uncount(&self, bytes: usize) {
         self.live.fetch_sub(bytes, Relaxed);
     }
@@ -195,16 +196,14 @@ impl Memory {
     fn alloc_if(
         self: &Arc<Memory>,
         bytes: usize,
-        count: impl FnOnce(usize) -> bool,
+        count: impl FnOnce(usize) -> Option<usize>,
     ) -> Option<Arc<Block>> {
         let (index, size) = match bytes {
             0..CACHED_FROM => (usize::MAX, bytes.next_multiple_of(64).max(64)),
             _ if bytes > isize::MAX as usize / 2 => return None,
             _ => class(bytes),
         };
-        if !count(size) {
-            return None;
-        }
+        let live = count(size)?;
         // Nothing is looked for where nothing can be.
         let cached = index < CLASSES && self.cached.load(Relaxed) >= size;
         let ptr = match cached.then(|| self.freed.take(index)).flatten() {
@@ -222,7 +221,7 @@ impl Memory {
                     (!ptr.is_null()).then_some(ptr)
                 });
                 let Some(ptr) = fresh else {
-                    self.live.fetch_sub(size, Relaxed);
+                    self.uncount(size);
                     return None;
                 };
                 #[cfg(target_os = "linux")]
@@ -234,6 +233,7 @@ impl Memory {
                 ptr
             }
         };
+        self.had(live);
         Some(Arc::new(Block::new(ptr, size, index, self.clone())))
     }
 
@@ -270,8 +270,8 @@ impl Memory {
     /// Takes elements over from the host without a copy.
     pub fn adopt<T: Element>(self: &Arc<Memory>, data: Vec<T>) -> Option<Arc<Adopted<T>>> {
         let bytes = std::mem::size_of_val(&data[..]);
-        self.count_for_values(bytes)
-            .then(|| Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
+        self.had(self.count_for_values(bytes)?);
+        Some(Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
     }
 }
 
@@ -508,5 +508,17 @@ mod tests {
         assert!(memory.alloc(2 << 20).is_none());
         assert!(memory.alloc(usize::MAX - 5).is_none());
         assert_eq!(memory.bytes().live, 0);
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn the_peak_knows_what_was_had_and_nothing_that_was_refused() {
+        let memory = Memory::new(usize::MAX);
+        let had = memory.alloc(1 << 20).unwrap();
+        // More than any processor addresses: the limit lets it pass, and the system does not.
+        assert!(memory.alloc(1 << 60).is_none());
+        let Bytes { live, peak, .. } = memory.bytes();
+        assert_eq!((live, peak), (1 << 20, 1 << 20));
+        drop(had);
     }
 }

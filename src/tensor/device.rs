@@ -72,7 +72,7 @@ pub struct Stats {
     /// with few rows have read is also kept packed, if memory allows, which takes its size in
     /// float32 once more. Packed copies are evicted under memory pressure.
     pub bytes_live: usize,
-    /// The largest `bytes_live` so far.
+    /// Largest `bytes_live` so far. An allocation that was refused is no part of it.
     pub bytes_peak: usize,
     /// Bytes of freed values that are kept for later values.
     pub bytes_cached: usize,

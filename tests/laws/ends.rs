@@ -12,6 +12,7 @@ pub fn add(laws: &mut Laws) {
         a_panicking_kernel_fails_its_value_and_nothing_else
         a_refusing_kernel_fails_its_value_with_its_words
         out_of_memory_fails_the_value_and_leaves_the_device_well
+        an_allocation_that_is_refused_is_no_part_of_the_peak
         absurd_sizes_fail_and_never_wait
         a_panicking_or_failing_source_fails_its_value
         a_stuck_kernel_ends_every_await_when_the_watchdog_expires
@@ -68,6 +69,17 @@ fn out_of_memory_fails_the_value_and_leaves_the_device_well(kind: Kind) {
     let again = device.rand([1 << 20]);
     block_on(&again).unwrap();
     block_on(device.waitall()).unwrap();
+}
+
+fn an_allocation_that_is_refused_is_no_part_of_the_peak(kind: Kind) {
+    let device = kind.device();
+    let kept = device.rand([1 << 20]);
+    block_on(&kept).unwrap();
+    let peak = device.stats().bytes_peak;
+    assert!((4 << 20..5 << 20).contains(&peak), "{peak}");
+    // No limit of the device's refuses it: the system does, or the driver.
+    assert!(failure(device.rand([1usize << 45])).is_out_of_memory());
+    assert_eq!(device.stats().bytes_peak, peak);
 }
 
 fn absurd_sizes_fail_and_never_wait(kind: Kind) {

@@ -155,9 +155,9 @@ impl Heap {
         uses: Uses,
         allocate: impl FnOnce() -> Result<Allocation, Trouble>,
     ) -> Result<Arc<DeviceBuffer>, Trouble> {
-        if !self.account.count(bytes) {
+        let Some(live) = self.account.count(bytes) else {
             return Err(Trouble::OutOfMemory { bytes });
-        }
+        };
         let memory = match allocate() {
             Ok(memory) => memory,
             Err(trouble) => {
@@ -165,6 +165,7 @@ impl Heap {
                 return Err(trouble);
             }
         };
+        self.account.had(live);
         self.live.fetch_add(1, SeqCst);
         Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
     }
