@@ -166,7 +166,9 @@ pub use tensor::operand::Operand;
 /// device ran dry meanwhile. [`deny_barriers`](barrier::deny_barriers) makes a barrier inside a
 /// task an error.
 pub mod barrier {
-    pub use crate::tensor::barrier::{Admit, Permit, Ready, Shutdown, WaitAll, WaitEverything};
+    pub use crate::tensor::barrier::{
+        Admit, Permit, Ready, Shutdown, TrimWait, WaitAll, WaitEverything,
+    };
     pub use crate::tensor::barriers::{BarrierReport, Barriers, barriers};
     pub use crate::tensor::future::Wait;
     pub use crate::tensor::scope::{Scoped, allow_barriers, deny_barriers, tell_barriers};

@@ -260,11 +260,13 @@ impl Machine {
             }
         }
         for &id in &step.entries {
-            self.remove(id);
+            self.take_out(id);
         }
         self.settle_unblocked(now, false);
-        // The step's links go last: freeing may cascade.
+        // Freeing may cascade. Whoever waits for the device finds the memory free of what was
+        // dropped meanwhile.
         free(step.into_links());
+        self.close_epochs();
     }
 
     /// Time has passed: an entry that was delayed long enough becomes ready, and all others with

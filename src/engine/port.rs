@@ -66,6 +66,17 @@ pub(crate) trait Runner: Send + Sync {
     fn trim(&self) -> usize {
         0
     }
+    /// The same, for one who waits until it is done: the number of this trim.
+    fn ask_trim(&self) -> u64 {
+        self.trim();
+        0
+    }
+    /// True once that trim is done; else the waker goes onto a list under the key.
+    fn is_trimmed(&self, _number: u64, _key: &mut Option<u64>, _waker: &Waker) -> bool {
+        true
+    }
+    /// Nobody waits under this key any more.
+    fn forget_trim(&self, _key: u64) {}
     /// Memory of the device's own, or the computer's.
     fn memory(&self) -> DeviceMemory {
         DeviceMemory::of_computer()

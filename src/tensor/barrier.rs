@@ -1,5 +1,6 @@
 //! Barriers over a device and over all devices, and backpressure.
 
+use super::device::Device;
 use super::future::{At, TensorFuture};
 use super::watch;
 use crate::engine::port::counters::Detached;
@@ -190,6 +191,60 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.port.pressure.release();
+    }
+}
+
+/// The future of [`Device::trim_wait`](crate::Device::trim_wait).
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct TrimWait {
+    /// Its threads stay until the memory is given back.
+    device: Device,
+    at: At,
+    trim: Trimming,
+}
+
+#[derive(Debug)]
+enum Trimming {
+    /// Behind all that was queued or dropped before: what was is freed once this is reached.
+    Queued(TensorFuture),
+    /// The number of the trim, and the key under which its end is waited for.
+    Asked(u64, Option<u64>),
+}
+
+impl TrimWait {
+    pub(crate) fn on(device: &Device, at: At) -> TrimWait {
+        let marker = TensorFuture::new(device.port.enqueue_marker(at));
+        TrimWait { device: device.clone(), at, trim: Trimming::Queued(marker) }
+    }
+}
+
+impl Future for TrimWait {
+    type Output = Result<()>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let (port, at) = (self.device.port, self.at);
+        loop {
+            self.trim = match &mut self.trim {
+                Trimming::Queued(marker) => {
+                    std::task::ready!(marker.poll_await(cx, "trim_wait", at))?;
+                    Trimming::Asked(port.runner.ask_trim(), None)
+                }
+                Trimming::Asked(number, key) => {
+                    return match port.runner.is_trimmed(*number, key, cx.waker()) {
+                        true => Poll::Ready(Ok(())),
+                        false => Poll::Pending,
+                    };
+                }
+            };
+        }
+    }
+}
+
+impl Drop for TrimWait {
+    fn drop(&mut self) {
+        if let Trimming::Asked(_, Some(key)) = self.trim {
+            self.device.port.runner.forget_trim(key);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Device`: where values live, and the barriers over all values of a device.
 
-use super::barrier::{Admit, Permit, Ready, Shutdown, WaitAll};
+use super::barrier::{Admit, Permit, Ready, Shutdown, TrimWait, WaitAll};
 use super::future::TensorFuture;
 use crate::engine::port::Port;
 use crate::host::cpu::{self, CpuOptions};
@@ -273,10 +273,12 @@ impl Device {
     /// 64 MiB). Packed weights ([`Stats::bytes_live`]) that no running product reads are freed too;
     /// weights are repacked on their next use.
     ///
-    /// On a GPU the device's thread trims later, so 0 is returned. It releases the unused memory of
-    /// the driver's pool and the memory of graphs ([`Region`](crate::region::Region)), and unloads
-    /// kernels that were not used since the last call. Graphs and kernels are made again when they
-    /// are next needed.
+    /// What was dropped a moment ago may be live yet: the device's threads free large values, when
+    /// they come to it. [`trim_wait`](Self::trim_wait) waits for that first.
+    ///
+    /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the
+    /// driver's pool keeps and the memory of graphs ([`Region`](crate::region::Region)), and
+    /// unloads kernels that were not used since the last call. What is needed again is made again.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -291,6 +293,38 @@ impl Device {
     #[doc(alias = "empty_cache")]
     pub fn trim(&self) -> usize {
         self.port.runner.trim()
+    }
+
+    /// Frees what was dropped before this call, and then [trims](Self::trim): once it ends, the
+    /// memory of values that nobody can reach any more is the system's again.
+    ///
+    /// [`waitall`](Self::waitall) waits for work, and not for memory: a large value that was
+    /// dropped is freed by the device's threads. It waits for all that was queued before, as
+    /// `waitall` does, and leaves detached errors to that one. What is asked for later does not
+    /// hold it up.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// let values: Vec<_> = (0..10).map(|_| device.rand([1 << 20])).collect();
+    /// device.waitall().await?;
+    /// drop(values);
+    /// device.trim_wait().await?;
+    /// let stats = device.stats();
+    /// assert_eq!((stats.bytes_live, stats.bytes_cached), (0, 0));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Where the wait is denied ([`deny_barriers`](crate::barrier::deny_barriers)).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait: what was dropped is freed all the same, and nothing
+    /// is trimmed unless that has begun.
+    #[doc(alias = "empty_cache")]
+    #[track_caller]
+    pub fn trim_wait(&self) -> TrimWait {
+        TrimWait::on(self, Location::caller())
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::support::{ALL, Counter, Gate, Kind, block_on};
 use crate::{Laws, promises};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
-use futensor::{DType, PoolOptions, TensorFuture, grad};
+use futensor::{DType, Device, PoolOptions, TensorFuture, grad};
 use futures::poll;
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,10 @@ pub fn add(laws: &mut Laws) {
         try_admit_refuses_while_the_device_is_full
         a_permit_that_nobody_takes_goes_to_the_next
         queueing_far_ahead_costs_no_device_memory
-        a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back);
+        a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back
+        trim_wait_ends_once_what_was_dropped_before_is_freed
+        trim_wait_waits_for_what_was_queued_before_and_for_nothing_later
+        trim_wait_ends_whatever_becomes_of_its_device);
 }
 
 struct Wakes(AtomicUsize);
@@ -347,4 +350,87 @@ fn a_loop_goes_on_in_the_memory_of_its_first_rounds_and_trim_gives_it_back(kind:
     assert!(device.trim() >= kept);
     // The last step's own hold on its value may end a moment after all have heard of its end.
     crate::support::until(|| device.trim() == 0 && device.stats().bytes_cached == 0);
+}
+
+/// Bytes that are live or kept, and of a GPU those that the driver has not got back.
+fn in_use(device: &Device) -> usize {
+    let (stats, memory) = (device.stats(), device.memory());
+    // Of the computer others have their part.
+    let taken = memory.free.filter(|_| device.name().starts_with("cuda"));
+    stats.bytes_live + stats.bytes_cached + taken.map_or(0, |free| memory.total - free)
+}
+
+fn trim_wait_ends_once_what_was_dropped_before_is_freed(kind: Kind) {
+    let device = kind.device();
+    // A host's threads free large values; a GPU's whatever was dropped, and the simulated one is
+    // slow.
+    let x = device.rand([if kind == Kind::Cuda { 1 << 10 } else { 1 << 19 }]);
+    let mut before = None;
+    for round in 0..20 {
+        let values: Vec<_> = (0..6).map(|i| &x * i).collect();
+        let made: Vec<_> = values.iter().map(|v| (v + 1.0).cumsum(0)).collect();
+        if round % 2 == 0 {
+            block_on(device.waitall()).unwrap();
+        } else {
+            // What runs lets its values go itself.
+            made.iter().for_each(TensorFuture::detach);
+        }
+        let all = device.stats().bytes_live;
+        drop((values, made));
+        block_on(device.trim_wait()).unwrap();
+        let now = in_use(&device);
+        let least = *before.get_or_insert(now);
+        assert!(now <= least && now < 6 << 20 || kind == Kind::Cuda, "{round}: {now} of {all}");
+        assert_eq!(now, least, "round {round}");
+    }
+    drop(x);
+    block_on(device.trim_wait()).unwrap();
+    let stats = device.stats();
+    assert_eq!((stats.bytes_live, stats.bytes_cached), (0, 0));
+}
+
+fn trim_wait_waits_for_what_was_queued_before_and_for_nothing_later(kind: Kind) {
+    let device = kind.device();
+    let (send, comes) = futures::channel::oneshot::channel::<Vec<f32>>();
+    let (later, never) = futures::channel::oneshot::channel::<Vec<f32>>();
+    let x = device.from_future([2], comes);
+    let mut trim = device.trim_wait();
+    let y = device.from_future([2], never) + 1.0;
+    block_on(async {
+        for _ in 0..3 {
+            assert!(poll!(&mut trim).is_pending());
+            device.ones([3]).wait_to_read().await.unwrap();
+        }
+        // Giving one up costs the other nothing.
+        drop(device.trim_wait());
+        send.send(vec![1.0; 2]).unwrap();
+        trim.await.unwrap();
+        assert!(x.is_ready() && !y.is_ready());
+        later.send(vec![1.0; 2]).unwrap();
+        y.await.unwrap();
+        let error = futensor::barrier::deny_barriers(device.trim_wait()).await.unwrap_err();
+        assert!(error.is_barrier() && error.op() == "trim_wait", "{error}");
+        // Many at once, and one that goes while it waits.
+        let mut gone = device.trim_wait();
+        let _ = poll!(&mut gone);
+        let all: Vec<_> = (0..10).map(|_| device.trim_wait()).collect();
+        drop(gone);
+        for trim in all {
+            trim.await.unwrap();
+        }
+    });
+}
+
+fn trim_wait_ends_whatever_becomes_of_its_device(kind: Kind) {
+    let device = kind.device();
+    let (held, comes) = futures::channel::oneshot::channel::<Vec<f32>>();
+    let x = device.from_future([2], comes);
+    let trim = device.trim_wait();
+    let shutdown = device.shutdown();
+    held.send(vec![1.0; 2]).unwrap();
+    block_on(shutdown).unwrap();
+    block_on(trim).unwrap();
+    block_on(device.trim_wait()).unwrap();
+    device.trim();
+    drop(x);
 }

@@ -319,29 +319,36 @@ impl DeviceContext {
         Ok(self.returned.is_empty())
     }
 
-    /// Gives back memory that can be given back at once; true, as there is more once nothing runs.
-    pub fn begin_trim(&mut self) -> Result<bool, Trouble> {
+    /// Gives back memory that can be given back at once, in the order of the lanes.
+    pub fn begin_trim(&mut self) -> Result<(), Trouble> {
         self.drop_graphs();
         self.launcher.forget_unused();
-        self.pool.give_back(&self.lanes)?;
-        Ok(true)
+        self.free_returned()?;
+        self.pool.give_back(&self.lanes)
     }
 
-    /// The rest, when no launch is under way: kernels, once no graph has them either. False: there
-    /// is no more.
-    pub fn end_trim(&mut self) -> Result<bool, Trouble> {
-        self.drop_graphs();
-        self.free_returned()?;
-        let Some(idle) = self.lanes.idle() else { return Ok(true) };
-        self.launcher.trim(&idle);
-        self.pool.give_back(&self.lanes)?;
-        // Behind the frees, and it may take long.
+    /// Has the driver give back what its pool keeps, in the background: it may take long. `then` is
+    /// called after that.
+    pub fn trim_pool(&self, then: impl FnOnce() + Send + 'static) {
         let pool = self.driver.pool;
         self.launcher.background.make(Wanted::Sometime, move || {
             pool.trim();
+            then();
             Ok(())
         });
-        Ok(false)
+    }
+
+    /// The rest, when no launch is under way: kernels, once no graph has them either. True where
+    /// that was all.
+    pub fn end_trim(&mut self) -> Result<bool, Trouble> {
+        self.drop_graphs();
+        self.free_returned()?;
+        let Some(idle) = self.lanes.idle() else { return Ok(false) };
+        self.launcher.trim(&idle);
+        self.pool.give_back(&self.lanes)?;
+        // Behind the frees.
+        self.trim_pool(|| ());
+        Ok(true)
     }
 
     /// Frees that wait for the device to come further.

@@ -89,6 +89,11 @@ impl Lanes {
         Mark { lane: lane as u16, at: self.lanes[lane].queued + 1 }
     }
 
+    /// The mark of the last submission that was queued on a lane.
+    pub fn last(&self, lane: usize) -> Mark {
+        Mark { lane: lane as u16, at: self.lanes[lane].queued }
+    }
+
     /// True where something belongs to a submission that is not queued as a whole.
     pub fn is_begun(&self, lane: usize) -> bool {
         self.lanes[lane].begun.get()
@@ -120,7 +125,7 @@ impl Lanes {
 
     /// True where the host has seen everything on the lane reached.
     pub fn is_through(&self, lane: usize) -> bool {
-        self.is_reached(Mark { lane: lane as u16, at: self.lanes[lane].queued })
+        self.is_reached(self.last(lane))
     }
 
     /// Where the host has seen everything on all lanes reached, that nothing is under way.

@@ -11,6 +11,7 @@ mod reaper;
 mod region;
 mod submissions;
 mod thread;
+mod trims;
 mod visit;
 
 use crate::cuda::device::context::device;
@@ -45,9 +46,11 @@ use crate::sync::{Mutex, lock};
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::task::Waker;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use submissions::Lane;
+use trims::Trims;
 
 /// How the device behaves.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +104,7 @@ struct Shared {
     heap: Arc<Heap>,
     pinned: Arc<Pinned>,
     declined: DeclinedConvolutions,
+    trims: Arc<Trims>,
     epoch: Instant,
     /// The thread ends: so do the others.
     over: AtomicBool,
@@ -113,7 +117,7 @@ pub(crate) struct CudaRunner {
     memory: Arc<Memory>,
     running: Arc<AtomicBool>,
     abandoned: Arc<AtomicBool>,
-    trim: Arc<AtomicBool>,
+    trims: Arc<Trims>,
     declined: DeclinedConvolutions,
     thread: Mutex<Option<Thread>>,
     shared: Mutex<Option<Arc<Shared>>>,
@@ -126,7 +130,7 @@ impl CudaRunner {
             memory,
             running: Arc::default(),
             abandoned: Arc::default(),
-            trim: Arc::default(),
+            trims: Arc::default(),
             declined: DeclinedConvolutions::default(),
             thread: Mutex::new(None),
             shared: Mutex::new(None),
@@ -163,6 +167,7 @@ impl Shared {
             heap,
             pinned: Arc::new(Pinned::of(driver.settings.pinned_bytes)),
             declined: driver.declined.clone(),
+            trims: driver.trims.clone(),
             epoch: Instant::now(),
             over: AtomicBool::new(false),
             abandoned: driver.abandoned.clone(),
@@ -189,6 +194,7 @@ impl Shared {
         self.over.store(true, SeqCst);
         self.ring_all();
         self.port.attend();
+        self.trims.wake();
         self.see_to(woken.end(), later.end());
     }
 
@@ -262,10 +268,10 @@ impl Runner for CudaRunner {
         port.life.note_abandoned(&self.abandoned);
         let shared = Shared::new(self, port);
         *lock(&self.shared) = Some(shared.clone());
-        let (running, trim) = (self.running.clone(), self.trim.clone());
+        let running = self.running.clone();
         let life = {
             let shared = shared.clone();
-            move || thread::live(shared, running, trim)
+            move || thread::live(shared, running)
         };
         match std::thread::Builder::new()
             .name(format!("futensor-{}", port.profile.name))
@@ -287,6 +293,8 @@ impl Runner for CudaRunner {
     fn abandon(&self) {
         self.abandoned.store(true, SeqCst);
         self.wake(0);
+        // The device may have been shut down.
+        self.trims.wake();
     }
 
     fn table_size(&self) -> TableSize {
@@ -297,11 +305,31 @@ impl Runner for CudaRunner {
 
     fn trim(&self) -> usize {
         // The device's thread does it; how many bytes that will be, only the driver knows.
-        self.trim.store(true, SeqCst);
-        if let Some(shared) = &*lock(&self.shared) {
+        self.ask_trim();
+        0
+    }
+
+    fn ask_trim(&self) -> u64 {
+        let number = self.trims.ask();
+        // Not under the lock: where the thread has ended, another is started. A device that has
+        // ended has nothing to give back.
+        let shared = lock(&self.shared).clone();
+        if let Some(shared) = shared.filter(|shared| !shared.port.life.is_ended()) {
             shared.look_again();
         }
-        0
+        number
+    }
+
+    fn is_trimmed(&self, number: u64, key: &mut Option<u64>, waker: &Waker) -> bool {
+        let is_over = || {
+            let shared = lock(&self.shared);
+            shared.as_ref().is_none_or(|shared| shared.port.life.is_ended())
+        };
+        self.trims.is_ended(number, is_over, key, waker)
+    }
+
+    fn forget_trim(&self, key: u64) {
+        self.trims.forget(key);
     }
 
     fn memory(&self) -> DeviceMemory {

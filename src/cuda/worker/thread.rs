@@ -13,6 +13,7 @@ use super::submissions::put;
 use super::{Shared, reaper};
 use crate::cuda::device::Trouble;
 use crate::cuda::device::context::DeviceContext;
+use crate::cuda::device::lanes::Mark;
 use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::Timing;
 use crate::engine::scheduler::Scheduler;
@@ -22,6 +23,7 @@ use crate::graph::node::NodeLink;
 use crate::guard::{self, DeferredDrops, DeferredWakes, Leftovers, Wakers, caught};
 use crate::process_end::inside;
 use crate::sync::lock;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::panic::Location;
 use std::sync::Arc;
@@ -77,12 +79,22 @@ pub(super) struct Worker {
     seen: u64,
     /// Something was freed or has come through since memory was short.
     moved: bool,
-    trim: Arc<AtomicBool>,
-    tidy: bool, // Not all is trimmed: the rest goes once nothing runs.
+    trim: Trim,
+}
+
+/// How far the trims have come that the device was asked for.
+#[derive(Default)]
+struct Trim {
+    /// The number of the last one that has begun.
+    begun: u64,
+    /// The points behind which the driver has what it gave back, until they are reached.
+    frees: Option<SmallVec<[Mark; 8]>>,
+    /// The rest, kernels among it, goes once nothing runs.
+    is_left: bool,
 }
 
 /// The life of the device's thread.
-pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<AtomicBool>) {
+pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>) {
     let port = shared.port;
     let timing = Timing::new(shared.settings.timed, shared.timed.clone());
     let (heap, pinned) = (shared.heap.clone(), shared.pinned.clone());
@@ -112,8 +124,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>, trim: Arc<Atom
             queues: (0..lanes).map(|_| Queue::default()).collect(),
             seen: 0,
             moved: false,
-            trim,
-            tidy: false,
+            trim: Trim::default(),
             shared: shared.clone(),
         }),
         Err(why) => {
@@ -238,9 +249,6 @@ impl Worker {
         let mut did = seen != self.seen;
         self.seen = seen;
         self.moved |= did;
-        if self.trim.swap(false, SeqCst) {
-            self.tidy |= self.context.begin_trim()?;
-        }
         shared.port.mailbox.attendance.attend(0);
         let woken = DeferredWakes::begin();
         let is_ended = {
@@ -258,6 +266,7 @@ impl Worker {
             shared.ring_all();
             return Ok(false);
         }
+        self.trim()?;
         did |= self.launch_some()?;
         if self.context.heap.has_returned() || self.context.frees_under_way() > 0 {
             let before = self.context.heap.live();
@@ -271,13 +280,34 @@ impl Worker {
         }
         if !did {
             self.cover_all()?;
-            if self.tidy && self.is_alone() {
-                self.tidy = self.context.end_trim()?;
+            if self.trim.is_left && self.is_alone() {
+                self.trim.is_left = !self.context.end_trim()?;
             }
         }
         self.send_reapers();
         // Nothing can bring memory any more: the last try is due.
         Ok(did || short && self.has_all_memory())
+    }
+
+    /// Begins the trims that were asked for, once those before them are through, and ends those
+    /// whose memory the driver has by now. What is queued meanwhile holds none up.
+    fn trim(&mut self) -> Result<(), Trouble> {
+        let asked = self.shared.trims.asked();
+        if asked > self.trim.begun && self.trim.frees.is_none() {
+            self.trim.begun = asked;
+            self.trim.is_left = true;
+            self.context.begin_trim()?;
+            self.watch_frees()?;
+            let marks = (0..self.queues.len()).map(|lane| self.context.lanes.last(lane));
+            self.trim.frees = Some(marks.collect());
+        }
+        let lanes = &self.context.lanes;
+        let is_through = |marks: &SmallVec<_>| marks.iter().all(|&mark| lanes.is_reached(mark));
+        if self.trim.frees.take_if(|marks| is_through(marks)).is_some() {
+            let (trims, number) = (self.shared.trims.clone(), self.trim.begun);
+            self.context.trim_pool(move || trims.end(number));
+        }
+        Ok(())
     }
 
     /// Steps that may begin, to their lanes' queues; true where there was any.

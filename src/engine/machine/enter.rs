@@ -199,6 +199,12 @@ impl Machine {
 
     /// Removes an entry; its node is complete, cancelled, or computed elsewhere.
     pub(super) fn remove(&mut self, id: EntryId) {
+        self.take_out(id);
+        self.close_epochs();
+    }
+
+    /// [`remove`](Self::remove), with no look at the `waitall`s that may end then.
+    pub(super) fn take_out(&mut self, id: EntryId) {
         let Some(Entry { node, registration, source, epoch, .. }) = self.table.remove(id) else {
             return;
         };
@@ -211,7 +217,6 @@ impl Machine {
         if let Some(epoch) = epoch {
             self.epochs.leave(epoch);
         }
-        self.close_epochs();
         free([node]);
     }
 
@@ -240,8 +245,8 @@ impl Machine {
         self.close_epochs();
     }
 
-    /// Ends each `waitall` whose earlier work is done.
-    fn close_epochs(&mut self) {
+    /// Ends the `waitall`s before which nothing is left.
+    pub(super) fn close_epochs(&mut self) {
         while let Some(markers) = self.epochs.close() {
             for marker in markers {
                 marker.completion.claim(Phase::Claimed, 0);
