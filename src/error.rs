@@ -35,7 +35,8 @@ pub(crate) enum ErrorKind {
     Source,
     Barrier,
     Refused,
-    /// The lost member of a group, by its rank in the group.
+    NotFinite,
+    /// The member of a group that is gone, by its rank there.
     #[allow(dead_code)] // Made where there are ranks.
     PeerLost(u32),
 }
@@ -280,6 +281,21 @@ impl Error {
         self.kind() == ErrorKind::Refused
     }
 
+    /// True where an op made a NaN or an infinity of operands that had none, on a device or in a
+    /// task that is checked for that: see [`finite`](crate::finite).
+    ///
+    /// ```
+    /// # futensor::block_on(async {
+    /// use futensor::{CpuOptions, Device};
+    /// let device = Device::cpu_with(CpuOptions::default().check_finite(true));
+    /// let wrong = device.zeros([2]).log();
+    /// assert!(wrong.await.unwrap_err().is_not_finite());
+    /// # });
+    /// ```
+    pub fn is_not_finite(&self) -> bool {
+        self.kind() == ErrorKind::NotFinite
+    }
+
     /// True where a member of a group of ranks is gone, or did not come:
     /// [`lost_rank`](Self::lost_rank) says which.
     ///
@@ -329,7 +345,8 @@ mod tests {
             ErrorKind::Shutdown => ErrorKind::Source,
             ErrorKind::Source => ErrorKind::Barrier,
             ErrorKind::Barrier => ErrorKind::Refused,
-            ErrorKind::Refused => ErrorKind::PeerLost(7),
+            ErrorKind::Refused => ErrorKind::NotFinite,
+            ErrorKind::NotFinite => ErrorKind::PeerLost(7),
             ErrorKind::PeerLost(_) => return None,
         })
     }
@@ -349,6 +366,7 @@ mod tests {
             ErrorKind::Source => Error::is_source,
             ErrorKind::Barrier => Error::is_barrier,
             ErrorKind::Refused => Error::is_refused,
+            ErrorKind::NotFinite => Error::is_not_finite,
             ErrorKind::PeerLost(_) => Error::is_peer_lost,
         }
     }
@@ -357,7 +375,7 @@ mod tests {
     fn each_kind_has_a_predicate_that_is_true_of_it_alone() {
         let kinds: Vec<_> =
             std::iter::successors(Some(ErrorKind::Shape), |&kind| next(kind)).collect();
-        assert_eq!(kinds.len(), 13);
+        assert_eq!(kinds.len(), 14);
         for &kind in &kinds {
             let error = Error::new(kind, "op", "words", Location::caller());
             for &other in &kinds {

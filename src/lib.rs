@@ -31,11 +31,11 @@
 //!   [`train`], [`data`].
 //! - A block of ops that is planned once and replayed: [`Device::region`].
 //! - Several processes and machines: [`ranks`].
-//! - Inference services: [`serve`] (requests gathered into batches; results as they complete).
-//! - A timeline of what ran and which task waited: [`Device::record`].
-//! - Custom ops: [`custom`](mod@custom), with GPU kernels: [`cuda`].
-//! - Tests of your own code: [`Device::simulated`], a device whose execution order and faults are
-//!   chosen by a seed.
+//! - In a service: [`serve`] (many requests, few batches; results as they complete).
+//! - What ran and who waited, as a picture: [`Device::record`].
+//! - Ops of your own: [`custom`](mod@custom), with kernels for a GPU: [`cuda`].
+//! - Where the first NaN comes from: [`finite`].
+//! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
 //!
 //! # The first thing to know
 //!
@@ -185,6 +185,53 @@ pub mod custom {
     pub use crate::tensor::custom::{custom, custom_fn, custom_owned};
     pub use crate::tensor::gradient::backward::Backward;
     pub use crate::view::{Output, Parallel, View};
+}
+
+/// Where the first NaN comes from: checks of each op for what is not finite.
+///
+/// Once there is a NaN, everything that is made of it has one, and a loss that is NaN does not say
+/// where. On a device that was opened with
+/// [`CpuOptions::check_finite`](crate::CpuOptions::check_finite) (or its siblings of
+/// [`CudaOptions`](crate::cuda::CudaOptions) and [`SimOptions`](crate::sim::SimOptions), or
+/// `FUTENSOR_CHECK_FINITE=1` in the environment), and inside
+/// [`check_finite`](finite::check_finite), the first op that makes one fails, and all that is made
+/// of its value with it. The error ([`is_not_finite`](crate::Error::is_not_finite)) names the op,
+/// the shapes, and the line that asked for it. PyTorch has it as `detect_anomaly`, JAX as
+/// `debug_nans`.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{CpuOptions, Device, grad};
+/// let device = Device::cpu_with(CpuOptions::default().check_finite(true));
+/// let w = device.zeros([2]).requires_grad();
+/// let loss = w.sqrt().sum_all();                   // 0, and its slope has no end
+/// assert_eq!(loss.item::<f32>().await?, 0.0);
+/// let gradient = grad(&loss, &[&w]).remove(0);
+/// let error = gradient.await.unwrap_err();
+/// assert!(error.is_not_finite() && error.message().contains("in the gradient of sqrt"));
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+///
+/// # What is checked
+///
+/// Every op that computes floats from operands: those of gradients, of optimizers, and inside
+/// regions too, on every device. It fails where
+///
+/// - its result has a NaN, and no operand has one;
+/// - its result has an infinity, and no operand has an infinity or a NaN.
+///
+/// So a mask of `-inf` is fine, and a row that is masked altogether is found where a softmax makes
+/// NaN of it. A number beside a tensor is an operand. What is created or brought from outside has
+/// no operands, and is no error, whatever is in it: `x.isfinite().all()` looks at data. Views make
+/// nothing.
+///
+/// # What it costs
+///
+/// Nothing where it is off. Where it is on, each op is followed by a pass over its result and its
+/// float operands, which fuses with an elementwise op; results are written out; and what changes an
+/// operand in place copies it, since the check reads the operand as well.
+pub mod finite {
+    pub use crate::tensor::scope::{allow_not_finite, check_finite};
 }
 
 /// The futures of reads: [`TensorFuture::to_vec`] and its siblings return them.

@@ -3,7 +3,8 @@
 #![allow(unused_imports)] // That they are imported is the test.
 
 use futensor::{
-    barrier::*, cuda::*, custom::*, read::*, recording::*, region::*, sim::*, train::*, *,
+    barrier::*, cuda::*, custom::*, finite::*, read::*, recording::*, region::*, sim::*, train::*,
+    *,
 };
 use futures::future::{FutureExt as _, TryFutureExt as _};
 use futures::prelude::*;
@@ -133,6 +134,7 @@ fn handles_cross_a_catch_unwind() {
         Ready,
         Admit,
         Permit,
+        TrimWait,
         Shutdown,
         ToVec<f32>,
         Item<i64>,

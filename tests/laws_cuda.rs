@@ -18,6 +18,8 @@ mod devices;
 mod ends;
 #[path = "laws/errors.rs"]
 mod errors;
+#[path = "laws/finite.rs"]
+mod finite;
 #[path = "laws/foreign.rs"]
 mod foreign;
 #[path = "laws/fusion.rs"]
@@ -266,6 +268,7 @@ fn suite(real: bool) -> ExitCode {
     observers::add(&mut laws);
     ends::add(&mut laws);
     errors::add(&mut laws);
+    finite::add(&mut laws);
     foreign::add(&mut laws);
     captured::add(&mut laws);
     pressure::add(&mut laws);

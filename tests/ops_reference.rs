@@ -20,12 +20,12 @@ mod reference;
 use futensor::cuda::CudaOptions;
 use futensor::rows;
 use futensor::sim::{SimOptions, Simulation};
-use futensor::{DType, Device};
+use futensor::{CpuOptions, DType, Device};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use reference::{
     apply::{self, Made},
     case::{self, Case, Gradient, Host, Item, Operand},
-    compare,
+    checked, compare,
 };
 use std::{
     borrow::Cow,
@@ -208,6 +208,9 @@ const TYPES: &str = "dtypes";
 /// The device that has convolutions without cuDNN.
 pub const COLUMNS: &str = "cuda_columns";
 
+/// The CPU, where each op is checked for what is not finite.
+const CHECKED: &str = "cpu_checked";
+
 /// Where cases are run.
 enum Place {
     /// A device with threads of its own, and any executor.
@@ -221,13 +224,17 @@ type Maker = fn(usize) -> Option<Place>;
 
 impl Place {
     /// The devices by name.
-    fn all() -> [(&'static str, Maker); 4] {
+    fn all() -> [(&'static str, Maker); 5] {
         fn simulated(_: usize) -> Option<Place> {
             let (device, simulation) = Device::simulated(SimOptions::new(seed()));
             Some(Place::Simulated(device, simulation))
         }
         [
             ("cpu", |_| Some(Place::Real(Device::cpu()))),
+            (CHECKED, |_| {
+                let options = CpuOptions::default().threads(2).check_finite(true);
+                Some(Place::Real(Device::cpu_with(options)))
+            }),
             ("simulated", simulated),
             // Each GPU has its part: each compiles its kernels on a thread of its own.
             ("cuda", |trial| {
@@ -462,7 +469,7 @@ fn fault(case: &Case, on: &Device, got: futensor::Result<Vec<Host>>) -> Option<S
 }
 
 /// All cases of one op: queued together, then read one after the other.
-fn trial(place: Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
+fn trial(place: Option<Place>, checks: bool, cases: &[Case]) -> Result<Completion, Failed> {
     let Some(place) = place else {
         // On a machine that was asked for its GPU, to leave all out would look like success.
         return match std::env::var_os("FUTENSOR_DEMAND_GPU") {
@@ -501,7 +508,13 @@ fn trial(place: Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
     let faults: Vec<String> = place.wait(async {
         let mut faults = Vec::new();
         for (case, made) in made {
-            faults.extend(fault(case, place.device(), apply::read(made).await));
+            let got = apply::read(made).await;
+            let (found, is_compared) = match checks {
+                true => checked::fault(case, got.as_ref().err()),
+                false => (None, true),
+            };
+            faults.extend(found);
+            faults.extend(is_compared.then(|| fault(case, place.device(), got)).flatten());
         }
         faults
     });
@@ -518,7 +531,7 @@ fn trial(place: Option<Place>, cases: &[Case]) -> Result<Completion, Failed> {
 }
 
 fn main() {
-    run(&["cpu", "simulated", "cuda", COLUMNS], false);
+    run(&["cpu", CHECKED, "simulated", "cuda", COLUMNS], false);
 }
 
 /// Runs all trials on these devices; one at a time where the machine behind them is one.
@@ -555,15 +568,15 @@ pub fn run(devices: &[&str], alone: bool) {
             let shared = cases.clone();
             trials.push(Trial::test(format!("reference::{file}::{op}"), move || readable(&shared)));
             let runs = |name: &&str| {
-                let fits =
-                    (*name != COLUMNS || op.contains("conv")) && (file != TYPES || *name == "cpu");
+                let fits = (*name != COLUMNS || op.contains("conv"))
+                    && (file != TYPES || name.starts_with("cpu"));
                 devices.contains(name) && fits
             };
             for (name, place) in Place::all().into_iter().filter(|(name, _)| runs(name)) {
                 let cases = cases.clone();
-                let name = format!("{name}::{file}::{op}");
                 let number = trials.len();
-                trials.push(Trial::ignorable_test(name, move || trial(place(number / 2), &cases)));
+                let run = move || trial(place(number / 2), name == CHECKED, &cases);
+                trials.push(Trial::ignorable_test(format!("{name}::{file}::{op}"), run));
             }
         }
     }

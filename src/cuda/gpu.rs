@@ -7,7 +7,7 @@ use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
-use crate::options::{nanos, options};
+use crate::options::{self, nanos, options};
 use crate::tensor::device::Device;
 use std::panic::Location;
 use std::sync::Mutex;
@@ -50,6 +50,7 @@ pub struct CudaOptions {
     queue_bytes: usize,
     permits: usize,
     seed: u64,
+    check_finite: bool,
 }
 
 impl Default for CudaOptions {
@@ -78,6 +79,7 @@ impl Default for CudaOptions {
             queue_bytes: 4 << 30,
             permits: 64,
             seed: 0,
+            check_finite: options::checks_finite(),
         }
     }
 }
@@ -152,6 +154,10 @@ options! { CudaOptions;
     permits: usize;
     /// The seed of the device's generator; 0 by default.
     seed: u64;
+    /// Whether each op is checked: one that makes a NaN or an infinity of operands without fails,
+    /// and says its name ([`finite`](crate::finite)). Off by default, on where the environment has
+    /// `FUTENSOR_CHECK_FINITE=1`.
+    check_finite: bool;
 }
 
 /// The GPUs of the process, by number.
@@ -196,6 +202,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             name,
             inline: false,
             in_memory: false,
+            check_finite: options.check_finite,
             limits: Limits {
                 streams: options.streams.clamp(1, 64) as u16,
                 depth_max: options.depth.max(1),

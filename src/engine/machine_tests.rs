@@ -26,7 +26,13 @@ impl Runner for Nobody {
 
 pub(in crate::engine) fn port() -> &'static Port {
     Port::open(Opening {
-        profile: Profile { name: "test".into(), inline: true, in_memory: true, limits: LIMITS },
+        profile: Profile {
+            name: "test".into(),
+            inline: true,
+            in_memory: true,
+            check_finite: false,
+            limits: LIMITS,
+        },
         queue: QueueLimits { ops_max: 1000, bytes_max: usize::MAX, permits_max: 1 },
         memory: Memory::new(usize::MAX),
         runner: Box::new(Nobody),

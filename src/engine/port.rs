@@ -139,6 +139,8 @@ pub(crate) struct Profile {
     pub inline: bool,
     /// Values lie in memory that any thread may read.
     pub in_memory: bool,
+    /// Each result is checked for what is not finite, unless a scope says otherwise.
+    pub check_finite: bool,
     pub limits: Limits,
 }
 
@@ -194,11 +196,12 @@ pub(crate) struct Opening {
 impl Port {
     pub fn open(opening: Opening) -> &'static Port {
         let Opening { profile, queue, memory, runner, seed } = opening;
+        let life = Life::new(profile.check_finite);
         let port = Box::leak(Box::new(Port {
             profile,
             mailbox: Mailbox::new(),
             pressure: Pressure::new(queue),
-            life: Life::new(),
+            life,
             counters: CachePadded::default(),
             polls: PollCounters::default(),
             log: ErrorLog::default(),

@@ -265,7 +265,7 @@ impl Node {
 
     /// An error of this node: its op's name and the caller's line.
     pub fn fail(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error::new(kind, self.op.name(), message, self.at)
+        Error::new(kind, self.op.blamed(), message, self.at)
     }
 
     /// The value of a constant: one element, repeated. It takes no memory on any device.

@@ -222,7 +222,13 @@ pub trait Operation: Any + Send + Sync {
     /// The op's name, for errors and traces.
     fn name(&self) -> &str;
 
-    /// The shape and type of the result, or a refusal. Called immediately, on the caller's thread.
+    /// The op that its failure is said to be of, where that is another one.
+    #[doc(hidden)]
+    fn blamed(&self) -> &str {
+        self.name()
+    }
+
+    /// Shape and type of the result, or why there is none. Called by the caller of the op, at once.
     ///
     /// # Errors
     /// A [`Refusal`] makes a failed value.

@@ -5,7 +5,7 @@ use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
-use crate::options::{nanos, options};
+use crate::options::{self, nanos, options};
 use std::time::Duration;
 
 /// Options for a CPU device of your own. Start from the default and change what you need.
@@ -32,6 +32,7 @@ pub struct CpuOptions {
     queue_bytes: usize,
     permits: usize,
     seed: u64,
+    check_finite: bool,
 }
 
 impl Default for CpuOptions {
@@ -53,6 +54,7 @@ impl Default for CpuOptions {
             queue_bytes: 256 << 20,
             permits: 64,
             seed: 0,
+            check_finite: options::checks_finite(),
         }
     }
 }
@@ -95,6 +97,10 @@ options! { CpuOptions;
     permits: usize;
     /// The seed of the device's generator; 0 by default.
     seed: u64;
+    /// Whether each op is checked: one that makes a NaN or an infinity of operands without fails,
+    /// and says its name ([`finite`](crate::finite)). Off by default, on where the environment has
+    /// `FUTENSOR_CHECK_FINITE=1`.
+    check_finite: bool;
 }
 
 impl CpuOptions {
@@ -126,6 +132,7 @@ pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
             name,
             inline: options.inline,
             in_memory: true,
+            check_finite: options.check_finite,
             limits: Limits {
                 streams: options.streams.clamp(1, 1024) as u16,
                 depth_max: 1,

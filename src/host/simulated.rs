@@ -5,7 +5,7 @@ use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port, Profile};
 use crate::engine::pressure::QueueLimits;
 use crate::memory::Memory;
-use crate::options::{nanos, options};
+use crate::options::{self, nanos, options};
 use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::sync::statics;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub struct SimOptions {
     in_flight_ops: usize,
     queue_ops: usize,
     permits: usize,
+    check_finite: bool,
 }
 
 impl SimOptions {
@@ -45,6 +46,7 @@ impl SimOptions {
             in_flight_ops: 16,
             queue_ops: 1024,
             permits: 64,
+            check_finite: options::checks_finite(),
         }
     }
 }
@@ -73,6 +75,10 @@ options! { SimOptions;
     queue_ops: usize;
     /// The number of permits that are granted at the same time.
     permits: usize;
+    /// Whether each op is checked: one that makes a NaN or an infinity of operands without fails,
+    /// and says its name ([`finite`](crate::finite)). Off by default, on where the environment has
+    /// `FUTENSOR_CHECK_FINITE=1`.
+    check_finite: bool;
 }
 
 /// Opens a simulated device, which runs by hand or on its own thread.
@@ -96,6 +102,7 @@ pub(crate) fn open(options: &SimOptions) -> &'static Port {
             name: format!("sim:{}", COUNT.fetch_add(1, Ordering::Relaxed)),
             inline: false,
             in_memory: true,
+            check_finite: options.check_finite,
             limits: Limits {
                 streams: options.streams.clamp(1, 1024) as u16,
                 depth_max: 4,

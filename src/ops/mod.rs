@@ -14,6 +14,11 @@ pub(crate) mod attention {
     pub(crate) mod scaled;
 }
 
+/// Checks of what other ops have made.
+pub(crate) mod checks {
+    pub(crate) mod finite;
+}
+
 /// Picking and placing elements by their indices.
 pub(crate) mod index {
     pub(crate) mod classes;
@@ -102,6 +107,9 @@ macro_rules! for_each_operation {
             }
             attention::rope::Rope {
                 values: [rope], gradients: [rope], gpu: plan,
+            }
+            checks::finite::CheckFinite {
+                values: [], gradients: [], gpu: plan,
             }
             index::classes::Classes {
                 values: [nll_loss], gradients: [nll_loss], gpu: plan,

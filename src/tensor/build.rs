@@ -1,5 +1,6 @@
 //! Makes a queued node of a call: checks, metadata, failed values.
 
+pub(crate) mod finite;
 pub(crate) mod intercept;
 
 use super::device::Device;
@@ -18,7 +19,7 @@ use crate::op::{Beside, BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
 use crate::shape::Shape;
 use crate::sync::threads::thread_local;
-use intercept::{enqueue, enter, is_intercepted};
+use intercept::{enqueue, enter, is_usual};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -208,10 +209,10 @@ pub(crate) fn apply(
 /// Prepares an op on operands, or makes a failed value: if an operand is known to have failed (with
 /// its error), if devices are mixed, or if the shape rule refuses.
 ///
-/// The common case (operands that have not failed, one device, no gradient, no region) is inlined
-/// into the caller, so that the node's fields are written once, at their final address. A copy
-/// through a function's stack would be stored in words and loaded in lines, and the processor would
-/// wait until all earlier stores are in its cache.
+/// What most ops are (their operands have not failed, on one device, no gradient, no region, no
+/// check) is part of the caller: the node's fields are written once, where the node will be. On the
+/// way over a function's stack they would be stored by words and loaded by lines, for which a
+/// processor waits until all that was stored before is in its cache.
 #[inline(always)]
 pub(crate) fn ask<M: Ruled>(
     op: impl FnOnce() -> Op,
@@ -230,7 +231,7 @@ pub(crate) fn ask<M: Ruled>(
         Ok(ruled) => {
             let numel = ruled.shape().numel();
             let bytes = numel.saturating_mul(ruled.dtype().size());
-            let usual = operands.iter().all(is_plain) && !is_intercepted() && !port.life.is_ended();
+            let usual = operands.iter().all(is_plain) && is_usual() && port.life.is_usual();
             let rank = ruled.shape().rank();
             // An empty value may have any sizes, so they are checked one by one. A shape with many
             // dimensions has its own allocation.
@@ -277,12 +278,21 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
     match ruled.and_then(|meta| fits(&meta.shape, meta.dtype).map(|()| meta)) {
         Ok(Meta { shape, dtype }) => {
             let inputs = operands.iter().map(|x| x.node.link()).collect();
-            if operands.iter().any(|x| x.tape.is_some()) && dtype.is_float() && taped::is_taping() {
-                let made = Made::Op(op.clone());
-                let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
-                return Asked { value: taped::taped(made, operands, node), queued };
+            let is_on_tape = operands.iter().any(|x| x.tape.is_some());
+            let is_taped = is_on_tape && dtype.is_float() && taped::is_taping();
+            let is_checked = finite::checks(port, &op, dtype);
+            let again = (is_taped || is_checked).then(|| op.clone());
+            let (mut node, mut queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+            let Some(op) = again else { return Asked { value: TensorFuture::new(node), queued } };
+            if is_checked {
+                if let Some(queued) = queued.take() {
+                    port.push(queued);
+                }
+                node = finite::checked(&op, node, operands, at);
             }
-            let (node, queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
+            if is_taped {
+                return Asked { value: taped::taped(Made::Op(op), operands, node), queued };
+            }
             Asked { value: TensorFuture::new(node), queued }
         }
         Err(refusal) => fail(Error::new(refusal.kind, named(op.name()), refusal.message, at)),

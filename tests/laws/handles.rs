@@ -36,6 +36,7 @@ fn handles_and_futures_are_send_sync_unpin_and_static(_: Kind) {
     future::<futensor::barrier::WaitEverything>();
     future::<futensor::barrier::Ready>();
     future::<futensor::barrier::Admit>();
+    future::<futensor::barrier::TrimWait>();
     future::<futensor::barrier::Shutdown>();
     future::<futensor::read::Shown>();
     future::<futensor::read::NonZero>();

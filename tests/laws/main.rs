@@ -19,6 +19,7 @@ mod captured;
 mod devices;
 mod ends;
 mod errors;
+mod finite;
 mod foreign;
 mod fusion;
 mod handles;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     observers::add(&mut laws);
     ends::add(&mut laws);
     errors::add(&mut laws);
+    finite::add(&mut laws);
     pressure::add(&mut laws);
     races::add(&mut laws);
     devices::add(&mut laws);

@@ -6,4 +6,5 @@
 pub mod apply;
 mod calls;
 pub mod case;
+pub mod checked;
 pub mod compare;

@@ -8,7 +8,7 @@
 pub mod browser;
 pub mod op_names;
 
-use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaRun};
+use futensor::cuda::{CudaArg, CudaGrid, CudaKernel, CudaOptions, CudaRun};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
 use futensor::{CpuOptions, Device, TensorFuture};
 use std::collections::HashMap;
@@ -71,11 +71,22 @@ impl Kind {
     /// A fresh device of this kind.
     pub fn device(self) -> Device {
         if self == Kind::Cuda {
-            let options =
-                futensor::cuda::CudaOptions::default().streams(1).depth(1).in_flight_ops(1);
-            return Device::cuda_with(0, options).expect("a simulated GPU");
+            return Device::cuda_with(0, Kind::gpu()).expect("a simulated GPU");
         }
         Device::cpu_with(self.options())
+    }
+
+    fn gpu() -> CudaOptions {
+        CudaOptions::default().streams(1).depth(1).in_flight_ops(1)
+    }
+
+    /// One that checks its ops for what is not finite.
+    pub fn checked_device(self) -> Device {
+        if self == Kind::Cuda {
+            let options = Kind::gpu().check_finite(true);
+            return Device::cuda_with(0, options).expect("a simulated GPU");
+        }
+        self.device_with(|options| options.check_finite(true))
     }
 
     pub fn device_with(self, change: impl FnOnce(CpuOptions) -> CpuOptions) -> Device {

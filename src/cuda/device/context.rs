@@ -129,7 +129,7 @@ impl StepSite {
     ) -> Result<Option<Arc<IndexCheck>>, Trouble> {
         let check = match (&self.launch_list, self.index_error.get()) {
             (Some(launch_list), Some(Err(ptr))) => {
-                let check = IndexCheck::stand_in(node.op.name(), node.at);
+                let check = IndexCheck::stand_in(node);
                 launch_list.add_check(check.clone(), ptr);
                 Ok(Some(check))
             }

@@ -6,6 +6,7 @@
 use super::{OnCuda, operand, run};
 use crate::cuda::kernels::align;
 use crate::cuda::kernels::index::{self, Indexed};
+use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaView, CudaViewMut};
 use crate::graph::operation::Refusal;
 use crate::op::ScatterMode;
@@ -46,8 +47,7 @@ pub(super) fn look(
     }
     let x = CudaView { shape, strides: from, ..index };
     let indexed = Indexed { dtype: index.dtype, strides, positions: at, from_end };
-    let to =
-        CudaViewMut { ptr: cuda.scratch(index.numel())?, dtype: crate::dtype::DType::U8, shape };
+    let to = CudaViewMut { ptr: cuda.scratch(index.numel())?, dtype: DType::U8, shape };
     let plan = index::gather(1, shape, 0, operand(&x), size, indexed, align(to.ptr));
     run(cuda, plan.ok_or_else(|| refused("an index", shape))?, &[x, index], &[to])
 }

@@ -4,6 +4,7 @@
 //! Pure description: an op hands plans over with addresses, and `cuda/device/launch` launches them.
 
 mod attention;
+mod checks;
 mod conv;
 mod index;
 mod place;

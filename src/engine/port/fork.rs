@@ -6,15 +6,20 @@
 
 #![allow(unsafe_code)]
 
-use crate::sync::plain::AtomicBool;
+use crate::sync::plain::{AtomicBool, AtomicU32};
 #[cfg(all(unix, not(any(futensor_loom, futensor_shuttle))))]
 use crate::sync::plain::{AtomicPtr, OnceLock, Ordering::*};
 
-/// The two switches of a device's life. Each is set once and for good.
+/// The device is lost or shut down: every pending value and every later one fails.
+pub(super) const ENDED: u32 = 1;
+/// Each result is checked for what is not finite.
+pub(super) const CHECKED: u32 = 2;
+
+/// The switches of a device's life. Each is set once and for good.
 #[derive(Default)]
 pub(super) struct Switches {
-    /// The device is lost or shut down: every pending value and every later one fails.
-    pub ended: AtomicBool,
+    /// [`ENDED`] and [`CHECKED`]: an op whose device has neither has nothing else to ask.
+    pub state: AtomicU32,
     /// The device is the parent process's: this process was forked off.
     pub forked: AtomicBool,
 }
@@ -56,7 +61,7 @@ extern "C" fn forked() {
     // SAFETY: what is listed is whole and stays.
     while let Some(listed) = unsafe { at.as_ref() } {
         listed.switches.forked.store(true, Relaxed);
-        listed.switches.ended.store(true, Relaxed);
+        listed.switches.state.fetch_or(ENDED, Relaxed);
         at = listed.next;
     }
 }

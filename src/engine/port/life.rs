@@ -1,8 +1,8 @@
 //! The life of a device: whether it has ended, and for which reason.
 
-use super::fork::Switches;
+use super::fork::{CHECKED, ENDED, Switches};
 use crate::error::{Error, ErrorKind};
-use crate::sync::plain::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use crate::sync::plain::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use crate::sync::{CachePadded, Mutex, lock};
 use std::any::Any;
 use std::panic::Location;
@@ -20,21 +20,34 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    pub(super) fn new() -> Life {
+    pub(super) fn new(is_checked: bool) -> Life {
         let none: Weak<dyn Any + Send + Sync> = Weak::<()>::new();
-        Life { switches: CachePadded::default(), reason: Mutex::new(None), token: Mutex::new(none) }
+        let state = AtomicU32::new(if is_checked { CHECKED } else { 0 });
+        let switches = CachePadded(Switches { state, ..Switches::default() });
+        Life { switches, reason: Mutex::new(None), token: Mutex::new(none) }
     }
 
     /// From now on everything fails with this kind and message.
     pub fn end(&self, kind: ErrorKind, message: impl Into<String>) {
         lock(&self.reason).get_or_insert((kind, message.into()));
-        self.switches.ended.store(true, Relaxed);
+        self.switches.state.fetch_or(ENDED, Relaxed);
     }
 
     /// True once every new op fails.
     #[inline]
     pub fn is_ended(&self) -> bool {
-        self.switches.ended.load(Relaxed)
+        self.switches.state.load(Relaxed) & ENDED != 0
+    }
+
+    /// True where each result is checked for what is not finite.
+    pub fn is_checked(&self) -> bool {
+        self.switches.state.load(Relaxed) & CHECKED != 0
+    }
+
+    /// True while the device has not ended, and checks nothing.
+    #[inline]
+    pub fn is_usual(&self) -> bool {
+        self.switches.state.load(Relaxed) == 0
     }
 
     /// True of a device that was shut down in order: nothing of it is lost.

@@ -197,6 +197,11 @@ impl Op {
         }
     }
 
+    /// The name that its errors show: its own, but for the check of another op.
+    pub fn blamed(&self) -> &str {
+        if let Op::Custom(op) = self { op.blamed() } else { self.name() }
+    }
+
     /// True where what follows may run in the same step, on the result that only it reads.
     pub fn takes_epilogue(&self) -> bool {
         matches!(self, Op::Custom(op) if op.takes_epilogue())

@@ -1,7 +1,8 @@
 //! The destination of a thread's new nodes and draws: their device, or an interceptor.
 //!
-//! A region intercepts the ops that its closure calls during a trace (`region/trace`). That costs
-//! an ordinary op one read of a thread-local pointer. This file knows nothing of regions.
+//! A region intercepts the ops that its closure calls while it is traced (`region/trace`). An
+//! ordinary op pays one read of a thread-local byte for that, and for the scope that has ops
+//! checked (`finite`). Knows nothing of regions, and nothing of checks.
 
 use crate::engine::port::{Port, Queued};
 use crate::graph::node::{Node, NodeHandle};
@@ -52,8 +53,27 @@ pub(crate) struct Interceptor {
     pub draw: fn(&Sequence, u64, (u64, u64)),
 }
 
+/// An interceptor takes this thread's nodes.
+const INTERCEPTED: u8 = 1;
+/// A scope has this thread's ops checked.
+pub(super) const CHECKED: u8 = 2;
+
 thread_local! {
     static INTERCEPTOR: Cell<Option<&'static Interceptor>> = const { Cell::new(None) };
+    /// What is unusual about the ops of this thread; 0 for nothing.
+    static UNUSUAL: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Says whether something is unusual about this thread's ops.
+pub(super) fn mark(what: u8, is: bool) {
+    let others = UNUSUAL.get() & !what;
+    UNUSUAL.set(if is { others | what } else { others });
+}
+
+/// True while a thread's ops go to their device, and nothing else is to be done about them.
+#[inline]
+pub(super) fn is_usual() -> bool {
+    UNUSUAL.get() == 0
 }
 
 /// While it lives, an interceptor receives this thread's nodes and draws.
@@ -63,17 +83,18 @@ pub(crate) struct Interception(());
 /// Installs an interceptor for this thread's nodes and draws. There is at most one at a time.
 pub(crate) fn intercept(interceptor: &'static Interceptor) -> Interception {
     INTERCEPTOR.set(Some(interceptor));
+    mark(INTERCEPTED, true);
     Interception(())
 }
 
 impl Drop for Interception {
     fn drop(&mut self) {
         INTERCEPTOR.set(None);
+        mark(INTERCEPTED, false);
     }
 }
 
-/// True while an interceptor receives this thread's nodes.
-#[inline]
+/// True while an interceptor takes this thread's nodes.
 pub(crate) fn is_intercepted() -> bool {
     INTERCEPTOR.get().is_some()
 }

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Needs};
 use crate::graph::tape::{Constant, Entry, Given, Made, Operand, Origin, TapeLink};
-use crate::tensor::build;
+use crate::tensor::build::{self, finite};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
@@ -131,6 +131,7 @@ impl Walk {
     /// Sends the gradient of an entry on to its operands.
     fn step(&mut self, k: usize) {
         let Some(entry) = self.places[k].entry.take() else { return };
+        let _rule = finite::rule(port_of(&entry), entry.made.name());
         let pieces = std::mem::take(&mut self.places[k].pieces);
         if let Some(at) = pieces.first().map(|piece| piece.at)
             && let Some(whole) = build::called_from(at, || joined(pieces, &entry.meta.shape))

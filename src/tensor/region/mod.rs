@@ -7,6 +7,7 @@
 mod tensors;
 mod trace;
 
+use super::build::finite;
 use super::build::intercept::{enqueue, is_intercepted};
 use super::build::{self, At};
 use super::device::Device;
@@ -141,6 +142,8 @@ struct Known {
     /// The lengths of the inputs' `Vec`s, and the keys.
     lengths: Vec<usize>,
     recording: bool,
+    /// Its ops are checked for what is not finite.
+    is_checked: bool,
     how: How,
 }
 
@@ -309,11 +312,13 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
 
     fn known(&self, inputs: &[TensorFuture], lengths: &[usize]) -> Option<(How, bool)> {
         let recording = is_taping();
+        let is_checked = finite::is_on(self.device.port);
         let plans = lock(&self.plans);
         // Compares the last inputs first: state usually comes first, and rarely changes its shape.
         let fits = |known: &&Known| {
             known.recording == recording
                 && known.inputs.len() == inputs.len()
+                && known.is_checked == is_checked
                 && known.lengths == lengths
                 && known
                     .inputs
@@ -349,6 +354,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
                 inputs: metas.into_iter().map(|m| (m.shape, m.dtype)).collect(),
                 lengths: lengths.to_vec(),
                 recording: is_taping(),
+                is_checked: finite::is_on(port),
                 how: how.clone(),
             };
             let mut plans = lock(&self.plans);

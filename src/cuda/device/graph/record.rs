@@ -17,7 +17,6 @@ use crate::cuda::device::step::Operand;
 use crate::graph::call::Call;
 use crate::graph::value::{Storage, Value};
 use smallvec::SmallVec;
-use std::panic::Location;
 use std::sync::Arc;
 
 /// Words that stand for the seed and the position of a draw while a call is recorded: nothing else
@@ -49,7 +48,7 @@ impl DeviceContext {
                 Storage::Shared(buffer) => Storage::Shared(launch_list.given(k, buffer.bytes())),
             };
             let value = Ok(Value { storage, placed: value.placed.clone() });
-            let stand_in = IndexCheck::stand_in("", Location::caller());
+            let stand_in = IndexCheck::of_operand();
             stand_ins.push(stand_in.clone());
             let operand = Operand { value, spare: spare[k].then_some(1) };
             operands.push(GivenOperand { operand, checks: IndexChecks::from_iter([stand_in]) });
