@@ -11,4 +11,5 @@ pub(crate) mod simulation;
 pub(crate) mod step;
 pub(crate) mod thread_pool;
 pub(crate) mod threads;
+mod unoptimised;
 mod wake_queue;

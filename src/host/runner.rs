@@ -23,6 +23,7 @@ use crate::guard::{self, DeferredDrops, DeferredWakes, caught};
 use crate::host::step::Host;
 use crate::host::thread_pool::ThreadPool;
 use crate::host::threads::{self, Affinity, Threads, lower_priority};
+use crate::host::unoptimised;
 use crate::host::wake_queue::WakeQueues;
 use crate::memory::Memory;
 use crate::options::nanos;
@@ -229,6 +230,9 @@ impl Shared {
     /// leave the task table broken, so it ends the device, and every await with it.
     fn live(&self, me: usize) {
         lower_priority(self.options.nice);
+        if cfg!(futensor_unoptimised) {
+            unoptimised::say();
+        }
         let affinity = self.options.spread.then(Affinity::here).flatten().map(Arc::new);
         self.threads.set_affinity(me, affinity.clone());
         while let Err(words) = caught(|| self.work(me, affinity.as_deref())) {
