@@ -134,7 +134,7 @@ impl Error {
         self.0.at
     }
 
-    /// True where shapes do not fit each other or the op.
+    /// True if shapes do not fit each other or the op.
     ///
     /// ```
     /// let device = futensor::Device::cpu();
@@ -145,7 +145,7 @@ impl Error {
         self.kind() == ErrorKind::Shape
     }
 
-    /// True where an element type does not fit the op or the read.
+    /// True if an element type does not fit the op or the read.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -157,7 +157,7 @@ impl Error {
         self.kind() == ErrorKind::DType
     }
 
-    /// True where one op has operands on two devices, and where a device is not there.
+    /// True if the operands are on different devices, or the device does not exist.
     ///
     /// ```
     /// use futensor::Device;
@@ -170,7 +170,7 @@ impl Error {
         self.kind() == ErrorKind::Device
     }
 
-    /// True where an index or a dimension is out of range.
+    /// True if an index or a dimension is out of range.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([2, 3]);
@@ -180,7 +180,7 @@ impl Error {
         self.kind() == ErrorKind::Index
     }
 
-    /// True where another argument makes no sense.
+    /// True if another argument is invalid.
     ///
     /// ```
     /// let x = futensor::Device::cpu().ones([2, 3]);
@@ -190,7 +190,7 @@ impl Error {
         self.kind() == ErrorKind::Argument
     }
 
-    /// True where there was no memory for the result, or none for its kernel to work in.
+    /// True if the memory for the result, or for its kernel to work in, could not be allocated.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -204,7 +204,7 @@ impl Error {
         self.kind() == ErrorKind::OutOfMemory
     }
 
-    /// True where the op's kernel panicked or said that it failed.
+    /// True if the op's kernel panicked or said that it failed.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -219,8 +219,8 @@ impl Error {
         self.kind() == ErrorKind::Kernel
     }
 
-    /// True where the device is gone with all that was pending on it: a fault, a loss, or the
-    /// watchdog.
+    /// True if the device is lost, with all work that was pending on it: after a fault, a
+    /// disconnect, or a timeout of the watchdog.
     ///
     /// ```
     /// use futensor::{Device, sim::SimOptions};
@@ -232,7 +232,7 @@ impl Error {
         self.kind() == ErrorKind::DeviceLost
     }
 
-    /// True where the device was shut down before the op was taken up.
+    /// True if the device was shut down before the op was taken up.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -245,7 +245,7 @@ impl Error {
         self.kind() == ErrorKind::Shutdown
     }
 
-    /// True where what was to bring the data failed: a future, or a file.
+    /// True if the future or file that was to supply the data failed.
     ///
     /// ```
     /// # futensor::block_on(async {
@@ -272,7 +272,7 @@ impl Error {
         self.kind() == ErrorKind::Barrier
     }
 
-    /// True where a queue was full, or closed, and took no more: try again later, or elsewhere.
+    /// True if a queue was full or closed: try again later, or elsewhere.
     ///
     /// ```
     /// assert!(!futensor::Error::custom("parse", "an error of your own").is_refused());
@@ -281,7 +281,7 @@ impl Error {
         self.kind() == ErrorKind::Refused
     }
 
-    /// True where an op made a NaN or an infinity of operands that had none, on a device or in a
+    /// True if an op made a NaN or an infinity of operands that had none, on a device or in a
     /// task that is checked for that: see [`finite`](crate::finite).
     ///
     /// ```
@@ -296,7 +296,7 @@ impl Error {
         self.kind() == ErrorKind::NotFinite
     }
 
-    /// True where a member of a group of ranks is gone, or did not come:
+    /// True if a member of a group of ranks is gone, or did not come:
     /// [`lost_rank`](Self::lost_rank) says which.
     ///
     /// ```

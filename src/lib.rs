@@ -31,11 +31,12 @@
 //!   [`train`], [`data`].
 //! - A block of ops that is planned once and replayed: [`Device::region`].
 //! - Several processes and machines: [`ranks`].
-//! - In a service: [`serve`] (many requests, few batches; results as they complete).
-//! - What ran and who waited, as a picture: [`Device::record`].
-//! - Ops of your own: [`custom`](mod@custom), with kernels for a GPU: [`cuda`].
-//! - Where the first NaN comes from: [`finite`].
-//! - Tests of your own code: [`Device::simulated`], a device whose order and faults a seed chooses.
+//! - Inference services: [`serve`] (requests gathered into batches; results as they complete).
+//! - A timeline of what ran and which task waited: [`Device::record`].
+//! - Custom ops: [`custom`](mod@custom), with GPU kernels: [`cuda`].
+//! - The source of the first NaN: [`finite`].
+//! - Tests of your own code: [`Device::simulated`], a device whose execution order and faults are
+//!   chosen by a seed.
 //!
 //! # The first thing to know
 //!
@@ -187,10 +188,10 @@ pub mod custom {
     pub use crate::view::{Output, Parallel, View};
 }
 
-/// Where the first NaN comes from: checks of each op for what is not finite.
+/// The source of the first NaN: a check of each op for values that are not finite.
 ///
-/// Once there is a NaN, everything that is made of it has one, and a loss that is NaN does not say
-/// where. On a device that was opened with
+/// Every value made of a NaN is NaN, so a loss that is NaN does not say where the NaN came from. On
+/// a device that was opened with
 /// [`CpuOptions::check_finite`](crate::CpuOptions::check_finite) (or its siblings of
 /// [`CudaOptions`](crate::cuda::CudaOptions) and [`SimOptions`](crate::sim::SimOptions), or
 /// `FUTENSOR_CHECK_FINITE=1` in the environment), and inside
