@@ -8,6 +8,7 @@
 #[path = "../../tests/support/browser.rs"]
 mod browser;
 mod limits;
+mod pages;
 mod tiny;
 
 use browser::Browser;
@@ -16,6 +17,7 @@ use futensor::{CpuOptions, Device};
 use futensor_generate::Options;
 use libtest_mimic::{Arguments, Trial};
 use limits::*;
+use pages::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -546,17 +548,6 @@ fn openais_own_client_speaks_to_it() {
     );
 }
 
-fn the_page_chats_in_a_real_browser() {
-    let browser = Browser::find().expect("ignored without one");
-    let server = serve();
-    let page =
-        browser.page(&server.url("/#q=Hello%20%3Cb%3E"), "$('#state').textContent !== 'ready'");
-    assert!(page.contains("<article class=\"user\">Hello &lt;b&gt;</article>"), "{page}");
-    let answer = page.split("<article class=\"assistant\">").nth(1).expect("an answer");
-    assert!(!answer.starts_with("</article>") && page.contains(" tokens, "), "{page}");
-    assert!(server.app.engine.stats().tokens > 0);
-}
-
 macro_rules! trials {
     ($($name:ident)*) => {
         vec![$(Trial::test(stringify!($name), || {
@@ -584,10 +575,16 @@ fn main() {
         the_end_waits_for_answers_under_way
         whoever_runs_it_sees_what_it_does
         a_lost_device_ends_its_streams_and_says_so
+        the_page_and_all_its_files_are_served_with_a_policy
+        what_others_have_written_is_as_they_published_it
     );
     let in_python = trials!(openais_own_client_speaks_to_it);
     trials.extend(in_python.into_iter().map(|t| t.with_ignored_flag(python().is_none())));
-    let in_browser = trials!(the_page_chats_in_a_real_browser);
+    let in_browser = trials!(
+        the_page_chats_in_a_real_browser
+        the_page_shows_a_hostile_answer_and_does_nothing_of_it
+        the_page_marks_half_an_answer_and_sends_it_no_more
+    );
     trials.extend(in_browser.into_iter().map(|t| t.with_ignored_flag(Browser::find().is_none())));
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
     let _ = std::fs::remove_dir_all(model().parent().expect("a folder"));

@@ -3,6 +3,7 @@
 mod answer;
 mod ask;
 mod metrics;
+mod page;
 #[path = "../../support/prometheus.rs"]
 mod prometheus;
 mod routes;

@@ -1,13 +1,13 @@
-//! The routes: OpenAI's, `/healthz`, `/metrics`, and the page.
+//! The routes: OpenAI's, `/healthz` and `/metrics`; the page's are in `page`.
 
 use super::answer::{Answer, error_body};
 use super::ask::{self, Refusal};
-use super::{App, metrics};
+use super::{App, metrics, page};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::{Html, IntoResponse, Json, Response};
+use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use futures::StreamExt as _;
 use serde_json::json;
@@ -24,7 +24,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics_text))
-        .route("/", get(|| async { Html(include_str!("../page.html")) }))
+        .merge(page::router())
         .fallback(|| async { refused(&no_route()) })
         .with_state(app)
 }
