@@ -93,6 +93,7 @@ mod dtype;
 mod error;
 mod format;
 mod guard;
+mod json;
 mod memory;
 mod op;
 mod options;

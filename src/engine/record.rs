@@ -50,6 +50,8 @@ pub struct RecordedOp {
     pub number: usize,
     /// The op's name.
     pub name: String,
+    /// What kind of op it is: "elementwise", "reductions", "products", "custom"...
+    pub family: &'static str,
     /// The shape of its value.
     pub shape: Shape,
     /// The element type of its value.
@@ -349,6 +351,7 @@ impl Reel {
         RecordedOp {
             number,
             name: node.op.name().to_owned(),
+            family: node.op.family(),
             shape: node.shape.clone(),
             dtype: node.dtype,
             location: node.at,

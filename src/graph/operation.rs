@@ -228,6 +228,13 @@ pub trait Operation: Any + Send + Sync {
         self.name()
     }
 
+    /// The folder of `ops/` that the op is in, for pictures: "custom" for ops from outside.
+    #[doc(hidden)]
+    fn family(&self) -> &'static str {
+        let path = std::any::type_name::<Self>().strip_prefix("futensor::ops::");
+        path.and_then(|path| path.split("::").next()).unwrap_or("custom")
+    }
+
     /// Shape and type of the result, or why there is none. Called by the caller of the op, at once.
     ///
     /// # Errors

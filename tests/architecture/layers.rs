@@ -38,6 +38,7 @@ pub const LAYERS: [(&str, &[&str]); 16] = [
             "format",
             "error",
             "guard",
+            "json",
             "sync",
             "room",
             "view",

@@ -202,6 +202,22 @@ impl Op {
         if let Op::Custom(op) = self { op.blamed() } else { self.name() }
     }
 
+    /// Which ops it is like, for pictures. Those of `ops/` have the name of their folder there.
+    pub fn family(&self) -> &'static str {
+        match self {
+            Op::Fill(_) | Op::Arange { .. } | Op::Random { .. } => "creation",
+            Op::Unary(_) | Op::Binary(_) | Op::WithScalar { .. } | Op::Where | Op::Cast => {
+                "elementwise"
+            }
+            Op::View(_) => "shaping",
+            Op::Reduce(_) => "reductions",
+            Op::Custom(op) => op.family(),
+            Op::Sink(_) => "reads",
+            Op::Call(_) | Op::Part(_) => "regions",
+            Op::Source(_) | Op::Predicated(_) | Op::Marker | Op::Given => "others",
+        }
+    }
+
     /// True where what follows may run in the same step, on the result that only it reads.
     pub fn takes_epilogue(&self) -> bool {
         matches!(self, Op::Custom(op) if op.takes_epilogue())

@@ -4,25 +4,8 @@
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::{Ran, RecordedStep, Recording};
-use std::fmt::Write;
+use crate::json::quoted;
 use std::time::Duration;
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut out = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            c if c < ' ' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
 
 pub(super) fn json(recording: &Recording) -> String {
     let lanes = lanes(recording);

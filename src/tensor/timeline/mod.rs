@@ -1,13 +1,14 @@
 //! Pictures of a [`Recording`]: JSON for Chrome and Perfetto, and a timeline as SVG or as an HTML
-//! page.
+//! page that zooms and searches.
 //!
 //! There is a lane for each stream of the device, one for small steps that the engine or a poll ran
-//! immediately, and one for each awaiting task. This file sorts a recording into lanes; `chrome`
-//! and `svg` write them. They know only the recording, not the engine.
+//! immediately, and one for each awaiting task. This file sorts a recording into lanes; `chrome`,
+//! `svg` and `page` write them. They know only the recording, not the engine.
 
 mod chrome;
 #[cfg(test)]
 mod drawn;
+mod page;
 mod svg;
 
 use crate::engine::record::{Ran, RecordedAwait, RecordedStep, Recording};
@@ -40,10 +41,25 @@ impl Recording {
         svg::svg(self, width)
     }
 
-    /// The picture as a self-contained HTML page: scroll to zoom, drag to pan, hover for
-    /// names.
+    /// The timeline as a page that needs nothing else: one file, and no network.
+    ///
+    /// The wheel, buttons and keys zoom, dragging moves. A click on a step, or the arrow keys, tell
+    /// all of it: its ops with their shapes and lines, from when to when it ran, what it needed,
+    /// and who waited for it. The legend of the kinds of ops hides and shows them, and a search for
+    /// an op, a file or a shape highlights what it finds.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{CpuOptions, Device};
+    /// let device = Device::cpu_with(CpuOptions::default());
+    /// let recording = device.record();
+    /// device.ones([300, 300]).exp().await?;
+    /// let page = recording.finish().to_html();
+    /// assert!(page.starts_with("<!doctype html>") && page.contains("\"exp\""));
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
     pub fn to_html(&self) -> String {
-        svg::page(self)
+        page::page(self)
     }
 
     /// The periods between the first and the last step in which the device was idle.
@@ -130,10 +146,10 @@ fn await_title(a: &RecordedAwait) -> String {
     format!("{}  {}", a.what, place(a.site))
 }
 
-/// Pairs of steps, by index: the second step needed the first, on another stream. On a GPU the
-/// stream was told to wait, unless an earlier wait implied this one; on the host the step was not
-/// made before its operands were complete.
-fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
+/// Of each step the steps that it needed, by index: those whose values it reads, and those that its
+/// stream was told to wait for. A host makes a step once its operands are complete; on a GPU its
+/// stream waits, unless an earlier wait implies this one.
+fn needs(recording: &Recording) -> Vec<BTreeSet<usize>> {
     let mut at: HashMap<(usize, u64), usize> = HashMap::new();
     let mut made_by: HashMap<usize, usize> = HashMap::new();
     for (i, step) in recording.steps.iter().enumerate() {
@@ -142,25 +158,26 @@ fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
             at.insert((stream, point), i);
         }
     }
-    let mut arrows = Vec::new();
-    for (i, step) in recording.steps.iter().enumerate() {
-        let Ran::Stream { stream: own, .. } = step.ran else { continue };
-        let waits = step.waits.iter().filter_map(|wait| at.get(wait)).copied();
-        let read = step
-            .ops
-            .iter()
-            .flat_map(|op| &op.inputs)
-            .flatten()
-            .filter_map(|op| made_by.get(op))
-            .copied();
-        let elsewhere = |from: &usize| match recording.steps[*from].ran {
-            Ran::Stream { stream, .. } => stream != own,
-            _ => false,
-        };
-        let from: BTreeSet<usize> = waits.chain(read.filter(elsewhere)).collect();
-        arrows.extend(from.into_iter().map(|from| (from, i)));
-    }
-    arrows
+    let of = |(i, step): (usize, &RecordedStep)| {
+        let waits = step.waits.iter().filter_map(|wait| at.get(wait));
+        let inputs = step.ops.iter().flat_map(|op| &op.inputs).flatten();
+        let read = inputs.filter_map(|op| made_by.get(op));
+        waits.chain(read).copied().filter(|from| *from != i).collect()
+    };
+    recording.steps.iter().enumerate().map(of).collect()
+}
+
+/// Pairs of steps, by index: the second needed the first, on another stream.
+fn arrows(recording: &Recording) -> Vec<(usize, usize)> {
+    let stream = |step: usize| match recording.steps[step].ran {
+        Ran::Stream { stream, .. } => Some(stream),
+        _ => None,
+    };
+    let apart =
+        |from: usize, to: usize| stream(from).zip(stream(to)).is_some_and(|(from, to)| from != to);
+    let pairs = needs(recording).into_iter().enumerate();
+    let pairs = pairs.flat_map(|(to, needs)| needs.into_iter().map(move |from| (from, to)));
+    pairs.filter(|&(from, to)| apart(from, to)).collect()
 }
 
 /// For each await, the step whose end completed it, if its op was recorded.
@@ -227,7 +244,41 @@ mod tests {
             assert!(svg.contains(&title), "{title}");
         }
         assert!(svg.matches("class=\"step\"").count() >= recording.steps.len());
-        assert!(recording.to_html().contains("<script>"));
+    }
+
+    #[tokio::test]
+    async fn the_page_has_all_that_was_recorded_and_text_that_ends_no_script() {
+        let recording = recording().await;
+        let page = recording.to_html();
+        let (head, data) = page.split_once("id=\"recording\">").unwrap();
+        let (data, rest) = data.split_once("</script>").unwrap();
+        assert!(
+            !head.contains("<one>") && !data.contains(['<', '>', '&']) && rest.contains("draw")
+        );
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        let text = |at: &serde_json::Value| data["texts"][at.as_u64().unwrap() as usize].clone();
+        let rows = |name: &str| data[name].as_array().unwrap().clone();
+        assert!(rows("lanes").iter().any(|lane| lane[0] == "the <one> who waits"), "{data}");
+        assert_eq!(rows("steps").len(), recording.steps.len());
+        assert_eq!(rows("awaits").len(), recording.awaits.len());
+        for (row, step) in rows("steps").iter().zip(&recording.steps) {
+            assert_eq!(row[5].as_array().unwrap().len(), step.ops.len());
+            for (row, op) in row[5].as_array().unwrap().iter().zip(&step.ops) {
+                assert_eq!(text(&row[0]), op.name);
+                assert_eq!(text(&row[1]), format!("{} {}", op.dtype, op.shape));
+                assert_eq!(text(&row[3]), op.location.to_string());
+            }
+            let times = (row[2].as_f64().unwrap(), row[3].as_f64().unwrap());
+            assert!((times.0 - super::micros(step.began)).abs() < 1e-2 && times.0 <= times.1);
+        }
+        // A product is colored as one, whatever is fused to it.
+        let product = recording.steps.iter().position(|s| s.ops[0].name == "matmul").unwrap();
+        assert_eq!(text(&rows("steps")[product][1]), "products");
+        // What an await points at is the step that ended it.
+        let (k, waited) =
+            recording.awaits.iter().enumerate().find(|(_, a)| a.what == "item").unwrap();
+        let ended = rows("awaits")[k][8].as_u64().unwrap() as usize;
+        assert!(recording.steps[ended].ops.iter().any(|op| Some(op.number) == waited.op));
     }
 
     #[tokio::test]

@@ -1,11 +1,10 @@
-//! A recording as a picture: SVG, alone or inside a page that zooms.
-//!
-//! Every element carries its times as attributes, so that the page's script (`page.js`) can lay out
-//! the same elements at another scale; without a script the picture is static.
+//! A recording as a picture that stands as it is: SVG, for documents. Every element carries its
+//! times as attributes. Arrows lie behind the bars, whose labels they would cover.
 
 use super::{Lane, arrows, await_title, barriers, lanes, micros, step_title};
 use crate::engine::record::Recording;
 use crate::error::number_of;
+use crate::json::escaped;
 use std::fmt::Write;
 
 const TOP: f64 = 46.0;
@@ -21,10 +20,6 @@ text{font:11px ui-monospace,Menlo,Consolas,monospace;fill:#222}\
 .gap{fill:url(#hatch)}.idle{fill:#d33;fill-opacity:.10}\
 .arrow{fill:none;stroke:#333;stroke-opacity:.65}.head{fill:#333}\
 .barrier{fill:none;stroke:#c8930a;stroke-width:1.2;stroke-dasharray:3 2}.barrier.dry{stroke:#c33}";
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 /// A color for an op's name, by a hash (FNV-1a) of the name.
 fn color(name: &str) -> String {
@@ -212,6 +207,25 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
             escaped(&fitting(&title, left - 4.0))
         );
     }
+    for (from, to) in arrows(recording) {
+        let (from, to) = (&recording.steps[from], &recording.steps[to]);
+        let (Some(y1), Some(y2)) =
+            (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
+        else {
+            continue;
+        };
+        let (a, b) = (micros(from.ended), micros(to.began));
+        let (x1, x2) = (scale.x(a), scale.x(b));
+        let (y1, y2) = (y1 + BAR / 2.0, y2 + BAR / 2.0);
+        let _ = writeln!(
+            out,
+            "<path class=\"arrow\" marker-end=\"url(#head)\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" \
+             data-y=\"{y1} {y2}\" \
+             d=\"M{x1:.2} {y1}C{:.2} {y1} {:.2} {y2} {x2:.2} {y2}\"/>",
+            x1 + 14.0,
+            x2 - 14.0,
+        );
+    }
     for step in &recording.steps {
         let Some(y) = Lane::of(step).and_then(|lane| row(&lane)) else { continue };
         let (a, b) = (micros(step.began), micros(step.ended));
@@ -239,25 +253,6 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
         );
         let class = if a.ran_dry { "await dry" } else { "await" };
         scale.bar(&mut out, (class, ""), times, y, (&label, &title));
-    }
-    for (from, to) in arrows(recording) {
-        let (from, to) = (&recording.steps[from], &recording.steps[to]);
-        let (Some(y1), Some(y2)) =
-            (Lane::of(from).and_then(|l| row(&l)), Lane::of(to).and_then(|l| row(&l)))
-        else {
-            continue;
-        };
-        let (a, b) = (micros(from.ended), micros(to.began));
-        let (x1, x2) = (scale.x(a), scale.x(b));
-        let (y1, y2) = (y1 + BAR / 2.0, y2 + BAR / 2.0);
-        let _ = writeln!(
-            out,
-            "<path class=\"arrow\" marker-end=\"url(#head)\" data-a=\"{a:.3}\" data-b=\"{b:.3}\" \
-             data-y=\"{y1} {y2}\" \
-             d=\"M{x1:.2} {y1}C{:.2} {y1} {:.2} {y2} {x2:.2} {y2}\"/>",
-            x1 + 14.0,
-            x2 - 14.0,
-        );
     }
     for (a, step) in recording.awaits.iter().zip(barriers(recording)) {
         let Some(y2) = row(&Lane::Task(a.task)) else { continue };
@@ -288,15 +283,4 @@ pub(super) fn svg(recording: &Recording, width: usize) -> String {
     );
     out += "</svg>\n";
     out
-}
-
-pub(super) fn page(recording: &Recording) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>futensor: {}</title>\n\
-         <style>body{{margin:12px;background:#fff}}svg{{cursor:grab;user-select:none}}</style>\n{}\
-         <script>\n{}</script></html>\n",
-        escaped(&recording.device),
-        svg(recording, 1500),
-        include_str!("page.js"),
-    )
 }
