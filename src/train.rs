@@ -1,5 +1,9 @@
-//! Training on one or several devices: batches are split over the devices, and one
-//! step runs on all of them.
+//! Training on one or several devices: batches are split over the devices, and one step runs on all
+//! of them. A [`Monitor`] writes a page that shows a training while it runs.
+
+mod monitor;
+
+pub use monitor::{FinishMonitor, Monitor, MonitorOptions, OpenMonitor};
 
 use crate::dtype::DType;
 use crate::error::ErrorKind;

@@ -7,7 +7,8 @@
 //!
 //! `--model mlp|cnn`, `--device cpu|cuda:0`, `--seed N`; `--json FILE` writes the figures, `--svg
 //! FILE` the loss curve (by default `target/train_digits.svg`), and with one model `--save FILE`
-//! the trained weights, which is how `examples/server` came by its own. Ends with an error where an
+//! the trained weights, which is how `examples/server` came by its own. With one model `--monitor
+//! FILE.html` writes a page on which the training can be watched. Ends with an error where an
 //! accuracy is not reached.
 
 mod cnn;
@@ -20,17 +21,18 @@ mod report;
 mod train;
 
 use futensor::nn::Module;
+use futensor::train::{Monitor, MonitorOptions};
 use futensor::{Device, safetensors};
 use model::Model;
 use report::{Figures, HEAD};
 use serde_json::{Map, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use train::{Outcome, Way, train};
 
 const USAGE: &str = "\
 usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] [--json FILE] [--svg FILE]
-                    [--save FILE.safetensors]
+                    [--save FILE.safetensors] [--monitor FILE.html]
 
   --model mlp|cnn          one of the networks; both by default
   --device cpu|cuda:N      where it trains: by default the first GPU, and the CPU where there is \
@@ -39,6 +41,7 @@ usage: train_digits [--model mlp|cnn] [--device cpu|cuda:N] [--seed N] [--json F
   --json FILE              writes the figures down
   --svg FILE               the loss curve; target/train_digits.svg by default
   --save FILE.safetensors  writes the trained weights, of the one model that --model names
+  --monitor FILE.html      writes a page on which to watch the one model that --model names
   --help                   this page";
 
 struct Arguments {
@@ -48,6 +51,7 @@ struct Arguments {
     json: Option<PathBuf>,
     svg: PathBuf,
     save: Option<PathBuf>,
+    monitor: Option<PathBuf>,
 }
 
 impl Arguments {
@@ -55,7 +59,8 @@ impl Arguments {
         let default = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/train_digits.svg");
         let svg = default.clone();
         let models = Model::BOTH.to_vec();
-        let mut found = Arguments { models, device: None, seed: 1, json: None, svg, save: None };
+        let mut found =
+            Arguments { models, device: None, seed: 1, json: None, svg, save: None, monitor: None };
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match &arg[..] {
@@ -73,11 +78,15 @@ impl Arguments {
                 "--json" => found.json = Some(value()?.into()),
                 "--svg" => found.svg = value()?.into(),
                 "--save" => found.save = Some(value()?.into()),
+                "--monitor" => found.monitor = Some(value()?.into()),
                 _ => return Err(format!("{arg} is not known\n{USAGE}")),
             }
         }
         if found.save.is_some() && found.models.len() != 1 {
             return Err("--save writes one model: name it with --model".into());
+        }
+        if found.monitor.is_some() && found.models.len() != 1 {
+            return Err("--monitor shows one model: name it with --model".into());
         }
         if let Some(folder) = default.parent().filter(|_| found.svg == default) {
             std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -102,13 +111,30 @@ impl Arguments {
     }
 }
 
+/// The page on which a training can be watched; it says where it is before the training begins.
+async fn opened(file: &Path, model: Model, device: &Device) -> Outcome<Monitor> {
+    let options = MonitorOptions::default().title(format!("digits, {}", model.name()));
+    let monitor = Monitor::open_with(device, file, options).await?;
+    eprintln!("to watch it: {}", file.display());
+    Ok(monitor)
+}
+
 async fn job(arguments: Arguments) -> Outcome<()> {
     let device = arguments.device()?;
     let mut runs: Vec<(Model, Figures)> = Vec::new();
     let (mut written, mut table) = (Map::new(), String::new());
     for &model in &arguments.models {
-        let (naive, _) = train(model, Way::Naive, &device, arguments.seed, true).await?;
-        let (figures, net) = train(model, Way::Asynchronous, &device, arguments.seed, true).await?;
+        let seed = arguments.seed;
+        let (naive, _) = train(model, Way::Naive, &device, seed, true, None).await?;
+        let monitor = match &arguments.monitor {
+            Some(file) => Some(opened(file, model, &device).await?),
+            None => None,
+        };
+        let (figures, net) =
+            train(model, Way::Asynchronous, &device, seed, true, monitor.as_ref()).await?;
+        if let Some(monitor) = monitor {
+            monitor.finish().await?;
+        }
         table +=
             &format!("{}\n{}\n", figures.row(model, "ready()"), naive.row(model, "item().await"));
         table += &report::explained(&figures, &naive);

@@ -9,8 +9,9 @@ use crate::data::{Digits, Images};
 use crate::model::Model;
 use crate::report::{Event, Figures, reporter};
 use futensor::nn::{Module, Sequential};
-use futensor::optim::{AdamW, Cosine, Optimizer, Schedule, Warmup};
-use futensor::{Device, TensorFuture, no_grad};
+use futensor::optim::{AdamW, Cosine, Optimizer, Schedule, Warmup, clip_grad_norm};
+use futensor::train::Monitor;
+use futensor::{DType, Device, TensorFuture, grad, no_grad};
 use std::future::Future;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -56,6 +57,7 @@ pub async fn train(
     device: &Device,
     seed: u64,
     show: bool,
+    monitor: Option<&Monitor>,
 ) -> Outcome<(Figures, Sequential)> {
     device.seed(seed);
     let digits = Digits::on(device);
@@ -74,7 +76,18 @@ pub async fn train(
             barriers.wait(device.ready()).await;
             let loss = net.forward(&batch.x).cross_entropy(&batch.y, ());
             optimizer.set_lr(schedule.lr(step));
-            optimizer.minimize(&loss).detach();
+            match monitor {
+                None => optimizer.minimize(&loss).detach(),
+                Some(monitor) => {
+                    let gradients = grad(&loss, optimizer.parameters());
+                    optimizer.step(&gradients).detach();
+                    monitor.step(&loss.stop_gradient());
+                    // What it would clip is not computed: nobody looks at it.
+                    let (_, norm) = clip_grad_norm(&gradients, f64::INFINITY);
+                    monitor.value("gradient norm", &norm);
+                    monitor.number("rate", schedule.lr(step));
+                }
+            }
             step += 1;
             let loss = loss.stop_gradient();
             if way == Way::Naive {
@@ -88,6 +101,10 @@ pub async fn train(
         net.train();
         if way == Way::Naive {
             barriers.wait(right.item::<i64>()).await?;
+        }
+        if let Some(monitor) = monitor {
+            let share = right.to_dtype(DType::F32) / digits.held_out.len() as f32;
+            monitor.value("held out, right", &share);
         }
         events.send(Event::Epoch(right, digits.held_out.len()))?;
     }

@@ -3,6 +3,7 @@
 mod attention;
 mod failures;
 mod lazy;
+mod monitor;
 mod refusals;
 mod support;
 mod values;
