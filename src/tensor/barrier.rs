@@ -1,6 +1,5 @@
 //! Barriers over a device and over all devices, and backpressure.
 
-use super::device::Device;
 use super::future::{At, TensorFuture};
 use super::watch;
 use crate::engine::port::counters::Detached;
@@ -198,8 +197,7 @@ impl Drop for Permit {
 #[must_use = "futures do nothing unless awaited"]
 #[derive(Debug)]
 pub struct TrimWait {
-    /// Its threads stay until the memory is given back.
-    device: Device,
+    port: &'static Port,
     at: At,
     trim: Trimming,
 }
@@ -213,16 +211,16 @@ enum Trimming {
 }
 
 impl TrimWait {
-    pub(crate) fn on(device: &Device, at: At) -> TrimWait {
-        let marker = TensorFuture::new(device.port.enqueue_marker(at));
-        TrimWait { device: device.clone(), at, trim: Trimming::Queued(marker) }
+    pub(crate) fn on(port: &'static Port, at: At) -> TrimWait {
+        let marker = TensorFuture::new(port.enqueue_marker(at));
+        TrimWait { port, at, trim: Trimming::Queued(marker) }
     }
 }
 
 impl Future for TrimWait {
     type Output = Result<()>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
-        let (port, at) = (self.device.port, self.at);
+        let (port, at) = (self.port, self.at);
         loop {
             self.trim = match &mut self.trim {
                 Trimming::Queued(marker) => {
@@ -243,7 +241,7 @@ impl Future for TrimWait {
 impl Drop for TrimWait {
     fn drop(&mut self) {
         if let Trimming::Asked(_, Some(key)) = self.trim {
-            self.device.port.runner.forget_trim(key);
+            self.port.runner.forget_trim(key);
         }
     }
 }

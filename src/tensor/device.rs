@@ -324,7 +324,7 @@ impl Device {
     #[doc(alias = "empty_cache")]
     #[track_caller]
     pub fn trim_wait(&self) -> TrimWait {
-        TrimWait::on(self, Location::caller())
+        TrimWait::on(self.port, Location::caller())
     }
 }
 

@@ -38,7 +38,7 @@ fn every_file_says_what_it_is() {
 fn no_folder_has_more_than_twenty_files_in_a_row() {
     let mut folders: BTreeMap<String, usize> = BTreeMap::new();
     for path in files_of_rust() {
-        let (folder, _) = path.rsplit_once('/').expect("a folder");
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         *folders.entry(folder.to_owned()).or_default() += 1;
     }
     assert!(folders.len() > 60, "the test does not see the folders: {}", folders.len());

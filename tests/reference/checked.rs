@@ -41,10 +41,13 @@ pub fn fault(case: &Case, error: Option<&Error>) -> (Option<String>, bool) {
     let all = |of: &mut dyn Iterator<Item = Found>| of.fold(Found::default(), Found::and);
     let had = all(&mut case.ins.iter().map(operand));
     let out = all(&mut case.out.iter().flatten().map(|x| Found::of(x)));
-    let mut may = out.is_new(had);
-    let must = may && case.gradient.is_none();
+    // What halves are held against is wider, and finite where they are not.
+    let of_halves = |rule: &str| rule == "own";
+    let mut may = out.is_new(had) || of_halves(&case.tolerance);
+    let must = out.is_new(had) && case.gradient.is_none();
     if let Some(gradient) = &case.gradient {
         let wanted = all(&mut gradient.wanted.iter().flatten().map(|x| Found::of(x)));
+        may |= of_halves(&gradient.tolerance);
         may |= wanted.is_new(had.and(out).and(Found::of(&gradient.upstream)));
     }
     let ins: Vec<String> = case.ins.iter().map(Operand::to_string).collect();

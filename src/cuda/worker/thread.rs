@@ -148,6 +148,8 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>) {
     }
     refuse_until_abandoned(&shared);
     running.store(false, SeqCst);
+    // All memory went with the context. Who asks from now on starts a thread.
+    shared.trims.end(shared.trims.asked());
     // A push that came in between found a thread: start again for it.
     if !port.mailbox.intake.is_empty() {
         port.runner.start(port);

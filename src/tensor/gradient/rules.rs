@@ -91,8 +91,10 @@ pub(super) fn through_exponent(g: &TensorFuture, a: &Side, y: &TensorFuture) -> 
             y.mul(still.where_cond(1.0, a.to_dtype(y.dtype())).log()).mul(g)
         }
         Side::Number(s) => {
-            let slope = g.mul(y).mul(s.as_f64().ln());
-            if s.as_f64() == 0.0 { y.isfinite().where_cond(0.0, slope) } else { slope }
+            let slope = || g.mul(y).mul(s.as_f64().ln());
+            // Of 0 the logarithm is an infinity, which is not looked at where `y` is finite.
+            let still = || y.isfinite().where_cond(0.0, slope());
+            if s.as_f64() == 0.0 { unchecked(still) } else { slope() }
         }
     }
 }
