@@ -254,11 +254,17 @@ pub mod read {
 /// With the feature `tracing`, any subscriber receives these, all with the caller's line:
 ///
 /// - `futensor::op`, an event for each op as it is queued, at TRACE;
-/// - `futensor::step`, a span for each step that runs on a stream, at DEBUG (an event for each
-///   small op, at TRACE);
+/// - `futensor::step`, a span for each step that runs on a stream, at DEBUG, with the step's time in
+///   the field `took_ns` (an event for each small op, at TRACE, in the span that asked for the op);
+/// - `futensor::batch`, a span around the function of a [`Batcher`](crate::serve::Batcher), at
+///   DEBUG;
 /// - `futensor::barrier`, an event for each await that has ended, at DEBUG.
 ///
-/// Steps run on the device's threads, so their spans are not children of a task's span.
+/// Steps run on the device's threads, so their spans are not children of a task's span. The span of
+/// a step *follows from* the spans that were current when its ops were called. The span of a batch
+/// follows from the spans in which its requests were submitted, and the ops of the function are
+/// called in the batch's span. So a server can sum the time of the device by request.
+///
 /// [tokio-console](https://docs.rs/console-subscriber) shows only tokio's own spans: the tasks that
 /// await, not the steps. A layer beside it prints the steps:
 ///
@@ -268,6 +274,90 @@ pub mod read {
 ///     .with_span_events(fmt::format::FmtSpan::CLOSE)       // one line for each finished step
 ///     .with_filter(EnvFilter::new("futensor=debug"));
 /// tracing_subscriber::registry().with(console_subscriber::spawn()).with(ours).init();
+/// ```
+///
+/// ## Device time of each request
+///
+/// This layer sums the time of steps by request, for a handler that runs in a span of its own
+/// (`handle(request).instrument(info_span!("request"))`, or `tower_http`'s `TraceLayer`), and in
+/// spans inside it as it likes: an op holds the span in which it was asked for open until it begins
+/// or is skipped. A step's time is there before its value is: a request that has awaited its answer
+/// has its sum. Several that asked for one step share its time. Small ops are not in the sum: the
+/// awaiting task runs them itself, in some microseconds. On a GPU the time is the GPU's own, of
+/// each step with [`timed(1)`](crate::cuda::CudaOptions::timed), of none by default. An op looks at
+/// its span only where a subscriber wants DEBUG of `futensor::step`.
+///
+/// ```text
+/// use tracing::field::{Field, Visit};
+/// use tracing::{Id, Subscriber, span};
+/// use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
+///
+/// /// Nanoseconds of device time, by the id of a request's span.
+/// #[derive(Clone, Default)]
+/// struct DeviceTime(Arc<Mutex<HashMap<u64, u64>>>);
+///
+/// /// In a step's or a batch's span: who asked for it.
+/// #[derive(Default)]
+/// struct AskedBy(Vec<Id>);
+///
+/// struct Took(u64);
+/// impl Visit for Took {
+///     fn record_u64(&mut self, field: &Field, ns: u64) {
+///         if field.name() == "took_ns" {
+///             self.0 += ns;
+///         }
+///     }
+///     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+/// }
+///
+/// impl DeviceTime {
+///     /// Each of those who asked has its part. A batch hands its part on to its requests.
+///     fn share<S: Subscriber + for<'a> LookupSpan<'a>>(
+///         &self,
+///         ns: u64,
+///         of: &Id,
+///         spans: &Context<'_, S>,
+///     ) {
+///         let Some(span) = spans.span(of) else { return };
+///         let asked_by = span.extensions().get::<AskedBy>().map(|by| by.0.clone());
+///         let Some(asked_by) = asked_by else {
+///             // A span of the program's own: the outermost around it is the request's.
+///             let request = span.scope().from_root().next().map_or(span.id(), |root| root.id());
+///             *self.0.lock().unwrap().entry(request.into_u64()).or_default() += ns;
+///             return;
+///         };
+///         for asker in &asked_by {
+///             self.share(ns / asked_by.len() as u64, asker, spans);
+///         }
+///     }
+/// }
+///
+/// impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for DeviceTime {
+///     fn on_follows_from(&self, span: &Id, asker: &Id, spans: Context<'_, S>) {
+///         let Some(span) = spans.span(span) else { return };
+///         let mut extensions = span.extensions_mut();
+///         match extensions.get_mut::<AskedBy>() {
+///             Some(by) => by.0.push(asker.clone()),
+///             None => extensions.insert(AskedBy(vec![asker.clone()])),
+///         }
+///     }
+///     fn on_record(&self, step: &Id, values: &span::Record<'_>, spans: Context<'_, S>) {
+///         let mut took = Took(0);
+///         values.record(&mut took);
+///         if took.0 > 0 {
+///             self.share(took.0, step, &spans);
+///         }
+///     }
+///     fn on_close(&self, request: Id, _: Context<'_, S>) {
+///         // To the log, or to the server's metrics.
+///         if let Some(ns) = self.0.lock().unwrap().remove(&request.into_u64()) {
+///             println!("a request has had {ns} ns of the device");
+///         }
+///     }
+/// }
+///
+/// // let time = DeviceTime::default();
+/// // tracing_subscriber::registry().with(time.clone()).init();
 /// ```
 pub mod recording {
     pub use crate::engine::record::{Ran, RecordedAwait, RecordedOp, RecordedStep, Recording};

@@ -285,7 +285,7 @@ pub(crate) fn compute_step(
     port: &Port,
     mut backend: impl Immediate,
 ) -> (Results, Option<Instant>) {
-    let _span = super::events::step(&port.profile.name, step);
+    let _running = super::events::running(&port.profile.name, step);
     let began = port.recordings.now();
     let inputs = step.inputs();
     let results = match step.work() {

@@ -174,7 +174,7 @@ impl<B: Immediate> SmallOps<B> {
                 if self.port.recordings.is_on() {
                     self.port.recordings.lone(&claim, self.by_poll, began);
                 }
-                super::events::small(&self.port.profile.name, node, 0, self.by_poll);
+                super::events::small(&self.port.profile.name, &claim, 0, self.by_poll);
                 claim.let_go_each(|link| self.freed.push(link));
                 self.in_order = self.port.publish_small(1, 0, self.by(held), |alone| match alone {
                     // SAFETY: nobody has waited, since nobody else can reach it.
@@ -333,7 +333,7 @@ impl<B: Immediate> SmallOps<B> {
         }
         super::events::small(
             &self.port.profile.name,
-            node,
+            &claim,
             group.members.len().saturating_sub(1),
             self.by_poll,
         );

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::concurrent::completion::Phase;
+use crate::graph::asker::Asker;
 use crate::graph::node::{Inputs, NodeLink, Op, ViewOp};
 use crate::graph::work::Work;
 use smallvec::SmallVec;
@@ -67,6 +68,13 @@ impl Step {
         };
         // SAFETY: claimed for this step, which lets nothing go while it is lent.
         node.map_or(&[], |node| unsafe { node.inputs() })
+    }
+
+    /// Who asked for its nodes, until it lets go of their inputs.
+    #[allow(dead_code)] // For `tracing`.
+    pub fn askers(&self) -> impl Iterator<Item = &Asker> {
+        // SAFETY: claimed for this step, which lets nothing go while it is lent.
+        self.work.nodes().map(|node| unsafe { node.asker() })
     }
 
     /// Lets go of the inputs of its nodes, before the nodes have values.

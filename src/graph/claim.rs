@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use super::asker::Asker;
 use super::node::{Inputs, Node, NodeLink};
 use super::value::{Storage, Value};
 use crate::concurrent::completion::{ENTERED, Phase, State};
@@ -32,6 +33,11 @@ impl<'n> Claim<'n> {
     pub fn inputs(&self) -> &[NodeLink] {
         // SAFETY: see above.
         unsafe { self.0.inputs() }
+    }
+
+    pub fn asker(&self) -> &Asker {
+        // SAFETY: see above.
+        unsafe { self.0.asker() }
     }
 
     pub fn let_go(&mut self) -> Inputs {

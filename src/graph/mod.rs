@@ -1,5 +1,6 @@
 //! The meaning of ops: nodes, inference, fusion. Pure: no threads, no devices.
 
+pub(crate) mod asker;
 pub(crate) mod call;
 pub(crate) mod claim;
 pub(crate) mod cost;

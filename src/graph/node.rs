@@ -7,6 +7,7 @@
 
 mod kind;
 
+use super::asker::{Asker, asker};
 use super::cost::{BYTE_PS, fold_ns, instr_ps};
 use super::operation::Meta;
 use super::program::{Arg, Code};
@@ -136,12 +137,14 @@ pub(crate) struct Node {
     /// Its shape and type; see `Deref`.
     pub meta: Meta,
     pub op: Op,
+    /// Who asked for it: goes as the inputs do.
+    asker: UnsafeCell<Asker>,
     live: LiveCount<NODES>,
 }
 
-// SAFETY: all fields but `inputs` are Sync. `inputs` is read by whoever may take the node up (the
-// claimer, or the engine in its task table while nobody has claimed it) and emptied once, by the
-// holder of the right to write; see `inputs` and `let_go`.
+// SAFETY: all fields but `inputs` and `asker` are Sync. These are read by whoever may take the node
+// up (the claimer, or the engine in its task table while nobody has claimed it) and emptied once,
+// by the holder of the right to write; see `inputs` and `let_go`.
 unsafe impl Sync for Node {}
 // SAFETY: as above; links may be dropped on any thread.
 unsafe impl Send for Node {}
@@ -176,6 +179,7 @@ impl Node {
         numel: usize,
         flags: u32,
     ) -> Node {
+        let asker = asker();
         let meta = meta();
         let inputs = inputs();
         let op = op();
@@ -190,6 +194,7 @@ impl Node {
             inputs: UnsafeCell::new(inputs),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
+            asker: UnsafeCell::new(asker),
             live: LiveCount::new(),
         }
     }
@@ -213,6 +218,7 @@ impl Node {
             inputs: UnsafeCell::new(Inputs::new()),
             next: AtomicPtr::new(std::ptr::null_mut()),
             entry: AtomicU32::new(NO_ENTRY),
+            asker: UnsafeCell::new(Asker::default()),
             live: LiveCount::new(),
         }
     }
@@ -232,6 +238,21 @@ impl Node {
         self.inputs.with(|inputs| unsafe { (*inputs).as_slice() })
     }
 
+    /// Who asked for it, until it lets its inputs go.
+    ///
+    /// # Safety
+    /// As of [`inputs`](Self::inputs).
+    pub unsafe fn asker(&self) -> &Asker {
+        // SAFETY: the caller's promise.
+        self.asker.with(|asker| unsafe { &*asker })
+    }
+
+    /// Nobody is said to have asked for it: it is kept, and would keep a span.
+    pub fn unasked(&mut self) {
+        // SAFETY: `&mut self`: nobody else has the node.
+        self.asker.with_mut(|asker| unsafe { drop(std::mem::take(&mut *asker)) });
+    }
+
     /// Empties the inputs. The writer of the value calls this before it publishes, so that nobody
     /// else can be reading them.
     ///
@@ -239,7 +260,9 @@ impl Node {
     /// As of [`inputs`](Self::inputs), and nobody else reads them meanwhile: the caller holds the
     /// right to write, or runs the step that the node is claimed for, or owns the node alone.
     pub unsafe fn let_go(&self) -> Inputs {
-        // SAFETY: the caller's promise: nobody else reads or writes them now.
+        // SAFETY: the caller's promise: nobody else reads or writes them now, nor the asker.
+        self.asker.with_mut(|asker| unsafe { drop(std::mem::take(&mut *asker)) });
+        // SAFETY: the same.
         self.inputs.with_mut(|inputs| unsafe { std::mem::take(&mut *inputs) })
     }
 
@@ -249,6 +272,8 @@ impl Node {
     /// The same.
     #[inline]
     pub unsafe fn let_go_each(&self, each: impl FnMut(NodeLink)) {
+        // SAFETY: as above.
+        self.asker.with_mut(|asker| unsafe { drop(std::mem::take(&mut *asker)) });
         // SAFETY: as above.
         self.inputs.with_mut(|inputs| pops(unsafe { &mut *inputs }).for_each(each));
     }

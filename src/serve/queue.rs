@@ -19,8 +19,10 @@ use super::options::{BatchOptions, BatchStats};
 use super::slot::{Granted, Slot};
 use super::timer::{Clock, ManualTimer, ThreadTimer};
 use super::waiting::Waiting;
+use crate::engine::events;
 use crate::engine::pressure::{Pressure, QueueLimits};
 use crate::error::{Error, ErrorKind, Result, number_of};
+use crate::graph::asker::asker;
 use crate::guard::{caught, contained};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
@@ -179,7 +181,7 @@ impl<R: Send + 'static> Queue<R> {
         // The function may panic: the place is then returned.
         let mut place = place.then(|| Granted(&self.places));
         let key = (self.key)(&request);
-        let slot = Arc::new(Slot::default());
+        let slot = Arc::new(Slot::new(asker()));
         let entered = {
             let mut state = lock(&self.state);
             if place.is_some() && state.closed.is_none() {
@@ -314,7 +316,10 @@ impl<R: Send + 'static> Queue<R> {
         if requests.is_empty() {
             return;
         }
-        let rows = self.rows(&requests).unwrap_or_else(|error| vec![Err(error); requests.len()]);
+        let rows = {
+            let _batch = events::batch(requests.len(), slots.iter().map(|slot| &slot.asker));
+            self.rows(&requests).unwrap_or_else(|error| vec![Err(error); requests.len()])
+        };
         let waker = Waker::from(token);
         for ((request, row), slot) in requests.into_iter().zip(rows).zip(slots) {
             if let Ok(row) = &row {

@@ -7,14 +7,18 @@
 
 use crate::engine::pressure::Pressure;
 use crate::error::{Error, Result};
+use crate::graph::asker::Asker;
 use crate::guard::{contained, wake_all};
 use crate::sync::lock_plain as lock;
 use crate::tensor::future::TensorFuture;
-
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 
-pub(super) struct Slot<R>(Mutex<Inside<R>>);
+pub(super) struct Slot<R> {
+    /// Who asked.
+    pub asker: Asker,
+    inside: Mutex<Inside<R>>,
+}
 
 struct Inside<R> {
     /// `None` before its batch has run, and while the function has the request.
@@ -53,9 +57,10 @@ pub(super) fn may_be_a_requests(error: &Error) -> bool {
     !error.is_device_lost() && !error.is_shutdown()
 }
 
-impl<R> Default for Slot<R> {
-    fn default() -> Slot<R> {
-        Slot(Mutex::new(Inside {
+impl<R> Slot<R> {
+    /// An empty one.
+    pub fn new(asker: Asker) -> Slot<R> {
+        let inside = Inside {
             request: None,
             given: None,
             runs: 0,
@@ -63,14 +68,13 @@ impl<R> Default for Slot<R> {
             gone: false,
             answered: false,
             waker: None,
-        }))
+        };
+        Slot { asker, inside: Mutex::new(inside) }
     }
-}
 
-impl<R> Slot<R> {
     /// Stores the result of a run and the request, and wakes the answer.
     pub fn give(&self, request: R, value: Result<TensorFuture>, stands: bool) {
-        let (mut inside, mut request) = (lock(&self.0), Some(request));
+        let (mut inside, mut request) = (lock(&self.inside), Some(request));
         if inside.gone {
             drop(inside);
             contained(|| drop((request, value)));
@@ -90,7 +94,7 @@ impl<R> Slot<R> {
 
     /// The error of the last run, if it is known to have failed.
     pub fn error(&self) -> Option<Error> {
-        match &lock(&self.0).given {
+        match &lock(&self.inside).given {
             Some(Ok(row)) => row.error(),
             Some(Err(error)) => Some(error.clone()),
             None => None,
@@ -99,19 +103,19 @@ impl<R> Slot<R> {
 
     /// Whether the last run produced the value.
     pub fn has_value(&self) -> bool {
-        let inside = lock(&self.0);
+        let inside = lock(&self.inside);
         inside.answered
             || matches!(&inside.given, Some(Ok(row)) if row.is_ready() && row.error().is_none())
     }
 
     /// Takes the request for another run; `None` if its answer was dropped.
     pub fn take(&self) -> Option<R> {
-        lock(&self.0).request.take()
+        lock(&self.inside).request.take()
     }
 
     /// Makes the result of the last run final.
     pub fn stand(&self) {
-        let mut inside = lock(&self.0);
+        let mut inside = lock(&self.inside);
         inside.stands = true;
         let (request, waker) = (inside.request.take(), inside.waker.take());
         drop(inside);
@@ -125,7 +129,7 @@ impl<R: Send> Seat for Slot<R> {
         // Cloned outside the lock, since that runs the executor's code.
         let mut mine: Option<Waker> = None;
         loop {
-            let mut inside = lock(&self.0);
+            let mut inside = lock(&self.inside);
             match &inside.given {
                 Some(Ok(row)) if inside.runs > seen => {
                     return Poll::Ready(Given::Row(row.clone(), inside.runs));
@@ -155,11 +159,11 @@ impl<R: Send> Seat for Slot<R> {
     }
 
     fn stands(&self) -> bool {
-        lock(&self.0).stands
+        lock(&self.inside).stands
     }
 
     fn leave(&self, answered: bool) {
-        let mut inside = lock(&self.0);
+        let mut inside = lock(&self.inside);
         inside.gone = true;
         inside.answered = answered;
         let gone = (inside.request.take(), inside.given.take(), inside.waker.take());

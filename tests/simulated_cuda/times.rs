@@ -7,16 +7,94 @@ use futensor::recording::{Ran, RecordedStep};
 use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock};
+use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
+use tracing::{Id, Metadata, span};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
 
 pub fn all() -> Vec<Entry> {
     entries![4, false;
         a_timed_recording_has_the_times_of_the_gpu
         a_sample_is_timed_and_the_rest_has_times_of_the_host
         nothing_is_timed_while_nobody_records
+        a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it
         ranges_lie_around_the_launches_of_each_step_and_name_its_ops
         a_profiler_hears_nothing_unless_asked_to
     ]
     .to_vec()
+}
+
+/// Spans of steps, while a trial listens: who asked, and how long it took.
+#[derive(Clone, Default)]
+struct Steps(Arc<Mutex<HashMap<u64, (Vec<u64>, u64)>>>);
+
+/// The subscriber is the process's; nobody else's trial hears of it.
+static LISTENS: AtomicBool = AtomicBool::new(false);
+
+struct Took(u64);
+impl Visit for Took {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        if field.name() == "took_ns" {
+            self.0 = value;
+        }
+    }
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Steps {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+    fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        LISTENS.load(SeqCst)
+    }
+    fn on_follows_from(&self, step: &Id, asker: &Id, _: Context<'_, S>) {
+        let mut steps = self.0.lock().unwrap();
+        steps.entry(step.into_u64()).or_default().0.push(asker.into_u64());
+    }
+    fn on_record(&self, step: &Id, values: &span::Record<'_>, _: Context<'_, S>) {
+        let mut took = Took(0);
+        values.record(&mut took);
+        self.0.lock().unwrap().entry(step.into_u64()).or_default().1 += took.0;
+    }
+}
+
+fn a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it(simulator: &Simulator, _: u64) {
+    static STEPS: OnceLock<Steps> = OnceLock::new();
+    let steps = STEPS.get_or_init(|| {
+        let steps = Steps::default();
+        let subscriber = tracing_subscriber::registry().with(steps.clone());
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        steps
+    });
+    let device = Device::cuda_with(0, CudaOptions::default().timed(1)).unwrap();
+    let weights = device.randn([32, 32]);
+    block_on(weights.clone()).unwrap();
+    steps.0.lock().unwrap().clear();
+    LISTENS.store(true, SeqCst);
+    let requests = [1, 4].map(|times| (times, tracing::info_span!("request")));
+    let ids = requests.each_ref().map(|(_, span)| span.id().unwrap().into_u64());
+    let ask = |times: usize| {
+        let products = (0..times).fold(weights.clone(), |x, _| x.matmul(&weights));
+        products.to_vec::<f32>()
+    };
+    let reads = requests.each_ref().map(|(times, span)| span.in_scope(|| ask(*times)));
+    // Another task's read, or none at all: nobody asked for it within a span.
+    let aside = ask(1);
+    reads.into_iter().for_each(|read| drop(block_on(read).unwrap()));
+    // A step's span is over before its value is seen.
+    let seen = steps.0.lock().unwrap().clone();
+    LISTENS.store(false, SeqCst);
+    block_on(aside).unwrap();
+    let of = |id: u64| seen.values().filter(move |(askers, _)| *askers == [id]);
+    let [few, many] = ids.map(|id| of(id).map(|(_, ns)| ns).sum::<u64>());
+    assert!(of(ids[0]).count() >= 1 && of(ids[1]).count() >= 4, "{seen:?}");
+    assert!(few > 0 && many > few, "{few} and {many} ns: {seen:?}");
+    drop((weights, device));
+    super::settle(simulator);
 }
 
 /// Ranges as the profiler saw them: depth of each line, and what stands open there.

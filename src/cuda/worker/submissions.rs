@@ -12,6 +12,7 @@ use crate::cuda::device::libraries::nvidia::Event;
 use crate::cuda::device::memory::pinned::Retained;
 use crate::cuda::device::step::HostCopy;
 use crate::cuda::device::timing::{Anchor, Timed};
+use crate::engine::events::Launched;
 use crate::engine::step::Step;
 use crate::error::Error;
 use crate::graph::node::{NodeLink, Op, free};
@@ -35,6 +36,8 @@ pub(super) struct Submission {
     pub launched: Instant,
     /// The GPU's own times of it, where they are taken.
     pub timed: Option<Timed>,
+    /// The step's, for `tracing`.
+    pub span: Option<Launched>,
 }
 
 #[derive(Default)]
@@ -167,7 +170,7 @@ impl Shared {
     /// Publishes a submission that is through: values and errors become known, and tasks that await
     /// them wake. A chunked copy is published by the thread that copies its last chunk.
     pub(super) fn publish(self: &Arc<Self>, lane: usize, submission: Submission) {
-        let Submission { step, retained, host_copy, timed, launched, .. } = submission;
+        let Submission { step, retained, host_copy, timed, launched, span, .. } = submission;
         // Staging is of no more use; a host copy's is read below.
         drop(retained);
         let times = timed.and_then(|timed| {
@@ -191,21 +194,26 @@ impl Shared {
             let (shared, transfer) = (self.clone(), transfer.clone());
             transfer.then(Box::new(move || {
                 if !shared.over.load(SeqCst) {
-                    shared.conclude(step, host_copy, launched, times);
+                    shared.conclude(step, host_copy, span, launched, times);
                 }
             }));
             return;
         }
-        self.conclude(step, host_copy, launched, times);
+        self.conclude(step, host_copy, span, launched, times);
     }
 
     fn conclude(
         &self,
         mut step: Step,
         host_copy: Option<HostCopy>,
+        span: Option<Launched>,
         launched: Instant,
         times: Option<(Instant, Instant)>,
     ) {
+        // Before anybody sees the values.
+        if let Some(span) = span {
+            span.landed(times.map(|(began, ended)| ended.saturating_duration_since(began)));
+        }
         if self.port.recordings.is_on() {
             self.port.recordings.landed(step.at, launched, times);
         }

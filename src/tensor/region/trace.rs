@@ -88,7 +88,8 @@ fn node_unrun(node: Node) -> Node {
 }
 
 /// A node that stands for an input of later calls.
-fn stand_in(node: Node) -> NodeHandle {
+fn stand_in(mut node: Node) -> NodeHandle {
+    node.unasked();
     node.completion.claim(Phase::Claimed, 0);
     node.completion.set(TRACED);
     NodeHandle::new(node)

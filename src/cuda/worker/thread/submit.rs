@@ -13,8 +13,10 @@ use crate::cuda::device::step::{HostCopy, Operand, Queued};
 use crate::cuda::device::timing::Timed;
 use crate::cuda::device::{Trouble, Until, describe};
 use crate::cuda::worker::submissions::{Submission, put};
+use crate::engine::events::{self, Launched};
 use crate::engine::step::Step;
 use crate::error::ErrorKind;
+use crate::graph::asker::steps_are_seen;
 use crate::graph::node::{NodeLink, Op, Otherwise, free, readers};
 use crate::graph::work::Work;
 use crate::sync::lock;
@@ -34,7 +36,7 @@ impl Worker {
         // Before the try: a thing that is made meanwhile may be the missing one.
         let made = self.context.launcher.background.made();
         let mut checks = IndexChecks::new();
-        self.context.timing.arm(self.shared.port.recordings.is_on())?;
+        self.context.timing.arm(self.shared.port.recordings.is_on() || steps_are_seen())?;
         let range =
             if self.shared.settings.nvtx { nvtx::range(step.nodes().map(named)) } else { None };
         let inputs = step.inputs();
@@ -99,6 +101,8 @@ impl Worker {
         let observed = step.nodes().any(|n| n.counts().handles > 0);
         let (cost_ns, waits) = (step.cost_ns, self.context.lanes.waits);
         self.shared.port.counters.events.store(waits, Relaxed);
+        // While it knows who asked.
+        let span = events::launched(&self.shared.port.profile.name, &step);
         self.let_go(&mut step);
         let names = self
             .shared
@@ -106,7 +110,7 @@ impl Worker {
             .sync
             .then(|| step.nodes().next().map(|n| n.fail(ErrorKind::DeviceLost, "")));
         let timed = self.context.timing.end(self.context.lanes.raw(lane))?;
-        self.depart(lane, Some(step), host_copy, timed);
+        self.depart(lane, Some((step, span)), host_copy, timed);
 
         // A GPU takes about a hundredth of one core's time, and some microseconds for anything.
         let queue = &mut self.queues[lane];
@@ -141,13 +145,15 @@ impl Worker {
     pub(in crate::cuda::worker) fn depart(
         &mut self,
         lane: usize,
-        step: Option<Step>,
+        step: Option<(Step, Launched)>,
         host_copy: Option<HostCopy>,
         timed: Option<Timed>,
     ) {
         let (mark, retained) = self.context.depart(lane);
+        let launched = Instant::now();
+        let (step, span) = step.unzip();
         let submission =
-            Submission { at: mark.at, step, retained, host_copy, launched: Instant::now(), timed };
+            Submission { at: mark.at, step, retained, host_copy, launched, timed, span };
         self.shared.lanes[lane].in_flight().submissions.push_back(submission);
     }
 
