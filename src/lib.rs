@@ -147,7 +147,7 @@ pub(crate) use tensor::custom::own;
 pub use tensor::device::{Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
 pub use tensor::future::{Tensor, TensorFuture};
-pub use tensor::generator::Generator;
+pub use tensor::generator::{Generator, GeneratorState};
 pub(crate) use tensor::gradient::backward::Backward;
 pub use tensor::gradient::checkpoint::checkpoint;
 pub use tensor::gradient::taped::no_grad;

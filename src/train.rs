@@ -38,6 +38,58 @@ use std::panic::Location;
 /// assert!(loss.item::<f32>().await? >= 0.0); // of the whole batch, before the step
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
+///
+/// # A run that is resumed
+///
+/// A trainer keeps nothing of a run. A checkpoint has the model's state, the optimizer's, and where
+/// the generator of each device stands: a resumed run has the same bits then.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, GeneratorState, nn::{self, Module}, optim::{Adam, Optimizer}};
+/// use futensor::{safetensors, train::Trainer};
+/// let device = Device::cpu_with(Default::default());
+/// let trainer = Trainer::new([&device]);
+/// let step = |net: &nn::Linear, adam: &mut Adam| {
+///     let batch = trainer.prepare_batch(&[&device.randn([4, 3])]);
+///     let loss = |part: &[_]| net.forward(&part[0].dropout(0.5)).square().mean_all();
+///     trainer.step(net, adam, &batch, loss).detach();
+/// };
+/// let net = nn::Linear::new(3, 1, &device);
+/// let mut adam = Adam::new(net.parameters(), 0.1);
+/// step(&net, &mut adam);
+///
+/// let named = |prefix: &str, state: Vec<_>| -> Vec<_> {
+///     state.into_iter().map(|(name, x)| (format!("{prefix}.{name}"), x)).collect()
+/// };
+/// let position = device.from_slice(&device.generator().state().to_bytes(), [16]);
+/// let mut all = named("model", net.state());
+/// all.extend(named("optimizer", adam.state()));
+/// all.push(("generator".into(), position));
+/// # let path = std::env::temp_dir()
+/// #     .join(format!("futensor-resumed-{}.safetensors", std::process::id()));
+/// safetensors::save(&path, all).await?;
+/// step(&net, &mut adam);                                                // the run goes on
+///
+/// let saved = safetensors::load(&path, &device).all().await?;          // and is resumed
+/// let part = |prefix: &str| -> Vec<_> {
+///     let own = |(name, x): (&String, &_)| {
+///         Some((name.strip_prefix(prefix)?.to_string(), futensor::TensorFuture::clone(x)))
+///     };
+///     saved.iter().filter_map(own).collect()
+/// };
+/// let resumed = nn::Linear::new(3, 1, &device);
+/// resumed.load_state(part("model."))?;
+/// let mut its = Adam::new(resumed.parameters(), 0.1);
+/// its.load_state(part("optimizer."))?;
+/// let bytes = saved["generator"].to_vec::<u8>().await?;
+/// device.generator().set_state(GeneratorState::from_bytes(bytes.try_into().expect("16 bytes")));
+/// step(&resumed, &mut its);
+/// let weight = |net: &nn::Linear| net.weight().to_vec::<f32>();
+/// assert_eq!(weight(&resumed).await?, weight(&net).await?);
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
 #[doc(alias("DataParallel", "DistributedDataParallel", "DDP"))]
 #[derive(Clone, Debug)]
 pub struct Trainer {

@@ -10,7 +10,7 @@ use super::build::intercept::Sequence;
 use super::build::{self, At};
 use super::device::Device;
 use super::future::TensorFuture;
-use super::generator::draw;
+use super::generator::{GeneratorState, draw};
 use crate::dtype::{DType, Element, Scalar};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, bytes_of, number_of};
@@ -18,7 +18,6 @@ use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
 use crate::shape::Shape;
-use crate::sync::lock;
 use std::fmt::Display;
 use std::future::Future;
 use std::panic::Location;
@@ -289,10 +288,10 @@ impl Device {
         )
     }
 
-    /// Restarts the device's generator with this seed.
+    /// Restarts the device's [generator](Self::generator) with this seed.
     #[doc(alias = "manual_seed")]
     pub fn seed(&self, seed: u64) {
-        *lock(&self.port.generator) = (seed, 0);
+        self.generator().set_state(GeneratorState { seed, position: 0 });
     }
 
     /// A tensor of host data, without a copy.

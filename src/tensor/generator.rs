@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, lock};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -62,39 +62,125 @@ pub(crate) fn draw(
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-pub struct Generator(Arc<Mutex<(u64, u64)>>);
+pub struct Generator(Sequence);
+
+/// Where a sequence of random numbers stands: what a checkpoint keeps, so that a run which is
+/// resumed draws what it would have drawn.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, Generator, GeneratorState, safetensors};
+/// let device = Device::cpu_with(Default::default());
+/// device.rand([100]).detach();                           // the run so far
+/// let state = device.generator().state();
+/// # let path = std::env::temp_dir()
+/// #     .join(format!("futensor-generator-{}.safetensors", std::process::id()));
+/// safetensors::save(&path, [("generator", device.from_slice(&state.to_bytes(), [16]))]).await?;
+/// let next = device.randn([4]).to_vec::<f32>().await?;
+///
+/// // The run that goes on, in another process or on another device.
+/// let saved = safetensors::load(&path, &device).all().await?;
+/// let bytes = saved["generator"].to_vec::<u8>().await?;
+/// let state = GeneratorState::from_bytes(bytes.try_into().expect("16 bytes"));
+/// device.generator().set_state(state);
+/// assert_eq!(device.randn([4]).to_vec::<f32>().await?, next);
+/// # std::fs::remove_file(&path).unwrap();
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GeneratorState {
+    /// The sequence.
+    pub seed: u64,
+    /// How many words of 32 bits are drawn or reserved: a multiple of four.
+    pub position: u64,
+}
+
+impl GeneratorState {
+    /// Seed and position, little-endian.
+    pub fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.seed) | u128::from(self.position) << 64).to_le_bytes()
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) gave.
+    pub fn from_bytes(bytes: [u8; 16]) -> GeneratorState {
+        let both = u128::from_le_bytes(bytes);
+        GeneratorState { seed: both as u64, position: (both >> 64) as u64 }
+    }
+
+    /// As sequences hold it. Draws begin with whole blocks: a position within one goes to the next.
+    fn parts(self) -> (u64, u64) {
+        (self.seed, self.position.wrapping_add(3) & !3)
+    }
+}
+
+impl Device {
+    /// The generator that [`rand`](Device::rand), [`randn`](Device::randn) and
+    /// [`dropout`](TensorFuture::dropout) draw from on this device: to keep its
+    /// [state](Generator::state), or to hand it on.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// let before = device.generator().state();
+    /// let first = device.rand([3]).to_vec::<f32>().await?;
+    /// device.generator().set_state(before);
+    /// assert_eq!(device.generator().rand(&device, [3]).to_vec::<f32>().await?, first);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias("default_generator", "get_rng_state", "set_rng_state"))]
+    pub fn generator(&self) -> Generator {
+        Generator(Sequence::Device(self.port))
+    }
+}
 
 impl Generator {
     /// The sequence of this seed, from its beginning.
     #[doc(alias("manual_seed", "default_rng"))]
     pub fn new(seed: u64) -> Generator {
-        Generator(Arc::new(Mutex::new((seed, 0))))
+        Generator::from_state(GeneratorState { seed, position: 0 })
+    }
+
+    /// A sequence of its own that goes on from here.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, Generator};
+    /// let (device, generator) = (Device::cpu(), Generator::new(3));
+    /// generator.randn(&device, [7]).detach();
+    /// let twin = Generator::from_state(generator.state());
+    /// let next = generator.rand(&device, [2]).to_vec::<f32>().await?;
+    /// assert_eq!(twin.rand(&device, [2]).to_vec::<f32>().await?, next);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn from_state(state: GeneratorState) -> Generator {
+        Generator(Sequence::Own(Arc::new(Mutex::new(state.parts()))))
+    }
+
+    /// Where it stands. Positions are reserved at the call of a draw, so this waits for nothing and
+    /// counts what is queued; a draw that is skipped has used its positions up.
+    #[doc(alias("get_state", "get_rng_state"))]
+    pub fn state(&self) -> GeneratorState {
+        let (seed, position) = *lock(self.0.state());
+        GeneratorState { seed, position }
+    }
+
+    /// Goes on from here: the next draw, of each clone, is what came next where the state was
+    /// taken. What is drawn already stays.
+    #[doc(alias = "set_rng_state")]
+    pub fn set_state(&self, state: GeneratorState) {
+        *lock(self.0.state()) = state.parts();
     }
 
     /// Uniform numbers in [0, 1), float32.
     #[track_caller]
     pub fn rand(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(
-            device.port,
-            &Sequence::Own(self.0.clone()),
-            shape.into(),
-            DType::F32,
-            false,
-            Location::caller(),
-        )
+        draw(device.port, &self.0, shape.into(), DType::F32, false, Location::caller())
     }
 
     /// Standard normal numbers, float32.
     #[track_caller]
     pub fn randn(&self, device: &Device, shape: impl Into<Shape>) -> TensorFuture {
-        draw(
-            device.port,
-            &Sequence::Own(self.0.clone()),
-            shape.into(),
-            DType::F32,
-            true,
-            Location::caller(),
-        )
+        draw(device.port, &self.0, shape.into(), DType::F32, true, Location::caller())
     }
 
     /// Uniform numbers in [0, 1) of a floating point type.
@@ -105,14 +191,7 @@ impl Generator {
         shape: impl Into<Shape>,
         dtype: DType,
     ) -> TensorFuture {
-        draw(
-            device.port,
-            &Sequence::Own(self.0.clone()),
-            shape.into(),
-            dtype,
-            false,
-            Location::caller(),
-        )
+        draw(device.port, &self.0, shape.into(), dtype, false, Location::caller())
     }
 
     /// Standard normal numbers of a floating point type.
@@ -123,13 +202,6 @@ impl Generator {
         shape: impl Into<Shape>,
         dtype: DType,
     ) -> TensorFuture {
-        draw(
-            device.port,
-            &Sequence::Own(self.0.clone()),
-            shape.into(),
-            dtype,
-            true,
-            Location::caller(),
-        )
+        draw(device.port, &self.0, shape.into(), dtype, true, Location::caller())
     }
 }

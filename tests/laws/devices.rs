@@ -4,7 +4,7 @@
 use crate::support::{ALL, Gate, Kind, PARALLEL, Rng, block_on, identity, same_meta};
 use crate::{Laws, promises};
 use futensor::custom::{CpuRun, custom_fn};
-use futensor::{DType, Device, Generator, TensorFuture};
+use futensor::{DType, Device, Generator, GeneratorState, TensorFuture};
 use std::sync::{Arc, Barrier};
 
 pub fn add(laws: &mut Laws) {
@@ -15,6 +15,7 @@ pub fn add(laws: &mut Laws) {
         the_order_of_execution_does_not_change_a_number
         a_seed_starts_the_sequence_again
         a_generator_is_a_sequence_of_its_own
+        a_run_that_is_resumed_draws_what_it_would_have_drawn
         every_kind_of_device_draws_the_same_numbers
         a_value_goes_from_device_to_device);
     promises!(laws, 9, PARALLEL;
@@ -195,6 +196,62 @@ fn a_generator_is_a_sequence_of_its_own(kind: Kind) {
     });
     assert_eq!(alone, together);
     assert_ne!(alone[0], alone[1]);
+}
+
+/// Steps of a training run: what is learnt, and a generator of its own beside the device's.
+struct Run {
+    device: Device,
+    weight: TensorFuture,
+    own: Generator,
+}
+
+impl Run {
+    fn steps(&mut self, n: usize) {
+        for _ in 0..n {
+            // Sizes that end within a block of four words.
+            let x = (self.device.rand([5, 3]) + self.own.randn(&self.device, [3])).dropout(0.5);
+            let loss = (x.matmul(&self.weight) - self.device.randn([5, 1])).square().mean_all();
+            let weight = self.weight.requires_grad();
+            let slope = futensor::grad(&loss, &[weight.clone()]);
+            self.weight =
+                (&self.weight - &slope[0] * 0.1 + self.own.rand(&self.device, [1])).stop_gradient();
+        }
+    }
+}
+
+fn a_run_that_is_resumed_draws_what_it_would_have_drawn(kind: Kind) {
+    let device = kind.device();
+    device.seed(6);
+    let mut run =
+        Run { device: device.clone(), weight: device.ones([3, 1]), own: Generator::new(7) };
+    run.steps(3);
+    // What a checkpoint has: taken at once, whatever is still queued.
+    let states = [device.generator().state(), run.own.state()].map(GeneratorState::to_bytes);
+    let weight = run.weight.clone();
+    assert!(states.iter().all(|s| s[8..] != [0; 8]), "nothing was drawn: {states:?}");
+    run.steps(3);
+    let straight = numbers(&run.weight);
+
+    let other = kind.device();
+    other.rand([77]).detach();
+    let [of_device, of_own] = states.map(GeneratorState::from_bytes);
+    other.generator().set_state(of_device);
+    let weight = other.from_vec(block_on(weight.to_vec::<f32>()).unwrap(), [3, 1]);
+    let mut resumed = Run { device: other.clone(), weight, own: Generator::from_state(of_own) };
+    resumed.steps(3);
+    assert_eq!(numbers(&resumed.weight), straight);
+    assert_eq!(other.generator().state(), device.generator().state());
+    // A saved state means the same on every device, and to a handle that is there already.
+    let reference = Kind::CpuOneThread.device();
+    let again = Generator::new(0);
+    again.set_state(of_own);
+    assert_eq!(
+        numbers(&again.rand(&reference, [50])),
+        numbers(&Generator::from_state(of_own).rand(&device, [50]))
+    );
+    // One that is made up begins with the next whole block.
+    let made_up = GeneratorState { seed: 9, position: 5 };
+    assert_eq!(Generator::from_state(made_up).state().position, 8);
 }
 
 fn every_kind_of_device_draws_the_same_numbers(kind: Kind) {

@@ -2,9 +2,11 @@
 //! refused.
 
 use crate::steps::*;
-use futensor::nn::Parameter;
-use futensor::optim::Optimizer;
-use futensor::{DType, Device};
+use futensor::nn::{self, Module, Parameter};
+use futensor::optim::{Adam, Optimizer};
+use futensor::sim::SimOptions;
+use futensor::train::Trainer;
+use futensor::{CpuOptions, DType, Device, GeneratorState};
 use std::path::Path;
 
 /// `before.safetensors` was written by a version that counted steps by the optimizer and kept the
@@ -97,5 +99,53 @@ fn a_state_of_which_a_part_is_missing_is_refused_and_changes_nothing() {
         }
         assert!(optimizer(name, of(1), 0.1).load_state(whole).is_err(), "{name}");
         assert_eq!(dims(&*one), before);
+    }
+}
+
+/// Steps with noise and dropout; the weights' bits at the end.
+async fn trained(device: &Device, resumed_after: Option<usize>) -> Vec<u32> {
+    let trainer = Trainer::new([device]);
+    let make = || {
+        let net = nn::Sequential::new()
+            .then(nn::Linear::new(3, 5, device))
+            .then(nn::Dropout::new(0.5))
+            .then(nn::Linear::new(5, 1, device));
+        let adam = Adam::new(net.parameters(), 0.1);
+        (net, adam)
+    };
+    device.seed(11);
+    let (mut net, mut adam) = make();
+    for step in 0..6 {
+        if resumed_after == Some(step) {
+            let (weights, kept) = (net.state(), adam.state());
+            let position = device.generator().state().to_bytes();
+            // As another process begins.
+            device.seed(0);
+            (net, adam) = make();
+            net.load_state(weights).unwrap();
+            adam.load_state(kept).unwrap();
+            device.generator().set_state(GeneratorState::from_bytes(position));
+        }
+        let batch = trainer.prepare_batch(&[&device.randn([7, 3])]);
+        let loss =
+            trainer.step(&net, &mut adam, &batch, |part| net.forward(&part[0]).square().mean_all());
+        loss.wait_to_read().await.unwrap();
+    }
+    let mut bits = Vec::new();
+    for parameter in net.parameters() {
+        let values = parameter.value().to_vec::<f32>().await.unwrap();
+        bits.extend(values.into_iter().map(f32::to_bits));
+    }
+    bits
+}
+
+#[test]
+fn a_run_that_is_resumed_has_the_same_bits() {
+    let device = Device::cpu_with(CpuOptions::default());
+    let straight = block_on(trained(&device, None));
+    assert_eq!(block_on(trained(&device, Some(3))), straight);
+    for seed in 0..4 {
+        let (device, simulation) = Device::simulated(SimOptions::new(seed));
+        assert_eq!(simulation.block_on(trained(&device, Some(3))).expect("it ends"), straight);
     }
 }

@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 /// The sequence that a draw takes its positions from.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Sequence {
     Device(&'static Port),
     /// A generator's: seed and offset.
