@@ -33,11 +33,8 @@ impl Loaded for TensorFuture {
 
 /// A message of the reading thread.
 enum Message<T> {
-    /// The header has been read: the number of tensors and bytes to come.
-    Start {
-        tensors: usize,
-        bytes: u64,
-    },
+    /// The header has been read.
+    Start(Header),
     /// A tensor in host memory.
     Tensor {
         name: String,
@@ -45,6 +42,13 @@ enum Message<T> {
         upload: Upload<T>,
     },
     Failed(Error),
+}
+
+/// The header's number of tensors and bytes to come, and its metadata.
+struct Header {
+    tensors: usize,
+    bytes: u64,
+    metadata: BTreeMap<String, String>,
 }
 
 /// Options of loading a file. Start from the default and change what you need.
@@ -105,6 +109,10 @@ pub struct Load<T = TensorFuture> {
     from: Handoff<Message<T>>,
     device: Device,
     progress: Progress,
+    /// The header's, once the header has been read.
+    metadata: Option<BTreeMap<String, String>>,
+    /// An error that the stream has not returned yet.
+    failed: Option<Error>,
     /// Values that may not have arrived on the device yet, and their bytes.
     under_way: VecDeque<(TensorFuture, u64)>,
     under_way_bytes: u64,
@@ -130,6 +138,8 @@ fn of<T>(from: Handoff<Message<T>>, device: &Device, ahead_bytes: usize) -> Load
         from,
         device: device.clone(),
         progress: Progress::default(),
+        metadata: None,
+        failed: None,
         under_way: VecDeque::new(),
         under_way_bytes: 0,
         ahead_bytes: ahead_bytes as u64,
@@ -224,6 +234,12 @@ impl<T: Loaded> Load<T> {
         All { load: self, found: BTreeMap::new() }
     }
 
+    fn begin(&mut self, header: Header) {
+        self.progress.tensors_all = header.tensors;
+        self.progress.bytes_all = header.bytes;
+        self.metadata = Some(header.metadata);
+    }
+
     fn poll_one(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<(String, T)>>> {
         loop {
             // The limit ahead of the device is that ahead of the file.
@@ -240,11 +256,12 @@ impl<T: Loaded> Load<T> {
             if self.ended {
                 return Poll::Ready(None);
             }
+            if let Some(error) = self.failed.take() {
+                self.ended = true;
+                return Poll::Ready(Some(Err(error)));
+            }
             match ready!(self.from.poll_receive(cx)) {
-                Some(Message::Start { tensors, bytes }) => {
-                    self.progress.tensors_all = tensors;
-                    self.progress.bytes_all = bytes;
-                }
+                Some(Message::Start(header)) => self.begin(header),
                 Some(Message::Tensor { name, bytes, upload }) => {
                     self.progress.tensors += 1;
                     self.progress.bytes += bytes;
@@ -255,12 +272,48 @@ impl<T: Loaded> Load<T> {
                     }
                     return Poll::Ready(Some(Ok((name, value))));
                 }
-                Some(Message::Failed(error)) => {
-                    self.ended = true;
-                    return Poll::Ready(Some(Err(error)));
-                }
+                Some(Message::Failed(error)) => self.failed = Some(error),
                 None => self.ended = true,
             }
+        }
+    }
+}
+
+impl Load<TensorFuture> {
+    /// The metadata of the header: texts by name, `__metadata__` in the file. It is known before
+    /// the first tensor is read, and the stream loses nothing by it. Empty if the file has none.
+    ///
+    /// # Errors
+    /// If the header cannot be read: the error that the stream returns as well.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn metadata(&mut self) -> LoadMetadata<'_> {
+        LoadMetadata(self)
+    }
+}
+
+/// The future of [`Load::metadata`].
+#[must_use = "futures do nothing unless awaited"]
+#[derive(Debug)]
+pub struct LoadMetadata<'a>(&'a mut Load);
+
+impl Future for LoadMetadata<'_> {
+    type Output = Result<BTreeMap<String, String>>;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let load = &mut *self.0;
+        if load.metadata.is_none() && load.failed.is_none() && !load.ended {
+            // The header is the first that the thread sends, or why there is none.
+            match ready!(load.from.poll_receive(cx)) {
+                Some(Message::Start(header)) => load.begin(header),
+                Some(Message::Failed(error)) => load.failed = Some(error),
+                Some(Message::Tensor { .. }) => unreachable!("the header comes first"),
+                None => load.ended = true,
+            }
+        }
+        match (&load.metadata, &load.failed) {
+            (None, Some(error)) => Poll::Ready(Err(error.clone())),
+            (metadata, _) => Poll::Ready(Ok(metadata.clone().unwrap_or_default())),
         }
     }
 }
@@ -336,9 +389,9 @@ impl<T: Loaded> Reading<T> {
         error_at(&self.shown, text, self.at)
     }
 
-    /// Announces the number of tensors and bytes; false if the stream was dropped.
-    pub fn start(&self, tensors: usize, bytes: u64) -> bool {
-        self.to.send_blocking(Message::Start { tensors, bytes }, 0)
+    /// Announces what the header says; false if the stream was dropped.
+    pub fn start(&self, tensors: usize, bytes: u64, metadata: BTreeMap<String, String>) -> bool {
+        self.to.send_blocking(Message::Start(Header { tensors, bytes, metadata }), 0)
     }
 
     /// Sends a tensor; false if the stream was dropped.

@@ -8,6 +8,8 @@ mod handoff;
 mod load;
 mod save;
 
+#[cfg(feature = "safetensors")]
+pub use load::LoadMetadata;
 pub use load::{All, Load, LoadOptions, NextTensor, Progress};
 #[cfg(feature = "gguf")]
 pub(crate) use load::{Loaded, error_at, off_thread};

@@ -163,7 +163,11 @@ impl Gguf {
             }
             let wanted: Vec<&TensorInfo> =
                 own.tensors().iter().filter(|t| wanted(&t.name)).collect();
-            if !reading.start(wanted.len(), wanted.iter().map(|t| t.bytes).sum()) {
+            if !reading.start(
+                wanted.len(),
+                wanted.iter().map(|t| t.bytes).sum(),
+                Default::default(),
+            ) {
                 return Ok(());
             }
             for info in wanted {

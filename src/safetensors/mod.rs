@@ -2,8 +2,9 @@
 //!
 //! [`load`] is a stream: a separate thread reads the file tensor by tensor, only a little ahead,
 //! and each tensor is already being copied to the device when it is received; [`load_bytes`] takes
-//! a file in memory. [`save`] is a future. Names, shapes and types are those of the file, so
-//! weights that PyTorch saved load under PyTorch's names.
+//! a file in memory. [`save`] is a future, and [`save_with_metadata`] writes metadata as well.
+//! Names, shapes and types are those of the file, so weights that PyTorch saved load under
+//! PyTorch's names.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -29,9 +30,9 @@ mod read;
 mod wire;
 mod write;
 
-pub use crate::files::{All, Load, LoadOptions, NextTensor, Progress, Save};
+pub use crate::files::{All, Load, LoadMetadata, LoadOptions, NextTensor, Progress, Save};
 pub use read::{load, load_bytes, load_with};
-pub use write::save;
+pub use write::{save, save_with_metadata};
 
 /// The largest header that is read.
 const HEADER_MAX: u64 = 100 << 20;

@@ -9,6 +9,7 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use safetensors::SafeTensorError;
 use safetensors::tensor::Metadata;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Cursor, Read, Seek};
 use std::panic::Location;
@@ -81,8 +82,8 @@ fn started<F: Read + Seek>(
 ) -> Load {
     files::load(shown, device, options, at, move |reading, wanted| {
         let (mut file, length) = open().map_err(|e| reading.error(e))?;
-        let parts = Header(reading).read(&mut file, length, wanted)?;
-        if !reading.start(parts.len(), parts.iter().map(|p| p.bytes).sum()) {
+        let (about, parts) = Header(reading).read(&mut file, length, wanted)?;
+        if !reading.start(parts.len(), parts.iter().map(|p| p.bytes).sum(), about) {
             return Ok(());
         }
         for part in parts {
@@ -107,7 +108,7 @@ impl Header<'_> {
         file: &mut impl Read,
         length: u64,
         wanted: &dyn Fn(&str) -> bool,
-    ) -> Result<Vec<Part>> {
+    ) -> Result<(BTreeMap<String, String>, Vec<Part>)> {
         let io = |e: std::io::Error| self.error(e);
         let mut word = [0u8; 8];
         if length < 8 {
@@ -152,7 +153,8 @@ impl Header<'_> {
             let (start, bytes) = (data + start as u64, (end - start) as u64);
             parts.push(Part { name, dtype, shape: Shape::from(&info.shape[..]), start, bytes });
         }
-        Ok(parts)
+        let about = metadata.metadata().iter().flatten();
+        Ok((about.map(|(key, value)| (key.clone(), value.clone())).collect(), parts))
     }
 
     /// The message for a header that is refused.

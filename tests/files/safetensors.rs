@@ -1,7 +1,7 @@
 //! Files of tensors: what PyTorch's format holds comes back as it was, broken files are told apart,
 //! and a file that does not answer blocks nobody.
 
-use futensor::safetensors::{LoadOptions, load, load_bytes, load_with, save};
+use futensor::safetensors::{LoadOptions, load, load_bytes, load_with, save, save_with_metadata};
 use futensor::{DType, Device, Element};
 use futures::executor::block_on;
 use futures::{FutureExt, TryStreamExt};
@@ -348,4 +348,61 @@ async fn a_save_that_fails_or_is_dropped_leaves_the_old_file() {
     assert_eq!(load(&scratch.0, &device).all().await.unwrap().len(), 1);
     let error = save("/nowhere/x.safetensors", [("x", &twice)]).await.unwrap_err();
     assert!(error.is_source() && error.op() == "save");
+}
+
+#[tokio::test]
+async fn metadata_is_written_and_read_as_the_reference_library_has_it() {
+    let (scratch, device) = (Scratch::new(), Device::cpu());
+    let about = [("step", "1200"), ("format", "pt"), ("note", "\"a\"\n\u{e9}\\ \u{0}"), ("", "")];
+    let w = device.arange(0.0, 6.0, 1.0);
+    save_with_metadata(&scratch.0, about, [("w", &w)]).await.unwrap();
+    let bytes = std::fs::read(&scratch.0).unwrap();
+    let (_, reference) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let want: std::collections::BTreeMap<String, String> =
+        about.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+    let theirs = reference.metadata().clone().unwrap();
+    assert_eq!(theirs.into_iter().collect::<std::collections::BTreeMap<_, _>>(), want);
+    // Ours, before and after the tensors; and a stream that was not asked loses nothing.
+    let mut file = load(&scratch.0, &device);
+    assert_eq!(file.metadata().await.unwrap(), want);
+    assert_eq!((file.progress().tensors, file.progress().tensors_all), (0, 1));
+    let (name, x) = file.next().await.unwrap().unwrap();
+    assert_eq!((&name[..], x.to_vec::<f32>().await.unwrap()[5]), ("w", 5.0));
+    assert!(file.next().await.is_none());
+    assert_eq!(file.metadata().await.unwrap(), want);
+    // The reference writes what is read here.
+    let theirs = safetensors::serialize(
+        std::iter::empty::<(String, safetensors::tensor::TensorView<'_>)>(),
+        Some(want.clone().into_iter().collect()),
+    );
+    let mut none = load_bytes(theirs.unwrap(), &device);
+    assert_eq!(none.metadata().await.unwrap(), want);
+    assert!(none.next().await.is_none());
+    // The same file, byte for byte, in whatever order the words are given; and with no tensors.
+    let again = Scratch::new();
+    save_with_metadata(&again.0, about.iter().rev().copied(), [("w", &w)]).await.unwrap();
+    assert_eq!(std::fs::read(&again.0).unwrap(), bytes);
+    save_with_metadata::<_, _, &str, &futensor::TensorFuture>(&again.0, about, []).await.unwrap();
+    assert_eq!(load(&again.0, &device).metadata().await.unwrap(), want);
+    save(&again.0, [("w", &w)]).await.unwrap();
+    assert!(load(&again.0, &device).metadata().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn metadata_that_no_file_can_have_is_refused_and_a_broken_header_is_told_twice() {
+    let (scratch, device) = (Scratch::new(), Device::cpu());
+    let w = device.ones([1]);
+    let twice = save_with_metadata(&scratch.0, [("a", "1"), ("a", "2")], [("w", &w)]).await;
+    assert!(twice.unwrap_err().message().contains("a is given twice"));
+    let name = save(&scratch.0, [("__metadata__", &w)]).await.unwrap_err();
+    assert!(name.message().contains("no tensor can be named __metadata__"), "{name}");
+    let long = "x".repeat(100 << 20);
+    let long = save_with_metadata(&scratch.0, [("a", long)], [("w", &w)]).await.unwrap_err();
+    assert!(long.message().contains("no reader takes it"), "{long}");
+    assert!(!scratch.0.exists());
+    let broken = Scratch::with(&file(r#"{"__metadata__":{"step":3}}"#, &[]));
+    let mut broken = load(&broken.0, &device);
+    let first = broken.metadata().await.unwrap_err();
+    assert!(first.is_source() && broken.metadata().await.is_err());
+    assert_eq!(broken.all().await.unwrap_err().message(), first.message());
 }
