@@ -39,6 +39,7 @@ mod parallel;
 mod parameter;
 mod pool;
 mod sequential;
+mod summary;
 mod transformer;
 
 pub use activation::{
@@ -58,4 +59,5 @@ pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
 pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Upsample};
 pub use sequential::Sequential;
+pub use summary::Summary;
 pub use transformer::TransformerEncoderLayer;

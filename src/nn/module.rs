@@ -1,6 +1,7 @@
 //! The trait of layers, and the methods of every module.
 
 use super::parameter::Parameter;
+use super::summary::Summary;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
 use crate::tensor::build::called_from;
@@ -83,6 +84,48 @@ pub trait Module: Send + Sync {
     #[doc(alias("children", "named_modules"))]
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         let _ = visit;
+    }
+
+    /// What [`summary`](Self::summary) calls it: the name of its type.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// assert_eq!(nn::LayerNorm::new([3], &Device::cpu()).kind(), "LayerNorm");
+    /// ```
+    fn kind(&self) -> String {
+        let name = std::any::type_name::<Self>();
+        let name = name.split('<').next().unwrap_or(name);
+        name.rsplit("::").next().unwrap_or(name).to_owned()
+    }
+
+    /// Its tree, to be printed: each part by the name that weight files have for it, with its type
+    /// or its shape, and how many parameters there are. Nothing is read, and nothing waits.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let net = nn::Sequential::new()
+    ///     .then(nn::Linear::new(784, 16, &device))
+    ///     .then(nn::Relu)
+    ///     .then(nn::Linear::new(16, 10, &device));
+    /// assert_eq!(net.summary().to_string(), "\
+    /// Sequential                       12,730
+    ///   0           Linear             12,560
+    ///     0.weight  [16, 784] float32  12,544
+    ///     0.bias    [16] float32           16
+    ///   1           Relu                    0
+    ///   2           Linear                170
+    ///     2.weight  [10, 16] float32      160
+    ///     2.bias    [10] float32           10
+    /// 12,730 parameters, 50,920 bytes");
+    /// ```
+    #[doc(alias("print", "repr", "torchinfo", "count_parameters"))]
+    fn summary(&self) -> Summary {
+        let mut summary = Summary::default();
+        let whole = summary.begin("", 0, self.kind());
+        self.parts(&mut |name, part| describe(name, 1, &part, &mut summary));
+        summary.end(whole);
+        summary
     }
 
     /// Weights by name; those of inner modules are named `outer.inner.weight`, as in PyTorch.
@@ -233,6 +276,9 @@ impl<M: Module + ?Sized> Module for Box<M> {
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         (**self).parts(visit);
     }
+    fn kind(&self) -> String {
+        (**self).kind()
+    }
 }
 
 impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
@@ -243,6 +289,9 @@ impl<M: Module + ?Sized> Module for std::sync::Arc<M> {
     fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
         (**self).parts(visit);
     }
+    fn kind(&self) -> String {
+        (**self).kind()
+    }
 }
 
 /// Visits a part and its inner parts, with full names.
@@ -250,6 +299,22 @@ fn walk(name: &str, part: &Part<'_>, visit: &mut dyn FnMut(&str, &Part<'_>)) {
     visit(name, part);
     if let Part::Module(module) = part {
         module.parts(&mut |inner, part| walk(&format!("{name}.{inner}"), &part, visit));
+    }
+}
+
+/// Lines of a part, and of those of a module in it.
+fn describe(name: &str, depth: usize, part: &Part<'_>, summary: &mut Summary) {
+    match part {
+        Part::Parameter(cell) => summary.cell(name.to_owned(), depth, cell, false),
+        Part::Buffer(cell) => summary.cell(name.to_owned(), depth, cell, true),
+        Part::Module(module) => {
+            let open = summary.begin(name, depth, module.kind());
+            module.parts(&mut |inner, part| {
+                describe(&format!("{name}.{inner}"), depth + 1, &part, summary);
+            });
+            summary.end(open);
+        }
+        Part::Mode(_) => {}
     }
 }
 

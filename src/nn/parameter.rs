@@ -135,6 +135,12 @@ impl Parameter {
         lock(&self.0).lazy.dtype.unwrap_or(DType::F32)
     }
 
+    /// The sizes that are known of one without a value, as a shape shows them; `None` where there
+    /// is a value.
+    pub(super) fn lazy_shape(&self) -> Option<String> {
+        self.is_lazy().then(|| lock(&self.0).lazy.shape())
+    }
+
     /// Whether a first value may have this shape; otherwise the expected shape.
     pub(super) fn takes(&self, shape: &Shape) -> Result<(), String> {
         let slot = lock(&self.0);

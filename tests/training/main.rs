@@ -5,5 +5,6 @@ mod failures;
 mod lazy;
 mod monitor;
 mod refusals;
+mod summary;
 mod support;
 mod values;
