@@ -66,8 +66,13 @@ async fn run() -> Outcome<()> {
         .await
         .map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
-    let app = App::new(bert, &folder)?;
-    tokio::spawn(app.clone().index(embed::search::documentation()));
+    let app = App::new(bert, &folder).await?;
+    let own = app.clone();
+    tokio::spawn(async move {
+        if let Ok(passages) = tokio::task::spawn_blocking(embed::search::documentation).await {
+            own.index(passages).await;
+        }
+    });
     embed::serve(app, listener, command::asked_to_end()).await
 }
 

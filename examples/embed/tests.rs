@@ -34,6 +34,14 @@ fn device() -> Device {
     Device::cpu_with(CpuOptions::default())
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn load(folder: &Path, dtype: DType) -> Bert {
+    runtime().block_on(Bert::load(&device(), folder, dtype)).unwrap()
+}
+
 /// Rows of token ids with PyTorch's embeddings of them.
 fn cases() -> Vec<(Vec<u32>, Vec<f64>)> {
     let text = std::fs::read(reference().join("tiny/cases.json")).unwrap();
@@ -60,7 +68,7 @@ fn embed(bert: &Bert, rows: &[Vec<u32>]) -> Vec<Vec<f32>> {
 }
 
 fn embeddings_are_pytorchs_together_and_alone() {
-    let bert = block_on(Bert::load(&device(), &reference().join("tiny"), DType::F32)).unwrap();
+    let bert = load(&reference().join("tiny"), DType::F32);
     let cases = cases();
     let rows: Vec<Vec<u32>> = cases.iter().map(|c| c.0.clone()).collect();
     for (got, (_, want)) in embed(&bert, &rows).iter().zip(&cases) {
@@ -75,7 +83,7 @@ fn halves_are_near_in_every_type() {
     let cases = cases();
     let rows: Vec<Vec<u32>> = cases.iter().map(|c| c.0.clone()).collect();
     for (dtype, bound) in [(DType::BF16, 4e-2), (DType::F16, 5e-3)] {
-        let bert = block_on(Bert::load(&device(), &reference().join("tiny"), dtype)).unwrap();
+        let bert = load(&reference().join("tiny"), dtype);
         for (got, (_, want)) in embed(&bert, &rows).iter().zip(&cases) {
             let (off, cosine) =
                 (apart(got, want), got.iter().zip(want).map(|(a, b)| *a as f64 * b).sum::<f64>());
@@ -85,7 +93,7 @@ fn halves_are_near_in_every_type() {
 }
 
 fn embedding_queues_and_waits_for_nothing() {
-    let bert = block_on(Bert::load(&device(), &reference().join("tiny"), DType::F32)).unwrap();
+    let bert = load(&reference().join("tiny"), DType::F32);
     let before = bert.device.stats().barriers;
     let vectors = block_on(deny_barriers(
         std::future::ready(&bert).map(|bert| bert.embed(&[vec![1, 5, 2], vec![1, 2]])),
@@ -117,7 +125,7 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
         .map(|b| i64::from_le_bytes(*b))
         .collect();
     let text = std::fs::read_to_string(reference().join("sentences.txt")).unwrap();
-    let tokenizer = embed::tokenizer(&folder, 256).unwrap();
+    let tokenizer = runtime().block_on(embed::tokenizer(&folder, 256)).unwrap();
     let rows: Vec<Vec<u32>> = text
         .lines()
         .map(|line| tokenizer.encode_fast(line, true).unwrap().get_ids().to_vec())
@@ -125,7 +133,7 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
     assert_eq!(rows.iter().map(|r| r.len() as i64).collect::<Vec<_>>(), lengths);
     let want: Vec<&[f64]> = floats.chunks(384).collect();
     for (dtype, bound, cosine) in [(DType::F32, 1e-4, 0.99999), (DType::BF16, 2e-2, 0.995)] {
-        let bert = block_on(Bert::load(&device(), &folder, dtype)).unwrap();
+        let bert = load(&folder, dtype);
         let together = embed(&bert, &rows);
         for (k, (got, want)) in together.iter().zip(&want).enumerate() {
             let (off, near) =
@@ -144,12 +152,11 @@ fn the_real_model_agrees_with_pytorch_to_1e_4() {
 
 /// A server on the small model; its address, and what keeps it.
 fn serve(passages: Vec<Passage>) -> (SocketAddr, Arc<App>, tokio::runtime::Runtime) {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     let (address, app) = runtime.block_on(async {
         let folder = reference().join("tiny");
         let bert = Bert::load(&device(), &folder, DType::F32).await.unwrap();
-        let app = App::new(bert, &folder).unwrap();
+        let app = App::new(bert, &folder).await.unwrap();
         app.clone().index(passages).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -283,11 +290,10 @@ fn the_projects_documentation_is_cut_into_passages() {
 
 fn the_real_model_finds_what_is_meant() {
     let folder = real().expect("ignored without it");
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = runtime();
     runtime.block_on(async {
         let bert = Bert::load(&device(), &folder, DType::F32).await.unwrap();
-        let app = App::new(bert, &folder).unwrap();
+        let app = App::new(bert, &folder).await.unwrap();
         let text = std::fs::read_to_string(reference().join("sentences.txt")).unwrap();
         let passages = text.lines().map(|l| Passage {
             place: String::new(),

@@ -41,6 +41,7 @@ usage: server [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--model FILE.safete
 struct Arguments {
     listen: SocketAddr,
     device: Option<String>,
+    model: Option<String>,
     config: Config,
 }
 
@@ -48,6 +49,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     let mut arguments = Arguments {
         listen: ([127, 0, 0, 1], 8080).into(),
         device: None,
+        model: None,
         config: Config::default(),
     };
     while let Some(word) = words.next() {
@@ -62,11 +64,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
                 arguments.listen = value.parse().map_err(|_| address())?;
             }
             "--device" => arguments.device = Some(value),
-            "--model" => {
-                config.model =
-                    std::fs::read(&value).map_err(|error| format!("{value}: {error}"))?.into();
-                config.model_file = value;
-            }
+            "--model" => arguments.model = Some(value),
             "--batch" => config.batch = number()? as usize,
             "--delay-ms" => config.delay = Duration::from_millis(number()?),
             "--queue" => config.queue = number()? as usize,
@@ -81,7 +79,14 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
 }
 
 async fn run() -> Outcome<()> {
-    let arguments = parse(std::env::args().skip(1))?;
+    let mut arguments = parse(std::env::args().skip(1))?;
+    if let Some(file) = arguments.model {
+        arguments.config.model_file = file.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            std::fs::read(&file).map_err(|error| format!("{file}: {error}"))
+        });
+        arguments.config.model = read.await??.into();
+    }
     let device = command::device(arguments.device.as_deref())?;
     let announce = {
         let device = device.clone();

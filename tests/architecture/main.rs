@@ -2,6 +2,7 @@
 //! `graph/` knows no threads, `unsafe` is where it is expected and says why, files can be read in
 //! one sitting, folders at one glance, and lines on one screen.
 
+mod blocking;
 mod book;
 mod columns;
 mod imports;

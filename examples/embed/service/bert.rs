@@ -3,9 +3,9 @@
 
 use super::Outcome;
 use futensor::nn::{self, Module, Part};
-use futensor::{AttentionOptions, DType, Device, TensorFuture, cat, no_grad};
-use safetensors::{Dtype, SafeTensors};
+use futensor::{AttentionOptions, DType, Device, TensorFuture, cat, no_grad, safetensors};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What the model's `config.json` says of its sizes.
@@ -95,20 +95,15 @@ pub struct Bert {
 }
 
 /// The file's tensors by name, on the device.
-struct Weights<'a> {
-    device: &'a Device,
-    file: SafeTensors<'a>,
-}
+struct Weights(BTreeMap<String, TensorFuture>);
 
-impl Weights<'_> {
+impl Weights {
     fn get(&self, name: &str) -> Outcome<TensorFuture> {
-        let view = self.file.tensor(name)?;
-        if view.dtype() != Dtype::F32 {
-            return Err(format!("{name} is {:?}, not F32", view.dtype()).into());
+        let found = self.0.get(name).ok_or_else(|| format!("there is no tensor {name}"))?;
+        if found.dtype() != DType::F32 {
+            return Err(format!("{name} is {}, not float32", found.dtype()).into());
         }
-        let data: Vec<f32> =
-            view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        Ok(self.device.from_vec(data, view.shape()))
+        Ok(found.clone())
     }
 
     /// The encoder's state.
@@ -148,18 +143,19 @@ impl Bert {
     /// The model of a folder with `config.json` and `model.safetensors`; weights are kept and used
     /// as `dtype`.
     pub async fn load(device: &Device, folder: &Path, dtype: DType) -> Outcome<Bert> {
-        let of = |name: &'static str| {
-            move |e: &dyn std::fmt::Display| format!("{}: {e}", folder.join(name).display())
-        };
-        let text = |name| std::fs::read(folder.join(name)).map_err(|e| of(name)(&e));
-        let (config, weights) = ("config.json", "model.safetensors");
-        let sizes: Sizes = serde_json::from_slice(&text(config)?).map_err(|e| of(config)(&e))?;
-        let bytes = text(weights)?;
+        let (config, weights) = (folder.join("config.json"), folder.join("model.safetensors"));
+        let tensors = safetensors::load(&weights, device).all().await?;
+        let sizes = tokio::task::spawn_blocking(move || -> Outcome<Sizes> {
+            let of = |e: &dyn std::fmt::Display| format!("{}: {e}", config.display());
+            let text = std::fs::read(&config).map_err(|e| of(&e))?;
+            Ok(serde_json::from_slice(&text).map_err(|e| of(&e))?)
+        });
+        let sizes = sizes.await??;
         let encoder = Encoder::new(&sizes, device);
         encoder.to_dtype(dtype);
-        let file = SafeTensors::deserialize(&bytes).map_err(|e| of(weights)(&e))?;
-        let state = Weights { device, file }.state(&sizes).map_err(|e| of(weights)(&e))?;
-        encoder.load_state(state).map_err(|e| of(weights)(&e))?;
+        let of = |e: &dyn std::fmt::Display| format!("{}: {e}", weights.display());
+        let state = Weights(tensors).state(&sizes).map_err(|e| of(&e))?;
+        encoder.load_state(state).map_err(|e| of(&e))?;
         encoder.eval();
         for parameter in encoder.parameters() {
             parameter.value().wait_to_read().await?;

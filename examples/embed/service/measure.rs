@@ -37,7 +37,7 @@ async fn time(bert: &Bert, rows: &[Vec<u32>], at_least: Duration) -> Outcome<Vec
 }
 
 pub async fn all(bert: &Bert, folder: &Path) -> Outcome<()> {
-    let tokenizer = tokenizer(folder, 256)?;
+    let tokenizer = tokenizer(folder, 256).await?;
     let ids = |text: &str| -> Outcome<Vec<u32>> {
         Ok(tokenizer.encode_fast(text, true)?.get_ids().to_vec())
     };

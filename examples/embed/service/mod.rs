@@ -20,11 +20,13 @@ pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 /// Most tokens of a text; what comes after is not read. As the model was published.
 const TOKENS_MAX: usize = 256;
 
-/// The folder's tokenizer, which pads nothing.
-pub fn tokenizer(folder: &Path, tokens_max: usize) -> Outcome<Tokenizer> {
+/// The folder's tokenizer, which pads nothing: read where nobody waits for the file.
+pub async fn tokenizer(folder: &Path, tokens_max: usize) -> Outcome<Tokenizer> {
     let file = folder.join("tokenizer.json");
-    let mut tokenizer =
-        Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let read = tokio::task::spawn_blocking(move || {
+        Tokenizer::from_file(&file).map_err(|error| format!("{}: {error}", file.display()))
+    });
+    let mut tokenizer = read.await??;
     tokenizer.with_padding(None);
     tokenizer
         .with_truncation(Some(TruncationParams { max_length: tokens_max, ..Default::default() }))?;
@@ -46,8 +48,9 @@ pub struct App {
 }
 
 impl App {
-    pub fn new(bert: Bert, folder: &Path) -> Outcome<Arc<App>> {
-        let tokenizer = tokenizer(folder, bert.sizes.max_position_embeddings.min(TOKENS_MAX))?;
+    pub async fn new(bert: Bert, folder: &Path) -> Outcome<Arc<App>> {
+        let tokens_max = bert.sizes.max_position_embeddings.min(TOKENS_MAX);
+        let tokenizer = tokenizer(folder, tokens_max).await?;
         let device = bert.device.clone();
         let options = BatchOptions::default()
             .batch_max(32)

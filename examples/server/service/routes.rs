@@ -70,10 +70,8 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, body: &Bytes) -> Response {
     let deadline =
         asked.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
     let engine = app.engine();
-    // The device's own limits first, then a place in the queue; both are given back by their drops.
-    let Some(_permit) = engine.device.try_admit() else {
-        return busy("the device has enough to do");
-    };
+    // The queue's places are the limit: what is under way is a few batches, whatever comes. The place
+    // is given back as the answer is dropped.
     let Ok(answer) = engine.batcher.try_submit(image) else { return busy("the queue is full") };
     let read = async { answer.await?.to_vec::<f32>().await };
     match tokio::time::timeout(deadline, read).await {

@@ -129,7 +129,7 @@ pub fn random_faults_disconnects_and_deadlines_lose_nothing() {
             1 => o.out_of_memory_at(when),
             2 => o.device_loss_at(Some(when as u64)),
             3 => o.stuck_at(Some(when as u64)).watchdog(Some(Duration::from_millis(1))),
-            _ => o.queue_ops(40).permits(6),
+            _ => o,
         });
         let config = Config {
             batch: 1 + rng.below(8),

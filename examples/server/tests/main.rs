@@ -215,12 +215,17 @@ fn a_full_queue_is_503_with_retry_after() {
     assert_eq!((status, retry.as_deref()), (503, Some("1")), "{answer}");
     drop(held);
     server.stop().unwrap();
-    // And the device's own permits.
-    let server = Server::start(Device::cpu_with(CpuOptions::default().permits(1)), patient());
-    let held = send_only(server.address, &[1; 64]);
-    until(|| server.metric("batcher_waiting") == 1.0);
-    let (status, answer, retry) = server.post_with(RAW, &[3; 64], None);
-    assert_eq!((status, retry.as_deref()), (503, Some("1")), "{answer}");
+}
+
+fn a_queue_is_as_long_as_it_was_asked_for_and_each_503_is_counted() {
+    // More than a device's own permits are by default.
+    let queue = 100;
+    let server = Server::start(cpu(), Config { queue, batch: 200, ..patient() });
+    let held: Vec<_> = (0..queue + 3).map(|_| send_only(server.address, &[1; 64])).collect();
+    let refused = "predict_requests_total{status=\"503\"}";
+    until(|| server.get("/metrics").1.contains(&format!("{refused} 3\n")));
+    assert_eq!(server.metric("batcher_waiting"), queue as f64);
+    assert_eq!(server.metric("batcher_refused_total"), 3.0);
     drop(held);
     server.stop().unwrap();
 }
@@ -301,6 +306,7 @@ fn main() {
         a_client_that_goes_away_takes_its_request_with_it
         a_deadline_that_passes_is_504_and_its_work_is_withdrawn
         a_full_queue_is_503_with_retry_after
+        a_queue_is_as_long_as_it_was_asked_for_and_each_503_is_counted
         the_end_answers_what_is_there_and_takes_no_more
         an_end_that_takes_too_long_is_cut_and_says_so
         a_lost_device_fails_all_pending_at_once_and_the_cpu_takes_over
