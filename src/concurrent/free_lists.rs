@@ -22,6 +22,7 @@ const SIZE: usize = 384;
 /// Blocks begin with a line of the cache, so that it is known which fields share one.
 pub(crate) const ALIGN: usize = 64;
 /// Lines of a block that a node takes.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 const LINES: usize = 4;
 const LAYOUT: Layout = match Layout::from_size_align(SIZE, ALIGN) {
     Ok(layout) => layout,

@@ -3,7 +3,9 @@
 
 #![allow(unsafe_code)]
 
-use crate::sync::plain::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use crate::sync::plain::AtomicUsize;
+#[cfg(target_os = "linux")]
+use crate::sync::plain::{AtomicBool, Ordering::Relaxed};
 use crate::sync::threads::Thread;
 use crate::sync::{Mutex, lock};
 use std::sync::Arc;
@@ -65,6 +67,7 @@ pub(crate) struct Affinity {
     #[cfg(target_os = "linux")]
     cores: libc::cpu_set_t,
     /// The thread is kept off a core.
+    #[cfg(target_os = "linux")]
     is_apart: AtomicBool,
 }
 

@@ -9,6 +9,8 @@
 //! libnvToolsExt any more, makes no difference.
 
 #![allow(unsafe_code)]
+// Profilers are looked for on Unix alone.
+#![cfg_attr(not(unix), allow(dead_code))]
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::fmt::Write;

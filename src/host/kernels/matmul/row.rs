@@ -6,7 +6,9 @@
 //! 0.50. A sum's order depends on k and on how the matrix lies, not on which columns a part has.
 
 use super::super::nest::Shared;
-use super::super::simd::{Level, level};
+#[cfg(target_arch = "x86_64")]
+use super::super::simd::Level;
+use super::super::simd::level;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
