@@ -365,6 +365,13 @@ pub mod recording {
     pub use crate::tensor::scope::named;
 }
 
+/// Bytes of strangers and peers, for `tests/untrusted`: not part of the API.
+#[cfg(all(feature = "ranks", unix))]
+#[doc(hidden)]
+pub mod untrusted {
+    pub use crate::ranks::untrusted::{examples, hear};
+}
+
 /// The rows of the op tables, for tests and benches: not part of the API.
 #[doc(hidden)]
 pub mod rows {

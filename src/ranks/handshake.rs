@@ -15,8 +15,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 const MAGIC: &[u8; 16] = b"futensor-ranks-\n";
 /// The version of the side channel's protocol. The handshake itself is the same in every version.
 pub(crate) const VERSION: u32 = 3;
-const GREETING: usize = 16 + 4 + BYTES;
-const HELLO: usize = GREETING + 16 + BYTES;
+pub(super) const GREETING: usize = 16 + 4 + BYTES;
+pub(super) const HELLO: usize = GREETING + 16 + BYTES;
+pub(super) const REPLY: usize = 1 + 16 + BYTES;
 
 /// The description that a member sends of itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,7 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    fn bytes(&self) -> [u8; 16] {
+    pub(super) fn bytes(&self) -> [u8; 16] {
         let mut out = [0; 16];
         out[..4].copy_from_slice(&(self.rank as u32).to_le_bytes());
         out[4..8].copy_from_slice(&(self.size as u32).to_le_bytes());
@@ -100,7 +101,7 @@ fn read_by(mut stream: &TcpStream, bytes: &mut [u8], until: Instant) -> io::Resu
     Ok(())
 }
 
-fn greeting(challenge: &[u8; BYTES], version: u32) -> [u8; GREETING] {
+pub(super) fn greeting(challenge: &[u8; BYTES], version: u32) -> [u8; GREETING] {
     let mut out = [0; GREETING];
     out[..16].copy_from_slice(MAGIC);
     out[16..20].copy_from_slice(&version.to_le_bytes());
@@ -128,17 +129,30 @@ pub(crate) fn answer(
     (&mut &*stream).write_all(&own)?;
     let mut hello = [0; HELLO];
     read_by(stream, &mut hello, until)?;
+    let (reply, came) = judge(&hello, &own, secret, me, takes);
+    if let Some(reply) = reply {
+        (&mut &*stream).write_all(&reply)?;
+    }
+    came
+}
+
+/// Checks the message of a caller: the reply, and the caller if it may come in.
+pub(super) fn judge(
+    hello: &[u8; HELLO],
+    own: &[u8; GREETING],
+    secret: &Secret,
+    me: Who,
+    takes: impl Fn(usize) -> bool,
+) -> (Option<[u8; REPLY]>, Result<Who, Refused>) {
     let (theirs, rest) = hello.split_at(GREETING);
     let (about, proof) = rest.split_at(16);
-    let Some(version) = version(theirs) else {
-        return Err(refused(false, "it uses another protocol"));
-    };
-    let (Ok(about), Ok(proof)) = (<&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof))
+    let (Some(version), Ok(about), Ok(proof)) =
+        (version(theirs), <&[u8; 16]>::try_from(about), <&[u8; BYTES]>::try_from(proof))
     else {
-        return Err(refused(false, "it uses another protocol"));
+        return (None, Err(refused(false, "it uses another protocol")));
     };
     let who = Who::of(about);
-    let proved = secret.check(&[b"call", &own, theirs, about], proof);
+    let proved = secret.check(&[b"call", own, theirs, about], proof);
     let (verdict, text) = match who {
         _ if !proved => (Verdict::Secret, "it does not know the secret".into()),
         _ if version != VERSION => (
@@ -164,18 +178,18 @@ pub(crate) fn answer(
         }
         _ => (Verdict::Welcome, String::new()),
     };
-    let proof = secret.prove(&[b"answer", &own, theirs, about, &me.bytes(), &[verdict as u8]]);
-    let mut reply = [0; 1 + 16 + BYTES];
+    let proof = secret.prove(&[b"answer", own, theirs, about, &me.bytes(), &[verdict as u8]]);
+    let mut reply = [0; REPLY];
     reply[0] = verdict as u8;
     reply[1..17].copy_from_slice(&me.bytes());
     reply[17..].copy_from_slice(&proof);
-    (&mut &*stream).write_all(&reply)?;
-    match verdict {
+    let came = match verdict {
         Verdict::Welcome => Ok(who),
         // The first process of this rank stays; the second one has been told.
         Verdict::Taken => Err(refused(false, text)),
         _ => Err(refused(proved, text)),
-    }
+    };
+    (Some(reply), came)
 }
 
 fn way(rank: usize) -> String {
@@ -195,22 +209,36 @@ pub(crate) fn call(
     stream.set_nodelay(true)?;
     let mut theirs = [0; GREETING];
     read_by(stream, &mut theirs, until)?;
-    let Some(version) = version(&theirs) else {
+    if version(&theirs).is_none() {
         return Err(refused(false, "the answer is not from futensor"));
-    };
+    }
     let own = greeting(&random()?, VERSION);
     let about = me.bytes();
     (&mut &*stream).write_all(&own)?;
     (&mut &*stream).write_all(&about)?;
     (&mut &*stream).write_all(&secret.prove(&[b"call", &theirs, &own, &about]))?;
-    let mut reply = [0; 1 + 16 + BYTES];
+    let mut reply = [0; REPLY];
     read_by(stream, &mut reply, until)?;
-    let (Ok(other), Ok(proof)) =
-        (<&[u8; 16]>::try_from(&reply[1..17]), <&[u8; BYTES]>::try_from(&reply[17..]))
-    else {
+    believe(&reply, &theirs, &own, secret, me, rank)
+}
+
+/// Checks the reply of `rank` to this rank's call.
+pub(super) fn believe(
+    reply: &[u8; REPLY],
+    theirs: &[u8; GREETING],
+    own: &[u8; GREETING],
+    secret: &Secret,
+    me: Who,
+    rank: usize,
+) -> Result<(), Refused> {
+    let (Some(version), Ok(other), Ok(proof)) = (
+        version(theirs),
+        <&[u8; 16]>::try_from(&reply[1..17]),
+        <&[u8; BYTES]>::try_from(&reply[17..]),
+    ) else {
         return Err(refused(false, "the answer is not from futensor"));
     };
-    if !secret.check(&[b"answer", &theirs, &own, &about, other, &reply[..1]], proof) {
+    if !secret.check(&[b"answer", theirs, own, &me.bytes(), other, &reply[..1]], proof) {
         return Err(refused(true, format!("rank {rank} has a different secret")));
     }
     let who = Who::of(other);
@@ -238,6 +266,7 @@ pub(crate) fn call(
 #[cfg(all(test, not(futensor_loom)))]
 mod tests {
     use super::*;
+    use crate::ranks::protocol::simulated::Dice;
     use std::net::TcpListener;
 
     fn who(rank: usize) -> Who {
@@ -325,16 +354,8 @@ mod tests {
         }
     }
 
-    /// splitmix64.
-    fn dice(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// Both ends of a handshake whose bytes a man in the middle changes, truncates, or extends.
-    fn meddled(state: &mut u64) -> (Result<Who, Refused>, Result<(), Refused>) {
+    fn meddled(dice: &mut Dice) -> (Result<Who, Refused>, Result<(), Refused>) {
         let [to_listener, to_caller] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
         let (at, through) = (to_listener.local_addr().unwrap(), to_caller.local_addr().unwrap());
         let until = Instant::now() + PATIENCE;
@@ -345,7 +366,7 @@ mod tests {
             answer(&to_listener.accept().unwrap().0, &Secret::of(b"s"), who(0), |_| true)
         });
         let (caller, listener) = (to_caller.accept().unwrap().0, TcpStream::connect(at).unwrap());
-        let (side, place, how) = (dice(state) % 2, dice(state) as usize % HELLO, dice(state));
+        let (side, place, how) = (dice.next() % 2, dice.next() as usize % HELLO, dice.next());
         let meddle = |from: &TcpStream, to: &TcpStream, most: usize, meddles: bool| {
             let mut bytes = vec![0; most];
             if read_by(from, &mut bytes, until).is_err() {
@@ -371,10 +392,10 @@ mod tests {
             sent
         };
         // The greeting; then the caller's message, and the answer to it.
-        let part = dice(state) % 2;
+        let part = dice.next() % 2;
         let all = meddle(&listener, &caller, GREETING, side == 0 && part == 0)
             && meddle(&caller, &listener, HELLO, side == 1)
-            && meddle(&listener, &caller, 1 + 16 + BYTES, side == 0 && part == 1);
+            && meddle(&listener, &caller, REPLY, side == 0 && part == 1);
         if !all {
             for stream in [&caller, &listener] {
                 let _ = stream.shutdown(std::net::Shutdown::Both);
@@ -388,9 +409,9 @@ mod tests {
         let seed =
             std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
         println!("seed {seed}");
-        let (mut state, since) = (seed, Instant::now());
+        let (mut dice, since) = (Dice(seed), Instant::now());
         for round in 0..300 {
-            let (here, there) = meddled(&mut state);
+            let (here, there) = meddled(&mut dice);
             // Only the caller can detect a change of the answer.
             assert!(there.is_err(), "seed {seed}, round {round}: {here:?}");
             assert!(

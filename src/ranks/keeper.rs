@@ -8,7 +8,7 @@ use super::dial::{dial, listen};
 use super::driver::Asks;
 use super::handshake::{Refused, Who, answer, call};
 use super::options::{Meeting, Plan};
-use super::protocol::message::{BYTES_MAX, Fault, FaultKind, Message};
+use super::protocol::message::{Fault, FaultKind, Message};
 use super::secret::{Note, Secret};
 use super::world::World;
 use crate::guard::caught;
@@ -357,7 +357,11 @@ impl Keeper {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
                     Err(_) => break "its connection broke",
                 }
-                if !tell(world, reading) {
+                let rank = reading.rank;
+                let hear = |message| {
+                    world.act_aside(|machine, now| machine.heard(rank, message, now));
+                };
+                if !Message::take_whole(&mut reading.bytes, hear) {
                     break "it sent an invalid message";
                 }
             };
@@ -372,21 +376,4 @@ fn greets<T>(greet: impl FnOnce() -> Result<T, Refused>) -> Result<T, Refused> {
     let panicked =
         |words| Err(Refused { proved: false, text: format!("the handshake panicked: {words}") });
     caught(greet).unwrap_or_else(panicked)
-}
-
-/// Reports the complete messages that have arrived; false if one is invalid.
-fn tell(world: &Arc<World>, reading: &mut Reading) -> bool {
-    let mut at = 0;
-    while let Some(head) = reading.bytes.get(at..at + 4) {
-        let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
-        if length > BYTES_MAX {
-            return false;
-        }
-        let Some(body) = reading.bytes.get(at + 4..at + 4 + length) else { break };
-        let Some(message) = Message::decode(body) else { return false };
-        world.act_aside(|machine, now| machine.heard(reading.rank, message, now));
-        at += 4 + length;
-    }
-    reading.bytes.drain(..at);
-    true
 }

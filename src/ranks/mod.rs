@@ -67,6 +67,7 @@ mod secret;
 mod slot;
 #[cfg(all(test, not(futensor_loom)))]
 mod tests;
+pub(crate) mod untrusted;
 mod world;
 
 pub use crate::engine::exchange::Combine;

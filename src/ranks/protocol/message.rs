@@ -178,6 +178,23 @@ impl Message {
         };
         r.0.is_empty().then_some(message)
     }
+
+    /// Takes the complete messages off the front of `bytes`; false if one is invalid.
+    pub fn take_whole(bytes: &mut Vec<u8>, mut hear: impl FnMut(Message)) -> bool {
+        let mut at = 0;
+        while let Some(head) = bytes.get(at..at + 4) {
+            let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if length > BYTES_MAX {
+                return false;
+            }
+            let Some(body) = bytes.get(at + 4..at + 4 + length) else { break };
+            let Some(message) = Message::decode(body) else { return false };
+            hear(message);
+            at += 4 + length;
+        }
+        bytes.drain(..at);
+        true
+    }
 }
 
 /// The part of a text that is sent: its beginning.

@@ -21,7 +21,7 @@ mod calls;
 mod leaving;
 pub(crate) mod message;
 #[cfg(all(test, not(futensor_loom)))]
-mod simulated;
+pub(super) mod simulated;
 #[cfg(all(test, not(futensor_loom)))]
 mod tests;
 

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 
 /// splitmix64.
-pub(super) struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
     pub fn next(&mut self) -> u64 {

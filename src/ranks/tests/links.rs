@@ -4,18 +4,11 @@ use super::*;
 use crate::ranks::dial;
 use crate::ranks::handshake::{Who, call};
 use crate::ranks::protocol::message::{Fault, FaultKind, Message};
+use crate::ranks::protocol::simulated::Dice;
 use crate::ranks::secret::Secret;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::channel;
-
-/// splitmix64.
-fn dice(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// Joins rank 0 as rank 1 would, by hand.
 fn intrudes(rank: &Rank) -> (Group, TcpStream) {
@@ -110,7 +103,7 @@ fn what_a_member_says_that_is_no_message_ends_its_link_and_nothing_else() {
     let seed =
         std::env::var("FUTENSOR_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1u64);
     println!("seed {seed}");
-    let mut state = seed;
+    let mut dice = Dice(seed);
     let fault = Fault { kind: FaultKind::Calls, rank: Some(7), text: "words".into() };
     let some: [Message; 6] = [
         Message::Beat { calls: vec![(1, [1, 2, 3])] },
@@ -130,16 +123,16 @@ fn what_a_member_says_that_is_no_message_ends_its_link_and_nothing_else() {
         let rank = &ranks[0];
         let (group, mut stream) = intrudes(rank);
         let mut bytes = Vec::new();
-        for _ in 0..1 + dice(&mut state) % 4 {
-            bytes.extend(some[dice(&mut state) as usize % some.len()].encode());
+        for _ in 0..1 + dice.next() % 4 {
+            bytes.extend(some[dice.next() as usize % some.len()].encode());
         }
         match round % 3 {
             // Some bits are others, or all are.
-            0 => (0..1 + dice(&mut state) % 8).for_each(|_| {
-                let at = dice(&mut state) as usize % bytes.len();
-                bytes[at] ^= 1 << (dice(&mut state) % 8);
+            0 => (0..1 + dice.next() % 8).for_each(|_| {
+                let at = dice.next() as usize % bytes.len();
+                bytes[at] ^= 1 << (dice.next() % 8);
             }),
-            1 => bytes = (0..1 + dice(&mut state) % 5000).map(|_| dice(&mut state) as u8).collect(),
+            1 => bytes = (0..1 + dice.next() % 5000).map(|_| dice.next() as u8).collect(),
             // A length that nobody waits for.
             _ => bytes.extend((64u32 << 20).to_le_bytes()),
         }
