@@ -1,5 +1,5 @@
-//! GGUF: what gguf-py wrote comes with its values, what is saved comes back, and whatever a file
-//! says, it ends in an error or in whole tensors.
+//! GGUF: what gguf-py wrote comes with its values, what is saved comes back, and each kind of
+//! broken file is an error that says what is wrong. `tests/untrusted` changes files at random.
 
 use futensor::gguf::{Array, LoadOptions, Value, open, open_bytes, save};
 use futensor::quant::{Format, Quantized, Weight};
@@ -261,50 +261,6 @@ impl Replace for Vec<u8> {
     fn replace(self, from: u8, to: u8) -> Vec<u8> {
         self.into_iter().map(|b| if b == from { to } else { b }).collect()
     }
-}
-
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-    *state >> 33
-}
-
-#[test]
-fn changed_files_end_in_an_error_or_in_whole_tensors_never_in_a_panic() {
-    let seed = std::env::var("FUTENSOR_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(16);
-    println!("seed {seed}");
-    let (mut state, device) = (seed, Device::cpu());
-    let (mut refused, mut read) = (0, 0);
-    // The header, where changes tell; what lies after it is numbers.
-    let head = 2048.min(REFERENCE.len());
-    for turn in 0..400 {
-        let mut bytes = REFERENCE.to_vec();
-        for _ in 0..1 + next(&mut state) % 3 {
-            let at = next(&mut state) as usize % head;
-            match next(&mut state) % 4 {
-                0 => bytes[at] = next(&mut state) as u8,
-                1 => bytes[at] ^= 1 << (next(&mut state) % 8),
-                2 => bytes[at..at + 8]
-                    .copy_from_slice(&(next(&mut state) << (next(&mut state) % 40)).to_le_bytes()),
-                _ if turn % 3 == 0 => bytes.truncate(next(&mut state) as usize % bytes.len()),
-                _ => bytes[at..at + 8].fill(0xff),
-            }
-            if bytes.len() < head + 8 {
-                break;
-            }
-        }
-        let loaded = block_on(async { open_bytes(bytes).await?.load(&device).all().await });
-        match loaded {
-            Ok(all) => {
-                read += 1;
-                assert!(all.values().all(|w| block_on(w.value().clone()).is_ok()));
-            }
-            Err(error) => {
-                refused += 1;
-                assert!(error.is_source() && !error.message().contains("panicked"), "{error}");
-            }
-        }
-    }
-    assert!(refused > 100 && read > 20, "{refused} refused, {read} read");
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 //! fault.
 
 use super::App;
-use axum::body::Bytes;
 use futensor_generate::{Constraint, Request, Sampling};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -159,7 +158,7 @@ const SHORT: usize = 8192;
 
 /// What a body asks for. Texts, templates and constraints are the business of the library's
 /// helpers.
-pub async fn read(app: &Arc<App>, bytes: Bytes, chat: bool) -> Result<(Request, Asked), Refusal> {
+pub async fn read(app: &Arc<App>, bytes: Vec<u8>, chat: bool) -> Result<(Request, Asked), Refusal> {
     let short = bytes.len() < SHORT;
     let own = app.clone();
     let understand = move || {

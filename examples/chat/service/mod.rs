@@ -1,7 +1,7 @@
 //! The service: an engine, OpenAI's routes, and its orderly end. Nothing here blocks a thread.
 
 mod answer;
-mod ask;
+pub mod ask;
 mod metrics;
 mod page;
 #[path = "../../support/prometheus.rs"]

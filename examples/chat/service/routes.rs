@@ -4,7 +4,7 @@ use super::answer::{Answer, error_body};
 use super::ask::{self, Refusal};
 use super::{App, metrics, page};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
@@ -76,7 +76,7 @@ async fn complete(app: Arc<App>, request: Request, chat: bool) -> Response {
 }
 
 /// The body, unless its head, or what comes of it, says that it is too large.
-async fn received(request: Request) -> Result<Bytes, Refusal> {
+async fn received(request: Request) -> Result<Vec<u8>, Refusal> {
     let no = |status: u16, text: String| Refusal {
         status,
         kind: "invalid_request_error",
@@ -101,7 +101,7 @@ async fn received(request: Request) -> Result<Bytes, Refusal> {
         // hands.
     }
     match came <= BODY_MAX {
-        true => Ok(body.into()),
+        true => Ok(body),
         false => Err(no(413, format!("a body has {BODY_MAX} bytes at most"))),
     }
 }

@@ -153,7 +153,7 @@ fn long_texts_take_as_long_as_they_are() {
 }
 
 #[test]
-fn random_texts_come_back_and_random_files_are_refused() {
+fn random_texts_come_back() {
     let seeds = match std::env::var("FUTENSOR_SEED") {
         Ok(seed) => seed.parse().map(|seed| seed..seed + 1).unwrap(),
         Err(_) => 0..200u64,
@@ -181,21 +181,6 @@ fn random_texts_come_back_and_random_files_are_refused() {
                 text,
                 "FUTENSOR_SEED={seed}"
             );
-        }
-        // A vocabulary of which something is changed makes a tokenizer or an error.
-        let mut changed = vocabulary("llama-bpe");
-        let at = pick(changed.tokens.len() as u64) as usize;
-        match pick(6) {
-            0 => changed.tokens[at] = text.clone(),
-            1 => drop(changed.merges.drain(..at.min(changed.merges.len()))),
-            2 => changed.merges.insert(0, text.clone()),
-            3 => changed.types[at] = pick(9) as i64,
-            4 => changed.tokens.truncate(at),
-            _ => changed.ends.push(pick(1 << 33) as u32),
-        }
-        match changed.tokenizer() {
-            Ok(tokenizer) => drop(tokenizer.encode(&text, true)),
-            Err(error) => assert!(error.is_model(), "FUTENSOR_SEED={seed}: {error}"),
         }
     }
 }

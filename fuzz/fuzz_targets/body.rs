@@ -1,0 +1,5 @@
+//! `body` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("body");

@@ -1,0 +1,5 @@
+//! `constraint` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("constraint");

@@ -1,0 +1,5 @@
+//! `gguf` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("gguf");

@@ -1,0 +1,5 @@
+//! `model` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("model");

@@ -1,0 +1,5 @@
+//! `ranks` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("ranks");

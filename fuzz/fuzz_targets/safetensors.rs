@@ -1,0 +1,5 @@
+//! `safetensors` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("safetensors");

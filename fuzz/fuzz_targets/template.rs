@@ -1,0 +1,5 @@
+//! `template` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("template");

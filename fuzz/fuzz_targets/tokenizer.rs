@@ -1,0 +1,5 @@
+//! `tokenizer` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("tokenizer");

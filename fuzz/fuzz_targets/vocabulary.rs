@@ -1,0 +1,5 @@
+//! `vocabulary` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("vocabulary");
