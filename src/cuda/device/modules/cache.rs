@@ -238,7 +238,7 @@ mod tests {
             Some(&b"image"[..])
         );
         let others = [
-            ["sourc", "e13.0", "sm_90"],
+            ["sour", "ce13.0", "sm_90"],
             ["source", "13.1", "sm_90"],
             ["source", "13.0", "sm_80"],
             ["source2", "13.0", "sm_90"],
