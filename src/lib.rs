@@ -87,6 +87,8 @@
 //! [training](book::training), [debugging](book::debugging), and more. Contributors start with the
 //! [architecture](book::architecture).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod backend;
 mod concurrent;
 mod dtype;

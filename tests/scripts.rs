@@ -51,3 +51,16 @@ fn the_run_of_the_night_has_parts_and_each_leaves_its_result() {
         std::fs::remove_file(file).expect("it was made");
     }
 }
+
+#[test]
+fn contributing_lists_each_part_of_the_run_of_the_night() {
+    let (well, parts) = asked(".ci/nightly", &["list"]);
+    let page = std::fs::read_to_string(root().join("CONTRIBUTING.md")).expect("the page");
+    assert!(well && !parts.is_empty());
+    for part in parts.lines() {
+        let name = part.split('/').next().expect("a name");
+        let is_there = |text: String| page.lines().any(|line| line.contains(&text));
+        let row = is_there(format!("`{name}`")) || is_there(format!("| `{name}/1`"));
+        assert!(row, "CONTRIBUTING.md does not list {name}");
+    }
+}
