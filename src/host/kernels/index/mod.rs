@@ -8,7 +8,9 @@ mod nonzero;
 mod order;
 mod pick;
 mod place;
+mod places;
 mod scan;
+mod scatter;
 #[cfg(test)]
 mod tests;
 mod top_p;
@@ -16,13 +18,14 @@ mod wide;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, scatter};
+pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::scan;
+pub(crate) use scatter::scatter;
 pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 
 use super::load::Load;
-use super::nest::Shared;
+use super::nest::{Nest, Shared};
 use crate::room;
 use crate::sync::plain::{AtomicUsize, Ordering};
 use crate::view::View;
@@ -67,6 +70,18 @@ impl Failure {
             position => Err(OutOfRange { index: index(position), size, position }),
         }
     }
+}
+
+/// The index at a position.
+fn read(index: &View<'_>, position: usize) -> i64 {
+    let [at] = Nest::new(index.shape, [index.strides]).at(position);
+    with_index!(index.dtype, I => {
+        let x: I = {
+            // SAFETY: an index of the view.
+            unsafe { *Shared::<I>::new(index.ptr.cast_mut()).at(at) }
+        };
+        Load::<i64>::load(x)
+    })
 }
 
 /// The place that an index names in a dimension, if it names one; a negative one counts `from_end`,

@@ -4,8 +4,10 @@
 //! sorted first: a run of equal positions is then one sum. If lines share their indices (the
 //! columns of an embedding), the sort is done once for all of them.
 
+use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts};
+use super::super::reduce::fold::Wide;
 use super::{Failure, LEAST, PICKED, place, with_index};
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
@@ -14,16 +16,17 @@ use std::ops::Range;
 /// The number of lines that are processed side by side.
 const SIDE: usize = 64;
 
-/// Combines `out[i, index[i, j, k], k]` with `src[i, j, k]` for `dim` 1, in the order of the
-/// indices; negative indices count from the end. The index must not be empty.
-pub(super) fn join_runs<T: Load<f32>>(
+/// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1, in the order of the indices;
+/// negative ones count from the end. There are indices.
+pub(super) fn join_runs<T: Load<W>, W: Wide>(
     dim: usize,
     index: &View<'_>,
     src: &View<'_>,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
-    join: fn(f32, f32) -> f32,
-) -> Failure {
+    failure: &Failure,
+    join: impl Fn(W, W) -> W + Copy + Sync,
+) {
     let (positions, strides) = (contiguous_strides(index.shape), contiguous_strides(out.shape));
     let of_dims = |shared: bool, of: &[isize]| -> Vec<isize> {
         (0..of.len())
@@ -42,7 +45,6 @@ pub(super) fn join_runs<T: Load<f32>>(
     let (n, size, side) = (index.shape[dim], out.shape[dim], lines.numel());
     let (step, to_step) = (src.strides[dim], strides[dim]);
     let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
-    let failure = Failure::none();
     let order = |row: usize, found: &mut Vec<(isize, isize)>| {
         let [turn, at, ..] = rows.at(row);
         found.clear();
@@ -60,25 +62,28 @@ pub(super) fn join_runs<T: Load<f32>>(
     };
     let add = |row: usize, order: &[(isize, isize)], part: Range<usize>| {
         let [_, _, x, y] = rows.at(row);
-        let mut sums = [0f32; SIDE];
         for first in part.clone().step_by(SIDE) {
             let some = first..part.end.min(first + SIDE);
+            let mut at = [[0isize; 2]; SIDE];
+            let at = &mut at[..some.len()];
+            lines.turns(some).zip(&mut *at).for_each(|((_, one), at)| *at = one);
+            let lines_here = at.len();
+            let beside = at.windows(2).all(|w| w[1] == [w[0][0] + 1, w[0][1] + 1]);
+            let from = from.at(x);
             for run in order.chunk_by(|a, b| a.0 == b.0) {
-                let (from, to) = (from.at(x), to.at(y + run[0].0 * to_step));
-                // SAFETY: `place` has checked that the elements are inside the output, and these
-                // lines of the row belong to this part; `j` is an index for which the source has an
-                // element.
+                let to = to.at(y + run[0].0 * to_step);
+                // SAFETY: `place` has seen that the elements are the output's, and these lines of
+                // the row are this part's; the indices of a run have elements in the source.
                 unsafe {
-                    for (sum, (_, [_, y])) in sums.iter_mut().zip(lines.turns(some.clone())) {
-                        *sum = (*to.offset(y)).load();
-                    }
-                    for &(_, j) in run {
-                        for (sum, (_, [x, _])) in sums.iter_mut().zip(lines.turns(some.clone())) {
-                            *sum = join(*sum, (*from.offset(x + j * step)).load());
+                    match beside {
+                        true => vectorize!(|| {
+                            let [x, y] = at[0];
+                            let at = |c: usize| [x + c as isize, y + c as isize];
+                            join_run(from, to, step, run, (lines_here, at), join)
+                        }),
+                        false => {
+                            join_run(from, to, step, run, (lines_here, |c: usize| at[c]), join)
                         }
-                    }
-                    for (sum, (_, [_, y])) in sums.iter().zip(lines.turns(some.clone())) {
-                        to.offset(y).write(T::store(*sum));
                     }
                 }
             }
@@ -98,5 +103,36 @@ pub(super) fn join_runs<T: Load<f32>>(
             }
         }),
     }
-    failure
+}
+
+/// Joins what comes to one place of some lines with what is there.
+///
+/// # Safety
+/// Each line has the place, and elements for all of the run's indices.
+#[inline(always)]
+unsafe fn join_run<T: Load<W>, W: Wide>(
+    from: *const T,
+    to: *mut T,
+    step: isize,
+    run: &[(isize, isize)],
+    (lines, at): (usize, impl Fn(usize) -> [isize; 2]),
+    join: impl Fn(W, W) -> W,
+) {
+    let mut sums = [W::ZERO; SIDE];
+    let sums = &mut sums[..lines];
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for (c, sum) in sums.iter_mut().enumerate() {
+            *sum = (*to.offset(at(c)[1])).load();
+        }
+        for &(_, j) in run {
+            let from = from.offset(j * step);
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = join(*sum, (*from.offset(at(c)[0])).load());
+            }
+        }
+        for (c, sum) in sums.iter().enumerate() {
+            to.offset(at(c)[1]).write(T::store(*sum));
+        }
+    }
 }
