@@ -1,5 +1,6 @@
 //! Scans along a dimension: the rows of `op/scan`. Floats are computed in the next wider type and
-//! rounded at each element; integers and bool in int64.
+//! rounded at each element; integers and bool in int64. Elements are joined in their order; long
+//! lines, where there are few, in pieces.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -7,8 +8,10 @@ use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::{PICKED, SUMMED};
 use crate::dtype::DType;
 use crate::op::{Scan, for_each_scan};
+use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// A type that scans are computed in.
 trait Running: Copy + Sync {
@@ -81,11 +84,10 @@ macro_rules! scans {
                 Scan::$Variant => {
                     macro_rules! run {
                         ($T:ty as $W:ty, $O:ty, $wide:expr, $end:expr) => {{
-                            let start = <$W as Running>::$nothing;
-                            let wide = $wide;
+                            let nothing = <$W as Running>::$nothing;
                             let join = |$a: $W, $b: $W| -> $W { $e };
-                            let step = |s, x| join(s, wide(x));
-                            fold::<$T, $W, $O>(x, dim, out, par, start, step, $end)
+                            let how = How { nothing, wide: $wide, join, end: $end };
+                            run::<$T, $W, $O>(x, dim, out, par, how)
                         }};
                     }
                     match x.dtype {
@@ -106,17 +108,37 @@ macro_rules! scans {
 }
 for_each_scan!(scans);
 
-/// Columns that are worked on side by side.
-const COLUMNS: usize = 64;
+/// How elements become what is joined, and this a result.
+#[derive(Clone, Copy)]
+struct How<W, Wide, Join, End> {
+    nothing: W,
+    wide: Wide,
+    join: Join,
+    end: End,
+}
 
-fn fold<T: Copy, W: Copy + Sync, O>(
+/// Columns that are worked on side by side: at least so many, and at most.
+const COLUMNS: Range<usize> = 64..512;
+/// Columns that one turn of the innermost loop holds in registers.
+const STRIP: usize = 16;
+/// Lines that are worked on in turns: each waits for its own last sum, not for another's.
+const LINES: usize = 8;
+/// Elements of a line that are made wide at a time.
+const PIECE: usize = 256;
+/// A line of so many elements for each of [`LINES`] is cut into pieces, where there are fewer lines.
+const LONG: usize = 2048;
+
+fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     x: View<'_>,
     dim: usize,
     out: &ViewMut<'_>,
     par: &dyn Parallel,
-    nothing: W,
-    add: impl Fn(W, T) -> W + Sync,
-    end: impl Fn(W) -> O + Sync,
+    how: How<
+        W,
+        impl Fn(T) -> W + Copy + Sync,
+        impl Fn(W, W) -> W + Copy + Sync,
+        impl Fn(W) -> O + Copy + Sync,
+    >,
 ) {
     if out.numel() == 0 {
         return;
@@ -124,42 +146,251 @@ fn fold<T: Copy, W: Copy + Sync, O>(
     let (n, step) = (x.shape[dim], x.strides[dim]);
     let inner = crate::shape::numel(&x.shape[dim + 1..]);
     let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
-    let columns = Nest::new(&x.shape[dim + 1..], [&x.strides[dim + 1..]]).merged();
     let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<O>::new(out.ptr));
-    let cuts = inner.div_ceil(COLUMNS);
-    let least = if inner == 1 { PICKED } else { SUMMED };
-    in_parts(outer.numel() * cuts, (least * cuts / (n * inner)).max(1), par, &|units| {
-        for unit in units {
-            let (cut, [offset]) = (slice_of(inner, cuts, unit % cuts), outer.at(unit / cuts));
-            let first = unit / cuts * n * inner + cut.start;
-            let mut at = [0isize; COLUMNS];
-            if inner == 1 {
-                at[0] = offset;
-            } else {
-                for (c, [o]) in columns.turns(cut.clone()) {
-                    at[c - cut.start] = offset + o;
+    if inner > 1 {
+        let columns = Nest::new(&x.shape[dim + 1..], [&x.strides[dim + 1..]]).merged();
+        return Columns { outer, columns, n, step, inner, from, to }.run(par, how);
+    }
+    let lines = outer.numel();
+    let cuts = if lines < 2 * LINES { (n / LONG).clamp(1, 64) } else { 1 };
+    if cuts == 1 {
+        return in_parts(lines.div_ceil(LINES), (PICKED / (n * LINES)).max(1), par, &|groups| {
+            for group in groups {
+                let some = group * LINES..lines.min((group + 1) * LINES);
+                let mut at = [(from, to); LINES];
+                for (line, [offset]) in outer.turns(some.clone()) {
+                    let y = to.at((line * n) as isize);
+                    at[line - some.start] = (Shared::new(from.at(offset)), Shared::new(y));
                 }
+                let at = &at[..some.len()];
+                // SAFETY: lines of the input, and this part's own of the output.
+                unsafe { together(at, step, n, &mut [how.nothing; LINES], true, how) }
             }
-            let at = &at[..cut.len()];
-            let together = at.windows(2).all(|w| w[1] == w[0] + 1);
-            vectorize!(|| {
-                let mut sum = [nothing; COLUMNS];
-                for r in 0..n {
-                    let row = r as isize * step;
-                    let out = to.at((first + r * inner) as isize);
-                    let mut next = |c: usize, at: isize| {
-                        // SAFETY: an element of the input, and the same index of the output.
-                        unsafe {
-                            sum[c] = add(sum[c], *from.at(at + row));
-                            out.add(c).write(end(sum[c]));
+        });
+    }
+    // What comes before each piece of a line is found first. How many pieces there are depends on
+    // the shape alone, and so do the bits.
+    let mut before = room::filled(lines * cuts, how.nothing);
+    let sums = Shared::<W>::new(before.as_mut_ptr());
+    let least = (PICKED * cuts / n / LINES).max(1);
+    let pass = |writes: bool| {
+        in_parts((lines * cuts).div_ceil(LINES), least, par, &|groups| {
+            for group in groups {
+                let some = group * LINES..(lines * cuts).min((group + 1) * LINES);
+                for run in
+                    some.clone().collect::<smallvec::SmallVec<[usize; LINES]>>().chunk_by(|a, b| {
+                        slice_of(n, cuts, a % cuts).len() == slice_of(n, cuts, b % cuts).len()
+                    })
+                {
+                    let mut at = [(from, to); LINES];
+                    let mut sum = [how.nothing; LINES];
+                    let len = slice_of(n, cuts, run[0] % cuts).len();
+                    for (k, &i) in run.iter().enumerate() {
+                        let (line, first) = (i / cuts, slice_of(n, cuts, i % cuts).start);
+                        let offset = outer.at(line)[0] + first as isize * step;
+                        let y = to.at((line * n + first) as isize);
+                        at[k] = (Shared::new(from.at(offset)), Shared::new(y));
+                        if writes {
+                            // SAFETY: it has been found.
+                            sum[k] = unsafe { *sums.at(i as isize) };
                         }
-                    };
-                    match together {
-                        true => (0..at.len()).for_each(|c| next(c, at[0] + c as isize)),
-                        false => (0..at.len()).for_each(|c| next(c, at[c])),
+                    }
+                    // SAFETY: pieces of the input's lines, and this part's own of the output.
+                    unsafe {
+                        together(&at[..run.len()], step, len, &mut sum, writes, how);
+                        if !writes {
+                            for (&i, sum) in run.iter().zip(sum) {
+                                sums.at(i as isize).write(sum);
+                            }
+                        }
                     }
                 }
-            });
+            }
+        });
+    };
+    pass(false);
+    for line in 0..lines {
+        let mut sum = how.nothing;
+        for i in line * cuts..(line + 1) * cuts {
+            // SAFETY: the vector has one for each piece, and nobody else uses it now.
+            let own = unsafe { sums.at(i as isize).replace(sum) };
+            sum = (how.join)(sum, own);
+        }
+    }
+    pass(true);
+}
+
+/// Scans some lines of `n` elements, each from its own sum on, and leaves their sums there.
+///
+/// # Safety
+/// Each line's elements lie a step apart, and, where it `writes`, it has room for as many results.
+unsafe fn together<T: Copy, W: Copy, O>(
+    lines: &[(Shared<T>, Shared<O>)],
+    step: isize,
+    n: usize,
+    sums: &mut [W; LINES],
+    writes: bool,
+    how: How<W, impl Fn(T) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
+) {
+    // SAFETY: by the caller's promise.
+    vectorize!(|| unsafe {
+        let mut wide = [[how.nothing; PIECE]; LINES];
+        for first in (0..n).step_by(PIECE) {
+            let len = PIECE.min(n - first);
+            for (wide, (x, _)) in wide.iter_mut().zip(lines) {
+                let x = x.at(first as isize * step).cast_const();
+                match step {
+                    1 if len == PIECE => {
+                        let x = x.cast::<[T; PIECE]>().read_unaligned();
+                        (0..PIECE).for_each(|i| wide[i] = (how.wide)(x[i]));
+                    }
+                    _ => (0..len).for_each(|i| wide[i] = (how.wide)(*x.offset(i as isize * step))),
+                }
+            }
+            match lines.len() {
+                1 => in_turns::<W, 1>(&mut wide, len, sums, how.join),
+                2 => in_turns::<W, 2>(&mut wide, len, sums, how.join),
+                3 | 4 => in_turns::<W, 4>(&mut wide, len, sums, how.join),
+                _ => in_turns::<W, LINES>(&mut wide, len, sums, how.join),
+            }
+            if !writes {
+                continue;
+            }
+            for (wide, (_, y)) in wide.iter().zip(lines) {
+                let y = y.at(first as isize);
+                match len {
+                    PIECE => {
+                        let ends: [O; PIECE] = std::array::from_fn(|i| (how.end)(wide[i]));
+                        y.cast::<[O; PIECE]>().write_unaligned(ends);
+                    }
+                    _ => (0..len).for_each(|i| y.add(i).write((how.end)(wide[i]))),
+                }
+            }
         }
     });
+}
+
+/// Scans the first `N` pieces, an element of each in turn.
+#[inline(always)]
+fn in_turns<W: Copy, const N: usize>(
+    wide: &mut [[W; PIECE]; LINES],
+    n: usize,
+    sums: &mut [W; LINES],
+    join: impl Fn(W, W) -> W,
+) {
+    let mut own: [W; N] = std::array::from_fn(|r| sums[r]);
+    for i in 0..n {
+        for r in 0..N {
+            own[r] = join(own[r], wide[r][i]);
+            wide[r][i] = own[r];
+        }
+    }
+    sums[..N].copy_from_slice(&own);
+}
+
+/// Lines that lie side by side.
+struct Columns<T, O> {
+    outer: Nest<1>,
+    columns: Nest<1>,
+    n: usize,
+    step: isize,
+    inner: usize,
+    from: Shared<T>,
+    to: Shared<O>,
+}
+
+impl<T: Copy + Send + Sync, O: Copy + Send + Sync> Columns<T, O> {
+    fn run<W: Copy + Send + Sync>(
+        &self,
+        par: &dyn Parallel,
+        how: How<
+            W,
+            impl Fn(T) -> W + Copy + Sync,
+            impl Fn(W, W) -> W + Copy + Sync,
+            impl Fn(W) -> O + Copy + Sync,
+        >,
+    ) {
+        let (n, inner, from) = (self.n, self.inner, self.from);
+        let wanted = (4 * par.threads()).div_ceil(self.outer.numel());
+        let cuts = inner.div_ceil((inner / wanted).clamp(COLUMNS.start, COLUMNS.end));
+        in_parts(self.outer.numel() * cuts, (SUMMED * cuts / (n * inner)).max(1), par, &|units| {
+            for unit in units {
+                let (cut, [x]) = (slice_of(inner, cuts, unit % cuts), self.outer.at(unit / cuts));
+                let first = unit / cuts * n * inner + cut.start;
+                let mut at = [0isize; COLUMNS.end];
+                let at = &mut at[..cut.len()];
+                for ((_, [offset]), at) in self.columns.turns(cut.clone()).zip(&mut *at) {
+                    *at = x + offset;
+                }
+                let beside = at.windows(2).all(|w| w[1] == w[0] + 1);
+                let mut sums = [how.nothing; COLUMNS.end];
+                vectorize!(|| for r in 0..n {
+                    let (row, y) =
+                        (r as isize * self.step, self.to.at((first + r * inner) as isize));
+                    let mut c = 0;
+                    // SAFETY: elements of the input, and the same indices of the output.
+                    unsafe {
+                        while beside && c + STRIP <= at.len() {
+                            let x = from.at(at[c] + row).cast::<[T; STRIP]>().read_unaligned();
+                            let mut strip: [W; STRIP] = std::array::from_fn(|i| sums[c + i]);
+                            for i in 0..STRIP {
+                                strip[i] = (how.join)(strip[i], (how.wide)(x[i]));
+                            }
+                            let ends: [O; STRIP] = std::array::from_fn(|i| (how.end)(strip[i]));
+                            y.add(c).cast::<[O; STRIP]>().write_unaligned(ends);
+                            sums[c..c + STRIP].copy_from_slice(&strip);
+                            c += STRIP;
+                        }
+                        while c < at.len() {
+                            sums[c] = (how.join)(sums[c], (how.wide)(*from.at(at[c] + row)));
+                            y.add(c).write((how.end)(sums[c]));
+                            c += 1;
+                        }
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn a_long_line_in_pieces_is_one_line() {
+        let mut rng = Rng::new(63);
+        for _ in turns(12) {
+            let shape = [1 + rng.below(4), 2 * LONG + rng.below(5 * LONG)];
+            let floats = Value::<f32>::random(&mut rng, &shape, |r| r.unit() as f32);
+            let whole = Value::<i32>::random(&mut rng, &shape, |r| r.word() as i32);
+            let run = |threads: usize| {
+                let par = Threads { threads, seed: threads as u64 };
+                let sums =
+                    filled::<f32>(&shape, |out| scan(Scan::Sum, floats.view(), 1, out, &par));
+                let counts =
+                    filled::<i64>(&shape, |out| scan(Scan::Sum, whole.view(), 1, out, &par));
+                let most =
+                    filled::<f32>(&shape, |out| scan(Scan::Max, floats.view(), 1, out, &par));
+                (sums, counts, most)
+            };
+            let (sums, counts, most) = run(1);
+            assert_eq!((&sums, &counts, &most), (&run(2).0, &run(3).1, &run(4).2));
+            for (line, at) in (0..shape[0]).map(|line| (line, line * shape[1])) {
+                let (mut sum, mut count, mut largest) = (0.0f64, 0i64, f32::NEG_INFINITY);
+                for i in 0..shape[1] {
+                    sum += floats.get(&[line, i]) as f64;
+                    count += whole.get(&[line, i]) as i64;
+                    largest = largest.max(floats.get(&[line, i]));
+                    assert!((sums[at + i] as f64 - sum).abs() <= 1e-7 * sum.abs() + 1e-9);
+                    assert_eq!((counts[at + i], most[at + i]), (count, largest));
+                }
+            }
+        }
+    }
+
+    at_every_level! {
+        a_long_line_in_pieces_is_one_line
+    }
 }
