@@ -3,66 +3,76 @@
 //! The elements of a line are mapped to integers of the same order, each with its position in the
 //! low bits. Sorting these compares no floats, and the positions make it stable.
 
-use super::super::nest::{Nest, Shared, in_parts};
+use super::super::copy::copy_nest;
+use super::super::isa::vectorize;
+use super::super::nest::{Dim, Nest, Shared, in_parts};
 use super::{PICKED, SORTED};
 use crate::dtype::{DType, Element};
+use crate::room;
 use crate::sync::threads::thread_local;
-use crate::view::{Parallel, View, ViewMut};
+use crate::view::{Parallel, Serial, View, ViewMut};
 use half::{bf16, f16};
 use std::cell::RefCell;
 
-/// Maps elements to integers of the same order; equal elements (also 0 and -0, and all NaN) map to
-/// equal integers.
+/// An element as a whole number of the same order; equal elements (also 0 and -0, and all NaN) are
+/// equal. There is no branch, so loops over ranks vectorise.
 trait Ordered: Element {
-    fn rank(self) -> u64;
-}
-
-/// The rank of a float of `BITS` bits: all bits inverted for negative numbers, the sign bit set for
-/// others.
-#[inline(always)]
-fn float_rank<const BITS: u32>(bits: u64, nan: bool) -> u64 {
-    let sign = 1u64 << (BITS - 1);
-    let all = sign | (sign - 1);
-    match bits {
-        _ if nan => all,
-        b if b == sign => sign, // -0 is 0
-        b if b & sign != 0 => !b & all,
-        b => b | sign,
-    }
+    type Rank: Copy + Ord + Send + Sync + std::ops::BitXor<Output = Self::Rank> + Into<u64>;
+    /// The largest.
+    const ALL: Self::Rank;
+    const ZERO: Self::Rank;
+    fn rank(self) -> Self::Rank;
 }
 
 macro_rules! ordered {
-    ($($t:ident |$x:ident| $rank:expr;)*) => {$(
+    ($($t:ident as $U:ty, |$x:ident| $rank:expr;)*) => {$(
         impl Ordered for $t {
+            type Rank = $U;
+            const ALL: $U = <$U>::MAX;
+            const ZERO: $U = 0;
             #[inline(always)]
-            fn rank(self) -> u64 { let $x = self; $rank }
+            fn rank(self) -> $U { let $x = self; $rank }
         }
     )*};
 }
+/// Floats as their bits: negative ones have all of them turned, others the sign set.
+macro_rules! ordered_floats {
+    ($($t:ident as $U:ty, $I:ty;)*) => {
+        ordered! {$(
+            $t as $U, |x| {
+                const SIGN: $U = 1 << (<$U>::BITS - 1);
+                let bits = x.to_bits();
+                let bits = if bits == SIGN { 0 } else { bits }; // -0 is 0
+                let rank = bits ^ (((bits as $I) >> (<$U>::BITS - 1)) as $U | SIGN);
+                // Without its sign a NaN is above infinity.
+                if bits & !SIGN > <$t>::INFINITY.to_bits() { <$U>::MAX } else { rank }
+            };
+        )*}
+    };
+}
+ordered_floats! {
+    f32 as u32, i32;
+    f64 as u64, i64;
+    f16 as u16, i16;
+    bf16 as u16, i16;
+}
 ordered! {
-    f32 |x| float_rank::<32>(x.to_bits() as u64, x.is_nan());
-    f64 |x| float_rank::<64>(x.to_bits(), x.is_nan());
-    f16 |x| float_rank::<16>(x.to_bits() as u64, x.is_nan());
-    bf16 |x| float_rank::<16>(x.to_bits() as u64, x.is_nan());
-    i32 |x| (x as u32 ^ 1 << 31) as u64;
-    i64 |x| x as u64 ^ 1 << 63;
-    u8 |x| x as u64;
+    i32 as u32, |x| x as u32 ^ 1 << 31;
+    i64 as u64, |x| x as u64 ^ 1 << 63;
+    u8 as u8, |x| x;
 }
 
 /// A sort key: an element's rank, then its position. For elements of up to 32 bits both fit in one
 /// word.
 trait Key: Copy + Ord {
-    /// A key after all others.
-    const END: Self;
     fn new(rank: u64, place: usize) -> Self;
     fn place(self) -> usize;
     fn with_keys<R>(f: impl FnOnce(&mut Vec<Self>) -> R) -> R;
 }
 
 macro_rules! key {
-    ($($t:ty: $end:expr, $new:expr, $place:expr;)*) => {$(
+    ($($t:ty: $new:expr, $place:expr;)*) => {$(
         impl Key for $t {
-            const END: $t = $end;
             #[inline(always)] fn new(rank: u64, place: usize) -> $t { ($new)(rank, place) }
             #[inline(always)] fn place(self) -> usize { ($place)(self) }
             fn with_keys<R>(f: impl FnOnce(&mut Vec<$t>) -> R) -> R {
@@ -75,8 +85,8 @@ macro_rules! key {
     )*};
 }
 key! {
-    u64: u64::MAX, |rank, place| rank << 32 | place as u64, |key| (key & u32::MAX as u64) as usize;
-    (u64, usize): (u64::MAX, usize::MAX), |rank, place| (rank, place), |key: (u64, usize)| key.1;
+    u64: |rank, place| rank << 32 | place as u64, |key| (key & u32::MAX as u64) as usize;
+    (u64, usize): |rank, place| (rank, place), |key: (u64, usize)| key.1;
 }
 
 /// Sorts along a dimension; writes the elements, or their positions in the line (int64), or both.
@@ -138,27 +148,55 @@ fn order(
 
 /// The size of the buffer for a selection of `k`.
 fn room_of(k: usize) -> usize {
-    (2 * k).max(256)
+    (2 * k).max(64)
 }
 
-/// Selects the `k` first keys, in any order. The buffer keeps the first keys seen so far; nearly
-/// all later keys come after the last of these, and are skipped.
-fn select<K: Key>(all: impl Iterator<Item = K>, k: usize, kept: &mut Vec<K>) {
-    let (room, mut end) = (room_of(k), K::END);
-    for key in all {
-        if key < end {
-            kept.push(key);
-            if kept.len() == room {
-                end = *kept.select_nth_unstable(k - 1).1;
-                kept.truncate(k);
+/// Elements that are compared at once with the worst that is kept.
+const WIDE: usize = 32;
+
+/// The `k` first of a line, in any order: kept are the first of those that were looked at, and
+/// nearly all that follow come after the last of these.
+#[inline(always)]
+fn select<T: Ordered, K: Key>(x: &[T], flip: T::Rank, k: usize, kept: &mut Vec<K>) {
+    let room = room_of(k);
+    let head = room.min(x.len());
+    let new = |place: usize, rank: T::Rank| K::new(rank.into(), place);
+    kept.extend(x[..head].iter().enumerate().map(|(i, x)| new(i, x.rank() ^ flip)));
+    let worst = |kept: &mut Vec<K>| {
+        kept.select_nth_unstable(k - 1);
+        kept.truncate(k);
+        x[kept[k - 1].place()].rank() ^ flip
+    };
+    if kept.len() <= k {
+        return;
+    }
+    let mut end = worst(kept);
+    for (b, block) in x[head..].chunks(WIDE).enumerate() {
+        let any = match <&[T; WIDE]>::try_from(block).ok() {
+            // Of equals the first are kept.
+            Some(block) => block.iter().fold(false, |any, x| any | (x.rank() ^ flip < end)),
+            None => true,
+        };
+        if !any {
+            continue;
+        }
+        for (i, x) in block.iter().enumerate() {
+            let rank = x.rank() ^ flip;
+            if rank < end {
+                kept.push(new(head + b * WIDE + i, rank));
+                if kept.len() == room {
+                    end = worst(kept);
+                }
             }
         }
     }
     if kept.len() > k {
-        kept.select_nth_unstable(k - 1);
-        kept.truncate(k);
+        worst(kept);
     }
 }
+
+/// Lines that do not lie in memory as such are brought into order so many at a time.
+const TURNED: usize = 16;
 
 fn lines<T: Ordered, K: Key>(
     input: View<'_>,
@@ -177,45 +215,65 @@ fn lines<T: Ordered, K: Key>(
     let (mut shape, mut strides) = (input.shape.to_vec(), input.strides.to_vec());
     shape.remove(dim);
     strides.remove(dim);
-    let lines = Nest::new(&shape, [&strides]);
+    let lines = Nest::new(&shape, [&strides]).merged();
+    let beside = lines.dims.last().copied().unwrap_or(Dim { size: 1, step: [0] });
     let from = Shared::<T>::new(input.ptr.cast_mut());
     let (values, places) =
         (values.map(|v| Shared::<T>::new(v.ptr)), places.map(|p| Shared::<i64>::new(p.ptr)));
     let least = if k < n { PICKED } else { SORTED };
+    let flip = if descending { T::ALL } else { T::ZERO };
+    let put = |line: usize, x: &[T], keys: &mut Vec<K>| {
+        keys.clear();
+        crate::room::reserve(keys, if k < n { room_of(k).min(n) } else { n });
+        if k < n {
+            vectorize!(|| select(x, flip, k, keys));
+        } else {
+            keys.extend(x.iter().enumerate().map(|(i, x)| K::new((x.rank() ^ flip).into(), i)));
+        }
+        keys.sort_unstable();
+        let first = ((line / inner * k) * inner + line % inner) as isize;
+        for (r, key) in keys.iter().enumerate() {
+            let (at, place) = (first + (r * inner) as isize, key.place());
+            // SAFETY: an element of the outputs' line.
+            unsafe {
+                if let Some(values) = values {
+                    values.at(at).write(x[place]);
+                }
+                if let Some(places) = places {
+                    places.at(at).write(place as i64);
+                }
+            }
+        }
+    };
     in_parts(lines.numel(), (least / n).max(1), par, &|part| {
+        let mut turned: Vec<T> = room::with_capacity(if step == 1 { 0 } else { TURNED * n });
         K::with_keys(|keys| {
-            for (line, [offset]) in lines.turns(part) {
-                keys.clear();
-                crate::room::reserve(keys, if k < n { room_of(k).min(n) } else { n });
-                let all = (0..n).map(|i| {
-                    // SAFETY: this is an element of the input's line.
-                    let rank = unsafe { *from.at(offset + i as isize * step) }.rank();
-                    let flip = if size_of::<T>() == 8 {
-                        u64::MAX
-                    } else {
-                        (1 << (8 * size_of::<T>())) - 1
-                    };
-                    K::new(if descending { rank ^ flip } else { rank }, i)
-                });
-                if k < n {
-                    select(all, k, keys);
-                } else {
-                    keys.extend(all);
-                }
-                keys.sort_unstable();
-                let first = ((line / inner * k) * inner + line % inner) as isize;
-                for (r, key) in keys.iter().enumerate() {
-                    let (at, place) = (first + (r * inner) as isize, key.place());
-                    // SAFETY: these are elements of the outputs' line and of the input's line.
-                    unsafe {
-                        if let Some(values) = values {
-                            values.at(at).write(*from.at(offset + place as isize * step));
-                        }
-                        if let Some(places) = places {
-                            places.at(at).write(place as i64);
-                        }
+            let mut line = part.start;
+            while line < part.end {
+                let [offset] = lines.at(line);
+                let some = match step {
+                    1 => 1,
+                    _ => TURNED.min(part.end - line).min(beside.size - line % beside.size),
+                };
+                let first = match step {
+                    1 => from.at(offset).cast_const(),
+                    _ => {
+                        let dims = [
+                            Dim { size: some, step: [n as isize, beside.step[0]] },
+                            Dim { size: n, step: [1, step] },
+                        ];
+                        let (to, from) = (turned.as_mut_ptr().cast(), from.at(offset).cast());
+                        let nest = Nest { dims: dims.into_iter().collect() };
+                        copy_nest(nest, size_of::<T>(), to, from, &Serial);
+                        turned.as_ptr()
                     }
+                };
+                for i in 0..some {
+                    // SAFETY: a line of the input, or of its turned copy.
+                    let x = unsafe { std::slice::from_raw_parts(first.add(i * n), n) };
+                    put(line + i, x, keys);
                 }
+                line += some;
             }
         });
     });
