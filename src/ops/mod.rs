@@ -68,6 +68,7 @@ pub(crate) mod shaping {
 pub(crate) mod windows {
     pub(crate) mod conv;
     pub(crate) mod pool;
+    pub(crate) mod resample;
 }
 
 #[cfg(all(test, not(futensor_loom)))]
@@ -201,6 +202,9 @@ macro_rules! for_each_operation {
                 values: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
                 gradients: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
                 gpu: plan,
+            }
+            windows::resample::Resample {
+                values: [interpolate], gradients: [interpolate], gpu: none,
             }
         }
     };

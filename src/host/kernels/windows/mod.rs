@@ -2,3 +2,4 @@
 
 pub(crate) mod conv;
 pub(crate) mod pool;
+pub(crate) mod resample;

@@ -1,19 +1,20 @@
 //! `interpolate`: resamples a value, one spatial dimension after the other.
 //!
-//! Along each axis, one, two or four elements are picked for each output position and summed with
-//! weights. These are existing ops, so gradients and devices need no code of their own. Positions
-//! and weights are computed on the device.
+//! An axis is some elements picked for each place (one, two or four) and their weighted sum: one op
+//! on a host, and elsewhere ops that are there. Places and weights are made on the device.
 
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
+use crate::ops::windows::resample::{A, Resample};
 use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use smallvec::{SmallVec, smallvec};
 use std::panic::Location;
+use std::sync::Arc;
 
 /// How [`interpolate`](TensorFuture::interpolate) combines the elements around a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -221,6 +222,13 @@ impl Axis {
         // Positions are computed as in PyTorch: in float64 for float64, otherwise in float32.
         let dtype = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         let device = x.device();
+        let &Axis { dim, input, output, scale, align } = self;
+        let cubic = mode == InterpolateMode::Cubic;
+        let one = Resample { dim, input, output, scale, align, cubic, back: false };
+        let smooth = cubic || mode == InterpolateMode::Linear;
+        if smooth && input.max(output) <= i32::MAX as usize && x.port().runner.has_kernel(&one) {
+            return build::custom(Arc::new(one), &[x], Location::caller());
+        }
         match mode {
             InterpolateMode::Nearest | InterpolateMode::NearestExact => {
                 let first = if mode == InterpolateMode::Nearest { 0.0 } else { 0.5 };
@@ -245,9 +253,6 @@ impl Axis {
         }
     }
 }
-
-/// The parameter of the cubic convolution, as in PyTorch.
-const A: f64 = -0.75;
 
 /// Weights of elements at distances below 1.
 #[track_caller]
@@ -295,9 +300,10 @@ impl TensorFuture {
         };
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
         let mut x = if smooth { self.wide() } else { self.clone() };
-        // Axes that shrink come first and axes that grow come last, to keep intermediate values
-        // small.
+        // What shrinks comes first and what grows last, so that there is little between; of two
+        // alike the one that lies along memory, whose elements take longer.
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
+        axes.reverse();
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
             // At the same size each element keeps its position; with a factor slightly off 1 all
