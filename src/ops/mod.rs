@@ -53,6 +53,7 @@ pub(crate) mod rows {
     pub(crate) mod logsumexp;
     pub(crate) mod nll;
     pub(crate) mod norm;
+    pub(crate) mod norm_back;
     pub(crate) mod softmax;
 }
 
@@ -174,6 +175,9 @@ macro_rules! for_each_operation {
             }
             rows::norm::Norm {
                 values: [layer_norm rms_norm], gradients: [layer_norm rms_norm], gpu: plan,
+            }
+            rows::norm_back::NormBack {
+                values: [], gradients: [], gpu: none,
             }
             rows::softmax::Softmax {
                 values: [softmax log_softmax], gradients: [softmax log_softmax], gpu: plan,

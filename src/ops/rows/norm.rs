@@ -5,6 +5,7 @@ use crate::error::number_of;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rows;
 use crate::ops::check::{float, row_cost};
+use crate::ops::rows::norm_back::NormBack;
 
 /// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the
 /// weight and the bias, as far as there are any.
@@ -60,6 +61,10 @@ impl Operation for Norm {
             true => call.input(0).layer_norm_plain(trailing, eps),
             false => call.input(0).rms_norm_plain(trailing, eps),
         };
+        let one = NormBack { trailing, eps, centred: self.centred, sums: false };
+        if !call.keeps_graph() && call.upstream().port().runner.has_kernel(&one) {
+            return self.at_once(call, one);
+        }
         let needs_normal = call.wants(0) || self.weight && call.wants(1);
         let n = needs_normal.then(|| normal(call));
         call.give(0, |call| {
@@ -94,6 +99,34 @@ impl Operation for Norm {
             rows::layer_norm(x, self.trailing, weight, bias, self.eps, out, par);
         } else {
             rows::rms_norm(x, self.trailing, weight, self.eps, out, par);
+        }
+        Ok(())
+    }
+}
+
+impl Norm {
+    /// The rule by one op for the value, and one for the parameters.
+    fn at_once(&self, call: &mut Backward<'_>, one: NormBack) -> Result<(), Refusal> {
+        call.give(0, |call| {
+            let (g, x) = (call.upstream(), call.input(0));
+            match self.weight {
+                true => crate::own(one, &[g, x, call.input(1)]),
+                false => crate::own(one, &[g, x]),
+            }
+        });
+        let bias = 1 + self.weight as usize;
+        let sums = (self.weight && call.wants(1)).then(|| {
+            let sums = NormBack { sums: true, ..one };
+            crate::own(sums, &[call.upstream(), call.input(0)])
+        });
+        if let Some(sums) = &sums {
+            call.give(1, |_| sums.narrow(0, 0, 1).squeeze(0));
+        }
+        if self.bias {
+            call.give(bias, |call| match &sums {
+                Some(sums) => sums.narrow(0, 1, 1).squeeze(0),
+                None => call.upstream().clone(),
+            });
         }
         Ok(())
     }

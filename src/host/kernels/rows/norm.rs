@@ -85,7 +85,7 @@ fn norm_of<T: Load<W>, W: Float>(
 }
 
 /// A weight in the type that rows are computed in.
-fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
+pub(super) fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
     let mut out = crate::room::with_capacity(v.numel());
     let nest = Nest::new(v.shape, [v.strides]).merged();
     with_dtype!(v.dtype, T => {
@@ -123,12 +123,16 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
             let x = unsafe { std::slice::from_raw_parts(from, n) };
-            let mean = if self.centred { mean::<T, W>(x) } else { W::ZERO };
-            let scale = W::ONE.div(mean_of_squares::<T, W>(x, mean).add(self.eps).sqrt());
+            let (mean, scale) = measured::<T, W>(x, self.eps, self.centred);
             let ahead = match self.streamed && row + 1 < last {
                 true => self.from.at(self.outer.at(row + 1)[0]).cast_const(),
                 false => std::ptr::null(),
             };
+            if !self.streamed {
+                // SAFETY: rows of the input and the output; pieces are read before they are written.
+                unsafe { self.row(from, to, |x| x.load().sub(mean).mul(scale)) };
+                continue;
+            }
             let mut first = 0;
             while first < n {
                 // Up to where a line of memory begins, and then in whole pieces.
@@ -163,6 +167,29 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 }
 
 impl<T: Load<W>, W: Float> Rows<'_, T, W> {
+    /// Writes a row, normalised and with its weight and bias.
+    ///
+    /// # Safety
+    /// It is read and written; both may be one.
+    #[inline(always)]
+    unsafe fn row(&self, from: *const T, to: *mut T, of: impl Fn(T) -> W) {
+        let mut first = 0;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            while first + PIECE <= self.n {
+                let x = from.add(first).cast::<[T; PIECE]>().read();
+                let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
+                self.put(first, &x, &of, &mut piece);
+                to.add(first).cast::<[MaybeUninit<T>; PIECE]>().write(piece);
+                first += PIECE;
+            }
+            let rest = self.n - first;
+            let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
+            self.put(first, std::slice::from_raw_parts(from.add(first), rest), &of, &mut piece);
+            std::ptr::copy_nonoverlapping(piece.as_ptr().cast(), to.add(first), rest);
+        }
+    }
+
     /// Writes some elements of a row, from the `first` on, normalised and with their weight and
     /// bias.
     #[inline(always)]
@@ -192,6 +219,13 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
             }
         }
     }
+}
+
+/// What is subtracted from a row's elements, and what they are multiplied by then.
+#[inline(always)]
+pub(super) fn measured<T: Load<W>, W: Float>(x: &[T], eps: W, centred: bool) -> (W, W) {
+    let mean = if centred { mean::<T, W>(x) } else { W::ZERO };
+    (mean, W::ONE.div(mean_of_squares::<T, W>(x, mean).add(eps).sqrt()))
 }
 
 /// Mean of a row, in the order of a sum.

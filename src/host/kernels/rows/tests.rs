@@ -226,9 +226,62 @@ fn rows_that_are_written_around_the_cache_are_bitwise_the_same() {
     }
 }
 
+fn check_norm_back<T: Element>(rng: &mut Rng, eps: f64) {
+    let rank = 1 + rng.below(3);
+    let shape: Vec<usize> = (0..rank).map(|_| 1 + rng.below([0, 1500, 90, 14][rank])).collect();
+    let (trailing, centred) = (1 + rng.below(rank), rng.below(2) == 0);
+    let row = shape[rank - trailing..].to_vec();
+    let n: usize = row.iter().product();
+    let draw = |r: &mut Rng| T::from_f64(r.unit());
+    let [g, x] = [0, 1].map(|_| Value::<T>::random(rng, &shape, draw));
+    let weight = Value::<f32>::random(rng, &row, small);
+    let weighted = (rng.below(2) == 0).then(|| weight.view());
+    let of = Normed { trailing, eps: 0.25, centred };
+    let to = [vec![2], row].concat();
+    let run = |threads: usize| {
+        let par = Threads { threads, seed: threads as u64 };
+        let rows =
+            filled::<T>(&shape, |out| norm_back(g.view(), x.view(), weighted, of, out, &par));
+        (rows, filled::<T>(&to, |out| norm_sums(g.view(), x.view(), of, out, &par)))
+    };
+    let (rows, sums) = run(1);
+    assert!((&rows, &sums) == (&run(2).0, &run(3).1), "the bits are the same on any threads");
+    let [g, x] = [g, x].map(|v| v.to_vec().iter().map(|v| v.to_f64()).collect::<Vec<f64>>());
+    let weight: Vec<f64> = weight.to_vec().iter().map(|&w| w as f64).collect();
+    let mut want = vec![0.0; 2 * n];
+    for (r, (g, x)) in g.chunks(n).zip(x.chunks(n)).enumerate() {
+        let mean_of = |of: &dyn Fn(usize) -> f64| (0..n).map(of).sum::<f64>() / n as f64;
+        let mean = if centred { mean_of(&|i| x[i]) } else { 0.0 };
+        let scale = 1.0 / (mean_of(&|i| (x[i] - mean).powi(2)) + 0.25).sqrt();
+        let normal = |i: usize| (x[i] - mean) * scale;
+        let d = |i: usize| if weighted.is_some() { g[i] * weight[i] } else { g[i] };
+        let sum = if centred { mean_of(&d) } else { 0.0 };
+        let product = mean_of(&|i| d(i) * normal(i));
+        for i in 0..n {
+            let one = (d(i) - sum - normal(i) * product) * scale;
+            assert!(near(rows[r * n + i].to_f64(), one, eps), "{shape:?} {trailing} {centred}");
+            want[i] += g[i] * normal(i);
+            want[n + i] += g[i];
+        }
+    }
+    let all = (shape.iter().product::<usize>() / n) as f64;
+    assert!(sums.iter().zip(want).all(|(got, want)| near(got.to_f64(), want, eps * all.sqrt())));
+}
+
+#[test]
+fn what_flows_back_through_norms_agrees_with_plain_loops() {
+    let mut rng = Rng::new(45);
+    for _ in turns(60) {
+        check_norm_back::<f32>(&mut rng, 1e-5);
+        check_norm_back::<f64>(&mut rng, 1e-12);
+        check_norm_back::<bf16>(&mut rng, 1e-2);
+    }
+}
+
 at_every_level! {
     softmax_of_any_layout_agrees_with_a_plain_loop
     rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite
     layer_and_rms_norm_agree_with_plain_loops
+    what_flows_back_through_norms_agrees_with_plain_loops
     rows_that_are_written_around_the_cache_are_bitwise_the_same
 }

@@ -1,0 +1,245 @@
+//! What flows back through layer norm and RMS norm: to the rows, and to the weight and the bias.
+//!
+//! Rows are normalised again where they are read: that takes less time than to keep them.
+
+use super::super::isa::{Levelled, at_level};
+use super::super::load::{Load, by_float};
+use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
+use super::super::simd::Simd;
+use super::norm::{measured, widened};
+use super::{Float, LEAST, in_order};
+use crate::room;
+use crate::shape::contiguous_strides;
+use crate::view::{Parallel, View, ViewMut};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Rows whose gradients are added up one after the other, before their sum goes on.
+const RUN: usize = 32;
+/// Parts of all rows whose sums meet at the end, at most.
+const PARTS: usize = 16;
+
+/// The norm that was computed.
+#[derive(Clone, Copy)]
+pub(crate) struct Normed {
+    /// Dimensions of a row.
+    pub trailing: usize,
+    pub eps: f64,
+    /// Whether a mean was subtracted.
+    pub centred: bool,
+}
+
+/// With `n = (x - mean) / deviation` and `dn = g * weight`: `(dn - mean(dn) - n mean(dn n)) /
+/// deviation` over each row; without the means of `x` and `dn` where it is not centred.
+pub(crate) fn norm_back(
+    g: View<'_>,
+    x: View<'_>,
+    weight: Option<View<'_>>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    by_float!(x.dtype, to_rows(g, x, weight, of, out, par));
+}
+
+/// The sums over all rows of `g n`, and behind them those of `g`.
+pub(crate) fn norm_sums(
+    g: View<'_>,
+    x: View<'_>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    by_float!(x.dtype, to_parameters(g, x, of, out, par));
+}
+
+/// Calls `f` with a view of which each row lies in order.
+fn ordered<T: Copy + Default>(
+    x: View<'_>,
+    lead: usize,
+    par: &dyn Parallel,
+    f: &mut dyn FnMut(View<'_>),
+) {
+    if in_order(&x.shape[lead..], &x.strides[lead..]) {
+        return f(x);
+    }
+    let mut copied: Vec<T> = room::filled(x.numel(), T::default());
+    let ptr = copied.as_mut_ptr().cast();
+    super::super::copy::copy(
+        x,
+        &ViewMut { ptr, dtype: x.dtype, shape: x.shape, life: PhantomData },
+        par,
+    );
+    f(View { ptr, strides: &contiguous_strides(x.shape), ..x });
+}
+
+/// Rows of an upstream gradient and of what was normalised.
+struct Rows<T, W> {
+    nest: Nest<2>,
+    from: [Shared<T>; 2],
+    n: usize,
+    eps: W,
+    centred: bool,
+}
+
+impl<T: Load<W>, W: Float> Rows<T, W> {
+    fn new(g: &View<'_>, x: &View<'_>, of: Normed) -> Rows<T, W> {
+        let lead = x.shape.len() - of.trailing;
+        let nest = Nest::new(&x.shape[..lead], [&g.strides[..lead], &x.strides[..lead]]).merged();
+        let from = [g, x].map(|v| Shared::new(v.ptr.cast_mut()));
+        let n = crate::shape::numel(&x.shape[lead..]);
+        Rows { nest, from, n, eps: W::of(of.eps), centred: of.centred }
+    }
+
+    /// A row of the gradient and one of the value, with the mean of that and what it is multiplied
+    /// by.
+    #[inline(always)]
+    fn row(&self, at: [isize; 2]) -> (&[T], &[T], W, W) {
+        // SAFETY: rows of the inputs, `n` elements in order.
+        let [g, x] = [0, 1].map(|i| unsafe {
+            std::slice::from_raw_parts(self.from[i].at(at[i]).cast_const(), self.n)
+        });
+        let (mean, scale) = measured::<T, W>(x, self.eps, self.centred);
+        (g, x, mean, scale)
+    }
+}
+
+fn to_rows<T: Load<W> + Default, W: Float>(
+    g: View<'_>,
+    x: View<'_>,
+    weight: Option<View<'_>>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    if out.numel() == 0 {
+        return;
+    }
+    let lead = x.shape.len() - of.trailing;
+    let weight = weight.map(|v| widened::<W>(&v));
+    ordered::<T>(g, lead, par, &mut |g| {
+        ordered::<T>(x, lead, par, &mut |x| {
+            let rows = Rows::<T, W>::new(&g, &x, of);
+            let to = Shared::<T>::new(out.ptr);
+            in_parts(rows.nest.numel(), (LEAST / rows.n).max(1), par, &|part| {
+                at_level(ToRows { rows: &rows, part, to, weight: weight.as_deref() });
+            });
+        });
+    });
+}
+
+struct ToRows<'a, T, W> {
+    rows: &'a Rows<T, W>,
+    part: Range<usize>,
+    to: Shared<T>,
+    weight: Option<&'a [W]>,
+}
+
+impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let n = self.rows.n;
+        for (row, at) in self.rows.nest.turns(self.part.clone()) {
+            let (g, x, mean, scale) = self.rows.row(at);
+            let (mut sums, mut products) = (Tree::new(), Tree::new());
+            for first in (0..n).step_by(BLOCK) {
+                let range = first..n.min(first + BLOCK);
+                let (mut d, mut e) = ([W::ZERO; BLOCK], [W::ZERO; BLOCK]);
+                let (d, e) = (&mut d[..range.len()], &mut e[..range.len()]);
+                d.iter_mut().zip(&g[range.clone()]).for_each(|(d, g)| *d = g.load());
+                if let Some(weight) = self.weight {
+                    d.iter_mut().zip(&weight[range.clone()]).for_each(|(d, w)| *d = d.mul(*w));
+                }
+                for ((e, d), x) in e.iter_mut().zip(&*d).zip(&x[range]) {
+                    *e = d.mul(x.load().sub(mean).mul(scale));
+                }
+                if self.rows.centred {
+                    sums.push(fold_block::<Sum<W, W, W>>(d), W::add);
+                }
+                products.push(fold_block::<Sum<W, W, W>>(e), W::add);
+            }
+            let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
+            let (sum, product) = (mean_of(sums), mean_of(products));
+            let end = |d: W, x: T| {
+                let normal = x.load().sub(mean).mul(scale);
+                T::store(d.sub(sum).sub(normal.mul(product)).mul(scale))
+            };
+            // SAFETY: a row of the output that is this part's; nothing else refers to it.
+            let to = unsafe { std::slice::from_raw_parts_mut(self.to.at((row * n) as isize), n) };
+            let all = to.iter_mut().zip(g).zip(x);
+            match self.weight {
+                None => all.for_each(|((y, g), x)| *y = end(g.load(), *x)),
+                Some(weight) => {
+                    all.zip(weight).for_each(|(((y, g), x), w)| *y = end(g.load().mul(*w), *x))
+                }
+            }
+        }
+    }
+}
+
+fn to_parameters<T: Load<W> + Default, W: Float>(
+    g: View<'_>,
+    x: View<'_>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let lead = x.shape.len() - of.trailing;
+    if out.numel() == 0 {
+        return;
+    }
+    ordered::<T>(g, lead, par, &mut |g| {
+        ordered::<T>(x, lead, par, &mut |x| {
+            let rows = Rows::<T, W>::new(&g, &x, of);
+            let (n, all) = (rows.n, rows.nest.numel());
+            // How many parts there are depends on the shape alone, and so do the bits.
+            let parts = (all / RUN).min(all * n / LEAST).clamp(1, PARTS);
+            let mut sums = room::filled(parts * 2 * n, W::ZERO);
+            let own = Shared::<W>::new(sums.as_mut_ptr());
+            par.run(parts, &|i| {
+                let mut run: Vec<W> = room::filled(2 * n, W::ZERO);
+                // SAFETY: this part's own memory.
+                let sums =
+                    unsafe { std::slice::from_raw_parts_mut(own.at((i * 2 * n) as isize), 2 * n) };
+                let part = slice_of(all, parts, i);
+                at_level(ToParameters { rows: &rows, part, run: &mut run, sums });
+            });
+            let to = Shared::<T>::new(out.ptr);
+            for i in 0..2 * n {
+                let sum = (0..parts).fold(W::ZERO, |sum, p| sum.add(sums[p * 2 * n + i]));
+                // SAFETY: an element of the output.
+                unsafe { to.at(i as isize).write(T::store(sum)) }
+            }
+        });
+    });
+}
+
+struct ToParameters<'a, T, W> {
+    rows: &'a Rows<T, W>,
+    part: Range<usize>,
+    run: &'a mut [W],
+    sums: &'a mut [W],
+}
+
+impl<T: Load<W>, W: Float> Levelled for ToParameters<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let n = self.rows.n;
+        for first in self.part.clone().step_by(RUN) {
+            self.run.fill(W::ZERO);
+            let (products, plain) = self.run.split_at_mut(n);
+            for (_, at) in self.rows.nest.turns(first..self.part.end.min(first + RUN)) {
+                let (g, x, mean, scale) = self.rows.row(at);
+                for (((a, b), g), x) in products.iter_mut().zip(&mut *plain).zip(g).zip(x) {
+                    let g = g.load();
+                    *a = a.add(g.mul(x.load().sub(mean).mul(scale)));
+                    *b = b.add(g);
+                }
+            }
+            self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
+        }
+    }
+}

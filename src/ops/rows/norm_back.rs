@@ -1,0 +1,51 @@
+//! What flows back through a norm, as one op each to the value and to the parameters. Only host
+//! devices are asked for them, and only where nobody asks for the gradient's own gradient;
+//! elsewhere `norm`'s rule is made of the ops that are there.
+
+use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
+use crate::host::kernels::rows::{Normed, norm_back, norm_sums};
+use crate::ops::check::row_cost;
+use crate::ops::no_gradient;
+
+/// `(g, x)`, and the weight where there is one, to what flows to `x`; or, where the `sums` are
+/// asked for, `(g, x)` to the sums over rows of `g` times the normalised rows, and of `g`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NormBack {
+    pub trailing: usize,
+    pub eps: f64,
+    pub centred: bool,
+    pub sums: bool,
+}
+
+impl Operation for NormBack {
+    fn name(&self) -> &str {
+        if self.centred { "layer_norm" } else { "rms_norm" }
+    }
+    fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
+        let (g, x) = (inputs[0], inputs[1]);
+        if g.shape != x.shape || g.dtype != x.dtype || !x.dtype.is_float() {
+            return Err(Refusal::shape(format!("{} for {}", g.shape, x.shape)));
+        }
+        let mut meta = x.clone();
+        if self.sums {
+            let row = &x.shape[x.shape.rank() - self.trailing..];
+            meta.shape = [2].into_iter().chain(row.iter().copied()).collect();
+        }
+        Ok(meta)
+    }
+    fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
+        row_cost(inputs[1])
+    }
+    no_gradient!();
+    fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
+        let NormBack { trailing, eps, centred, sums } = *self;
+        let (g, x, of) = (run.inputs[0], run.inputs[1], Normed { trailing, eps, centred });
+        match sums {
+            true => norm_sums(g, x, of, &run.output, run.parallel),
+            false => {
+                norm_back(g, x, run.inputs.get(2).copied(), of, &run.output, run.parallel);
+            }
+        }
+        Ok(())
+    }
+}
