@@ -5,6 +5,8 @@
 
 use super::isa::vectorize;
 use super::nest::{Dim, Nest, Shared, in_parts, slice_of};
+use super::simd::level;
+use super::stream::{self, Ahead, LINE, STREAM_FROM};
 use crate::dtype::{Element, Scalar, with_dtype};
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
@@ -90,7 +92,16 @@ pub(crate) fn fill(value: Scalar, dst: &ViewMut<'_>, par: &dyn Parallel) {
     with_dtype!(dst.dtype, T => {
         let x = T::from_scalar(value);
         let size = size_of::<T>();
+        let streamed = dst.numel() * size >= STREAM_FROM;
         in_parts(dst.numel(), PART_BYTES / size, par, &|part| {
+            if streamed {
+                // SAFETY: as below.
+                unsafe {
+                    let first = to.at((part.start * size) as isize).cast::<T>();
+                    stream::fill(level(), x, first, part.len());
+                }
+                return stream::fence();
+            }
             // SAFETY: the part lies within the destination, which is this kernel's own, and parts
             // do not meet. `MaybeUninit` elements need no initial value.
             let out = unsafe {
@@ -125,6 +136,11 @@ fn copy_sized<T: Copy + Send + Sync>(
         // A turned element takes the time of two.
         return transpose(&nest, column, row, to, from, least / 2, par);
     }
+    // What no cache holds is written around it, where there are lines enough in a row.
+    let bytes = nest.numel().saturating_mul(row.size * size_of::<T>());
+    let streamed = bytes >= STREAM_FROM
+        && row.size * size_of::<T>() >= 16 * LINE
+        && matches!(row.step, [1, 0 | 1]);
     // Rows, cut where they are long, are the units of work.
     let cuts = row.size.div_ceil(least).max(1);
     let (rows, each) = (nest.numel(), row.size.div_ceil(cuts));
@@ -142,12 +158,37 @@ fn copy_sized<T: Copy + Send + Sync>(
                         // SAFETY: both views are valid at every index of the shape, which these
                         // are; parts write elements that do not meet; what is written is nobody
                         // else's.
-                        unsafe { copy_row(to.at(d), from.at(s), cut.len(), row.step) };
+                        unsafe {
+                            match streamed {
+                                true => stream_row(to.at(d), from.at(s), cut.len(), row.step),
+                                false => copy_row(to.at(d), from.at(s), cut.len(), row.step),
+                            }
+                        };
                     }
                 }
             }
         });
+        if streamed {
+            stream::fence();
+        }
     });
+}
+
+/// One row, around the cache.
+///
+/// # Safety
+/// As for [`copy_row`]; elements of `d` lie side by side, and those of `s` as well or in one place.
+unsafe fn stream_row<T: Copy>(d: *mut T, s: *const T, n: usize, step: [isize; 2]) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match step[1] {
+            0 => stream::fill(level(), *s, d, n),
+            _ => {
+                let bytes = n * size_of::<T>();
+                stream::copy(level(), s.cast(), d.cast(), bytes, &mut Ahead::default());
+            }
+        }
+    }
 }
 
 /// One row.
@@ -289,6 +330,11 @@ mod tests {
         assert_eq!(filled::<f32>(&x.shape, |out| copy(x.view(), out, &par)), x.data);
         let t = Value { shape: vec![1100, 1000], strides: vec![1, 1100], ..x.clone() };
         assert_eq!(filled::<f32>(&t.shape, |out| copy(t.view(), out, &par)), t.to_vec());
+        let column = Value { shape: vec![500, 1100], strides: vec![1100, 0], ..x.clone() };
+        assert_eq!(
+            filled::<f32>(&column.shape, |out| copy(column.view(), out, &par)),
+            column.to_vec()
+        );
         let line = Value { shape: vec![1_100_000], strides: vec![1], ..x };
         assert_eq!(filled::<f32>(&line.shape, |out| copy(line.view(), out, &par)), line.data);
     }

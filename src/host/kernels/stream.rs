@@ -136,6 +136,37 @@ fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut A
     }
 }
 
+/// Writes `n` times the same element around the cache; [`fence`] ends a series.
+///
+/// # Safety
+/// `dst` is valid for writes of `n` elements of at most 8 bytes.
+pub(super) unsafe fn fill<T: Copy>(level: Level, x: T, dst: *mut T, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let head = dst.align_offset(LINE).min(n);
+        let lines = (n - head) * size_of::<T>() / LINE;
+        let done = head + lines * LINE / size_of::<T>();
+        (0..head).chain(done..n).for_each(|i| dst.add(i).write(x));
+        // More than a line, of which a line is read.
+        let line = [x; LINE];
+        repeat_line_at(level, line.as_ptr().cast(), dst.add(head).cast(), lines);
+    }
+}
+
+multiversion! {
+    fn repeat_line_at(line: *const u8, dst: *mut u8, lines: usize) = repeat_line
+}
+
+/// Writes the same line to memory that is aligned to lines. Only [`fill`] calls it, with its
+/// promise.
+#[inline(always)]
+fn repeat_line<S: Simd>(line: *const u8, dst: *mut u8, lines: usize) {
+    for i in 0..lines {
+        // SAFETY: line i is inside, and `dst` is aligned to lines.
+        unsafe { copy_line::<S>(line, dst.add(LINE * i)) }
+    }
+}
+
 /// Copies a line around the cache.
 ///
 /// # Safety
