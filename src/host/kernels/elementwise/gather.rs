@@ -2,10 +2,22 @@
 //! copied into a slot, in the order of the iteration.
 //!
 //! Called by the executor before the loops of a tile. Knows strides and bytes, no types and no ops.
+//! Where the input's lines of memory run across the iteration, a band of the iteration is turned at
+//! a time, so that each line is read once.
 
 #![allow(unsafe_code)]
 
+use crate::host::kernels::copy::copy_nest;
+use crate::host::kernels::isa::vectorize;
+use crate::host::kernels::nest::{self, Nest};
+use crate::host::kernels::reduce::Scratch;
+use crate::view::Serial;
 use smallvec::SmallVec;
+
+/// Bytes of a line of memory, as far as bands go: they are at least so wide.
+const LINE: usize = 64;
+/// Bytes of a band, at most: half of a second-level cache.
+const BAND_BYTES: usize = 1 << 20;
 
 /// One dimension: how many, and how many bytes from one to the next.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -35,6 +47,41 @@ pub(super) struct Gather {
     pub period: Option<usize>,
     /// What the slot holds now: the phase it begins at and how many elements.
     held: Option<(usize, usize)>,
+    band: Option<Band>,
+}
+
+/// Some positions that follow each other, in their order.
+struct Band {
+    /// The dimension that runs along memory, of which a band has some indices.
+    dim: usize,
+    /// Positions of one of these indices, and of a band.
+    each: usize,
+    positions: usize,
+    memory: Scratch,
+    /// The first position of those in memory.
+    first: Option<usize>,
+}
+
+impl Band {
+    /// That of an input which lies across.
+    fn of(dims: &[Dim], size: usize) -> Option<Band> {
+        let (inner, outer) = dims.split_last()?;
+        let along = |d: &Dim| d.stride.unsigned_abs() == size;
+        let dim = outer.iter().position(along)?;
+        let wide = (LINE / size).max(16);
+        if inner.stride.unsigned_abs() <= size || inner.size < 8 || dims[dim].size < 8 {
+            return None;
+        }
+        let each: usize = dims[dim + 1..].iter().map(|d| d.size).product();
+        let positions = each.saturating_mul(wide.min(dims[dim].size));
+        (positions.saturating_mul(size) <= BAND_BYTES).then(|| Band {
+            dim,
+            each,
+            positions,
+            memory: Scratch::new(0),
+            first: None,
+        })
+    }
 }
 
 /// Sizes and strides (in bytes) without ones, neighbours joined where one walk covers both.
@@ -63,10 +110,58 @@ pub(super) fn lie(ptr: *const u8, size: usize, shape: &[usize], strides: &[isize
         _ => {}
     }
     let period = (dims[0].stride == 0).then(|| dims[1..].iter().map(|d| d.size).product());
-    Lie::Strided(Gather { ptr, size, dims, period, held: None })
+    let band = if period.is_none() { Band::of(&dims, size) } else { None };
+    Lie::Strided(Gather { ptr, size, dims, period, held: None, band })
 }
 
 impl Gather {
+    /// Says how many positions are asked for in all: few are not worth a band.
+    pub fn expect(&mut self, positions: usize) {
+        self.band = self.band.take().filter(|band| positions >= 2 * band.positions);
+    }
+
+    /// Copies the elements of a band, and of those that follow, as far as positions go.
+    ///
+    /// # Safety
+    /// As for [`Gather::tile`].
+    unsafe fn banded(&self, band: &mut Band, start: usize, n: usize, mut dst: *mut u8) {
+        let (size, dim) = (self.size, self.dims[band.dim]);
+        let whole = dim.size * band.each;
+        let (mut at, end) = (start, start + n);
+        while at < end {
+            let (turn, within) = (at / whole, at % whole);
+            let first = turn * whole + within / band.positions * band.positions;
+            let len = band.positions.min((turn + 1) * whole - first);
+            if band.first != Some(first) {
+                if band.first.is_none() {
+                    band.memory = Scratch::new(band.positions * size);
+                }
+                band.first = Some(first);
+                let mut step = len as isize;
+                let mut nest = Nest::default();
+                for (k, d) in self.dims.iter().enumerate().skip(band.dim) {
+                    let n = if k == band.dim { len / band.each } else { d.size };
+                    step /= n as isize;
+                    let step = [step, d.stride / size as isize];
+                    nest.dims.push(nest::Dim { size: n, step });
+                }
+                let (mut offset, mut rest) = (0isize, first);
+                for d in self.dims.iter().rev() {
+                    offset += (rest % d.size) as isize * d.stride;
+                    rest /= d.size;
+                }
+                let from = self.ptr.wrapping_offset(offset);
+                copy_nest(nest, size, band.memory.ptr(), from, &Serial);
+            }
+            let run = (end - at).min(first + len - at);
+            let from = band.memory.ptr().wrapping_add((at - first) * size);
+            // SAFETY: the band has been written; `dst` has room by the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, dst, run * size) };
+            dst = dst.wrapping_add(run * size);
+            at += run;
+        }
+    }
+
     /// Copies the elements at positions `start..start + n` to `dst`.
     ///
     /// # Safety
@@ -79,6 +174,12 @@ impl Gather {
                 return;
             }
             self.held = Some((phase, n));
+        }
+        if let Some(mut band) = self.band.take() {
+            // SAFETY: the caller's promise.
+            unsafe { self.banded(&mut band, start, n, dst) };
+            self.band = Some(band);
+            return;
         }
         // SAFETY: the caller's promise.
         unsafe {
@@ -116,8 +217,10 @@ impl Gather {
                     run_copy(src.cast(), dst, run);
                 } else if inner.stride == 0 {
                     let x = *src.cast::<T>();
-                    for j in 0..run {
-                        dst.add(j).write(x);
+                    if run <= 8 {
+                        (0..run).for_each(|j| dst.add(j).write(x));
+                    } else {
+                        vectorize!(|| (0..run).for_each(|j| dst.add(j).write(x)));
                     }
                 } else {
                     for j in 0..run {
@@ -171,6 +274,28 @@ mod tests {
         assert_eq!(joined(&[2, 3], &[-3, -1], 1)[..], [dim(6, -1)]);
         assert_eq!(joined(&[2, 3], &[1, 2], 8)[..], [dim(2, 8), dim(3, 16)]);
         assert!(joined(&[], &[], 8).is_empty());
+    }
+
+    #[test]
+    fn what_lies_across_is_turned_by_bands() {
+        // Planes whose rows and columns are changed, with a stride between.
+        let (planes, rows, cols) = (3usize, 70usize, 45usize);
+        let all: Vec<u32> = (0..(planes * rows * cols) as u32).collect();
+        let strides = [(rows * cols) as isize, 1, cols as isize];
+        let shape = [planes, cols, rows];
+        let Lie::Strided(mut g) = lie(all.as_ptr().cast(), 4, &shape, &strides) else { panic!() };
+        g.expect(all.len());
+        assert!(g.band.is_some());
+        let want = |i: usize| {
+            let (p, c, r) = (i / (rows * cols), i / rows % cols, i % rows);
+            all[p * rows * cols + r * cols + c]
+        };
+        for (start, n) in [(0, 500), (499, 3000), (3499, 5951), (100, 7)] {
+            let mut out = vec![0u32; n];
+            // SAFETY: so many elements from there on.
+            unsafe { g.tile(start, n, out.as_mut_ptr().cast()) };
+            assert!(out.iter().enumerate().all(|(i, &x)| x == want(start + i)), "{start} {n}");
+        }
     }
 
     #[test]

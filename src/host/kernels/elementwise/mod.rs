@@ -173,6 +173,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this
     // function.
     unsafe { plan::make(&mut plan, call) };
+    plan.gathers.iter_mut().for_each(|gather| gather.expect(range.len()));
     let slot = if call.stream { SLOT_STREAMED } else { SLOT };
     let mut tile = slot / plan.widest;
     if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {

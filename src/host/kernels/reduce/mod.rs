@@ -261,7 +261,7 @@ const LEVELS: usize = LANES.ilog2() as usize;
 
 /// Memory for a part's own use, aligned for any vector. A thread keeps what it had for the next
 /// time.
-struct Scratch(Vec<Line>);
+pub(super) struct Scratch(Vec<Line>);
 
 #[repr(C, align(64))]
 struct Line([u8; 64]);
@@ -271,7 +271,7 @@ thread_local! {
 }
 
 impl Scratch {
-    fn new(bytes: usize) -> Scratch {
+    pub fn new(bytes: usize) -> Scratch {
         if bytes == 0 {
             return Scratch(Vec::new());
         }
@@ -279,7 +279,7 @@ impl Scratch {
         crate::room::reserve(&mut lines, bytes.div_ceil(size_of::<Line>()));
         Scratch(lines)
     }
-    fn ptr(&mut self) -> *mut u8 {
+    pub fn ptr(&mut self) -> *mut u8 {
         self.0.as_mut_ptr().cast()
     }
 }
