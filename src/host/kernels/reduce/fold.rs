@@ -73,18 +73,28 @@ pub(in super::super) trait Fold: 'static {
             (0..size_of_val(turn)).step_by(LINE).for_each(|at| prefetch(ahead.wrapping_add(at)));
         };
         if Self::CHOOSES {
-            for (group, lanes) in lanes.as_chunks_mut::<GROUP>().0.iter_mut().enumerate() {
-                let mut acc = *lanes;
-                for turn in turns {
-                    if IS_FAR && group == 0 {
-                        ask(turn);
-                    }
-                    let turn = &turn.as_chunks::<GROUP>().0[group];
-                    for l in 0..GROUP {
-                        acc[l] = Self::join(acc[l], of(turn[l]));
-                    }
+            // Each waits for itself alone.
+            let [mut a, mut b, mut c, mut d] = [[Self::start(); GROUP]; LANES / GROUP];
+            for turn in turns {
+                if IS_FAR {
+                    ask(turn);
                 }
-                *lanes = acc;
+                let turn = turn.as_chunks::<GROUP>().0;
+                for l in 0..GROUP {
+                    a[l] = Self::join(a[l], of(turn[0][l]));
+                }
+                for l in 0..GROUP {
+                    b[l] = Self::join(b[l], of(turn[1][l]));
+                }
+                for l in 0..GROUP {
+                    c[l] = Self::join(c[l], of(turn[2][l]));
+                }
+                for l in 0..GROUP {
+                    d[l] = Self::join(d[l], of(turn[3][l]));
+                }
+            }
+            for (group, acc) in [a, b, c, d].iter().enumerate() {
+                lanes[group * GROUP..][..GROUP].copy_from_slice(acc);
             }
         } else {
             for turn in turns {
@@ -390,6 +400,10 @@ impl<A: Copy> Tree<A> {
 pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
     if x.len() <= BLOCK {
         return fold_block::<F>(x);
+    }
+    // What is chosen is the same in any order: lanes need not meet at the end of each block.
+    if F::CHOOSES {
+        return F::block::<false>(x, F::lift);
     }
     let mut tree = Tree::new();
     // One block after the other: where four pages were read in turn, so that a machine may fetch

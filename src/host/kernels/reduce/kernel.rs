@@ -6,10 +6,14 @@
 
 use super::super::isa::{Levelled, at_level};
 use super::super::simd::Simd;
+use super::super::stream::{LINE, prefetch_second};
 use super::fold::{BLOCK, Bits, Fold, LANES, fold_exactly, fold_row};
 use super::{LEVELS, STRIP};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+
+/// Bytes of a row from which on the next is asked for.
+const ASKED: usize = 512;
 
 /// Rows of `n` elements side by side.
 #[derive(Clone, Copy)]
@@ -180,6 +184,15 @@ impl<F: Fold> Levelled for Block<'_, F> {
                 turns += 1;
             }
             let from = &from[..turns];
+            // Rows come in an order that no machine foresees: the next one is asked for.
+            if i + 1 < LANES && n * size_of::<F::In>() >= ASKED {
+                let next = (i + 1).reverse_bits() >> (usize::BITS as usize - LEVELS);
+                if let Some(row) = rows.get(next) {
+                    for at in (0..n * size_of::<F::In>()).step_by(LINE) {
+                        prefetch_second(row.wrapping_add(at));
+                    }
+                }
+            }
             // The last lane of a block ends it: its value goes on into the blocks' tree.
             let level = match i + 1 {
                 LANES => LEVELS + blocks.trailing_ones() as usize,
