@@ -127,7 +127,7 @@ const STRIP: usize = 16;
 const LINES: usize = 4;
 /// Elements of a line that are made wide at a time.
 const PIECE: usize = 256;
-/// A line of so many elements for each of [`LINES`] is cut into pieces, where there are fewer lines.
+/// A line is cut into pieces of at least so many elements, where there are few lines.
 const LONG: usize = 2048;
 
 fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(

@@ -129,7 +129,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 false => std::ptr::null(),
             };
             if !self.streamed {
-                // SAFETY: rows of the input and the output; pieces are read before they are written.
+                // SAFETY: rows of the input and the output; a piece is read before it is written.
                 unsafe { self.row(from, to, |x| x.load().sub(mean).mul(scale)) };
                 continue;
             }

@@ -24,8 +24,8 @@ impl Float for f64 {}
 
 /// Of what each element of the new axis is made: places in the old one, and weights.
 pub(crate) struct Taps<W> {
-    /// As many for each: those of one kind side by side. Otherwise those of an element side by side,
-    /// and where each begins.
+    /// As many for each: those of one kind side by side. Otherwise those of an element are, and
+    /// `starts` says where each begins.
     each: Option<usize>,
     starts: Vec<usize>,
     places: Vec<i32>,
