@@ -32,7 +32,7 @@ fn module(name: &str, d: &Device) -> Box<dyn Module> {
         "AvgPool1d" => Box::new(nn::AvgPool1d::new(2)),
         "AvgPool2d" => Box::new(nn::AvgPool2d::new(2)),
         "AvgPool3d" => Box::new(nn::AvgPool3d::new(2)),
-        "Upsample" => Box::new(nn::Upsample::new(InterpolateOptions::default())),
+        "Upsample" => Box::new(nn::Upsample::new(InterpolateOptions::scale(2.0))),
         "Flatten" => Box::new(nn::Flatten::default()),
         "Sequential" => {
             let inner = nn::Sequential::new().then(nn::BatchNorm::new(6, d)).then(nn::Relu);
@@ -62,7 +62,8 @@ fn every_module_prints_its_tree_with_shapes_and_counts() {
             let summary = module.summary();
             // In a box it is still what it is.
             assert_eq!(module.kind(), name);
-            let numbers = module.parameters().iter().filter(|p| !p.is_lazy());
+            let parameters = module.parameters();
+            let numbers = parameters.iter().filter(|p| !p.is_lazy());
             assert_eq!(summary.parameters(), numbers.map(|p| p.value().numel()).sum::<usize>());
             // By the names of weight files.
             let shown = summary.to_string();
