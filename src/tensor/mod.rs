@@ -53,6 +53,7 @@ unwind_safe!(
     future::TensorFuture,
     future::Wait,
     future::Tensor,
+    barrier::TrimWait,
     barrier::WaitAll,
     barrier::WaitEverything,
     barrier::Ready,
