@@ -256,8 +256,9 @@ pub mod read {
 /// With the feature `tracing`, any subscriber receives these, all with the caller's line:
 ///
 /// - `futensor::op`, an event for each op as it is queued, at TRACE;
-/// - `futensor::step`, a span for each step that runs on a stream, at DEBUG, with the step's time in
-///   the field `took_ns` (an event for each small op, at TRACE, in the span that asked for the op);
+/// - `futensor::step`, a span for each step that runs on a stream, at DEBUG, with the step's time
+///   in the field `took_ns` (an event for each small op, at TRACE, in the span that asked for the
+///   op);
 /// - `futensor::batch`, a span around the function of a [`Batcher`](crate::serve::Batcher), at
 ///   DEBUG;
 /// - `futensor::barrier`, an event for each await that has ended, at DEBUG.

@@ -35,6 +35,7 @@ impl<'n> Claim<'n> {
         unsafe { self.0.inputs() }
     }
 
+    #[cfg_attr(not(feature = "tracing"), allow(dead_code))]
     pub fn asker(&self) -> &Asker {
         // SAFETY: see above.
         unsafe { self.0.asker() }

@@ -151,11 +151,13 @@ impl fmt::Display for Summary {
             writeln!(f, "{}", text.trim_end())?;
         }
         let Count { numbers, bytes } = self.parameters;
-        write!(f, "{} parameters", grouped(numbers))?;
+        let word = if numbers == 1 { "parameter" } else { "parameters" };
+        write!(f, "{} {word}", grouped(numbers))?;
         if self.frozen.numbers > 0 {
             write!(f, " ({} frozen)", grouped(self.frozen.numbers))?;
         }
-        write!(f, ", {} bytes", grouped(bytes))?;
+        let word = if bytes == 1 { "byte" } else { "bytes" };
+        write!(f, ", {} {word}", grouped(bytes))?;
         if self.buffers.numbers > 0 {
             write!(f, "; {} numbers in buffers", grouped(self.buffers.numbers))?;
         }

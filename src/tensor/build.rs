@@ -12,11 +12,12 @@ use crate::dtype::{DType, Scalar};
 use crate::engine::port::{Port, Queued};
 use crate::error::{Error, ErrorKind};
 use crate::graph::infer;
-use crate::graph::node::{Inputs, Node, Op, Otherwise};
+use crate::graph::node::{Inputs, Node, NodeHandle, Op, Otherwise};
 use crate::graph::operation::{Meta, Refusal, Ruled, Shaped};
 use crate::graph::tape::Made;
 use crate::op::{Beside, BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
+use crate::ops::checks::finite::{CheckFinite, NAN};
 use crate::shape::Shape;
 use crate::sync::threads::thread_local;
 use intercept::{enqueue, enter, is_usual};
@@ -288,7 +289,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
                 if let Some(queued) = queued.take() {
                     port.push(queued);
                 }
-                node = finite::checked(&op, node, operands, at);
+                node = checked(&op, node, operands, at);
             }
             if is_taped {
                 return Asked { value: taped::taped(Made::Op(op), operands, node), queued };
@@ -297,6 +298,47 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
         }
         Err(refusal) => fail(Error::new(refusal.kind, named(op.name()), refusal.message, at)),
     }
+}
+
+/// The result of an op on these operands, as a value that fails if the op is the first that makes
+/// something which is not finite. The check is a few ops of the usual kind, so it is fused, planned
+/// in a region and run on any device: they count what is not finite in the result and in the
+/// operands, and the last of them fails if some is new.
+#[cold]
+fn checked(op: &Op, node: NodeHandle, operands: &[&TensorFuture], at: At) -> NodeHandle {
+    let name = named(op.name()).to_owned();
+    let part = (name != op.name()).then(|| op.name().to_owned());
+    let metas = operands.iter().map(|x| &x.node.meta);
+    let check = CheckFinite::new(name, part, finite::ruling(), &node.meta, metas);
+    let _within = finite::within(false);
+    let result = TensorFuture::new(node);
+    let made = found(&result);
+    let mut had: Option<TensorFuture> = None;
+    for (i, x) in operands.iter().enumerate().filter(|(_, x)| x.dtype().is_float()) {
+        if operands[..i].iter().any(|y| y.node.address() == x.node.address()) {
+            continue;
+        }
+        let found = found(&TensorFuture::new(x.node.clone()));
+        had = Some(match had {
+            Some(sum) => sum.add(found),
+            None => found,
+        });
+    }
+    let mut had = had.unwrap_or_else(|| result.device().full((), 0i64));
+    if matches!(op, Op::WithScalar { scalar, .. } if scalar.as_f64().is_infinite()) {
+        had = had.add(1);
+    }
+    // Of operands with an infinity a NaN is new, of those with a NaN nothing is.
+    let new = had.lt(NAN).where_cond(made.floor_divide(NAN).mul(NAN), 0);
+    let new = had.eq(0).where_cond(made, new);
+    let sound = custom(Arc::new(check), &[&new], at);
+    predicated(&result, &[sound], at).node.clone()
+}
+
+/// What is not finite in a value: its NaNs, [`NAN`] each, and its infinities.
+fn found(x: &TensorFuture) -> TensorFuture {
+    let nan = x.isnan().to_dtype(DType::I64).mul(NAN);
+    nan.add(x.isinf().to_dtype(DType::I64)).sum_all()
 }
 
 pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {

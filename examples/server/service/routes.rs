@@ -70,8 +70,8 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, body: &Bytes) -> Response {
     let deadline =
         asked.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
     let engine = app.engine();
-    // The queue's places are the limit: what is under way is a few batches, whatever comes. The place
-    // is given back as the answer is dropped.
+    // The queue's places are the limit: a few batches are under way, whatever comes. The place is
+    // given back as the answer is dropped.
     let Ok(answer) = engine.batcher.try_submit(image) else { return busy("the queue is full") };
     let read = async { answer.await?.to_vec::<f32>().await };
     match tokio::time::timeout(deadline, read).await {

@@ -1,6 +1,5 @@
 //! The gradients of attention as one op of hosts, which never has the matrix of scores.
 
-use super::scaled::{Attention, scores_ns};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::attention::backward::{backward, groups, room};
 use crate::host::kernels::attention::scaled::Sight;
@@ -9,20 +8,20 @@ use crate::{TensorFuture, own};
 
 /// `(q, k, v, upstream)`, then the mask if there is one. Its result is `[batch.., room]`.
 pub(crate) struct AttentionBackward {
-    of: Attention,
+    sight: Sight,
 }
 
 impl AttentionBackward {
     /// What flows to queries, keys and values.
     #[track_caller]
     pub fn gradients(
-        of: Attention,
+        sight: Sight,
         operands: [&TensorFuture; 4],
         mask: Option<&TensorFuture>,
     ) -> [TensorFuture; 3] {
         let [q, k, v, _] = operands;
         let all: Vec<&TensorFuture> = operands.into_iter().chain(mask).collect();
-        let whole = own(AttentionBackward { of }, &all);
+        let whole = own(AttentionBackward { sight }, &all);
         let lead = q.rank() - 2;
         let [rows, keys, width, wide] = sizes([q.dims(), k.dims(), v.dims()]);
         let groups = groups(q.dims()[..lead].iter().product(), rows);
@@ -66,10 +65,18 @@ impl Operation for AttentionBackward {
     no_gradient!();
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let sight = Sight { scale: self.of.scale, causal: self.of.causal };
         let operands = [run.inputs[0], run.inputs[1], run.inputs[2], run.inputs[3]];
         let mask = run.inputs.get(4).copied();
-        backward(operands, mask, sight, &run.output, run.parallel);
+        backward(operands, mask, self.sight, &run.output, run.parallel);
         Ok(())
     }
+}
+
+/// Time for all scores and what is made of them, from queries, keys and values.
+pub(super) fn scores_ns(inputs: &[&Meta]) -> u64 {
+    let [q, _, v] = [0, 1, 2].map(|i| &inputs[i].shape);
+    let lead = q.rank() - 2;
+    let each = q[lead + 1] + v[lead + 1];
+    let rows = q[..lead + 1].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
+    rows.saturating_mul(v[lead] as u64).saturating_mul((each as u64).saturating_add(20)) / 20
 }

@@ -1,7 +1,8 @@
-//! Attention as one op, which never has the matrix of scores. Nor have the kernels of its gradients.
-//! A gradient that has a gradient itself, and one for a bias, are made of other ops, and have it.
+//! Attention as one op, which never has the matrix of scores. Nor have the kernels of its
+//! gradients. A gradient that has a gradient itself, and one for a bias, are made of other ops, and
+//! have it.
 
-use super::backward::AttentionBackward;
+use super::backward::{AttentionBackward, scores_ns};
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::scaled::{self, Sight};
@@ -124,7 +125,8 @@ impl Attention {
             let [q, k, v] = operands.map(|x| x.wide());
             let mask = mask.map(|mask| mask.wide());
             let all = [&q, &k, &v, &call.upstream().wide()];
-            let gradients = AttentionBackward::gradients(of, all, mask.as_ref());
+            let sight = Sight { scale: self.scale, causal: self.causal };
+            let gradients = AttentionBackward::gradients(sight, all, mask.as_ref());
             gradients.into_iter().enumerate().for_each(|(i, gradient)| call.give(i, |_| gradient));
             return true;
         }
@@ -193,15 +195,6 @@ impl Operation for AttentionGradient {
     fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::no_kernel(self.name()))
     }
-}
-
-/// Time for all scores and what is made of them, from queries, keys and values.
-pub(super) fn scores_ns(inputs: &[&Meta]) -> u64 {
-    let [q, _, v] = [0, 1, 2].map(|i| &inputs[i].shape);
-    let lead = q.rank() - 2;
-    let each = q[lead + 1] + v[lead + 1];
-    let rows = q[..lead + 1].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
-    rows.saturating_mul(v[lead] as u64).saturating_mul((each as u64).saturating_add(20)) / 20
 }
 
 /// A mask of truth values, or of numbers to add: of the type, or in float32 beside halves.

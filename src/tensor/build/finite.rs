@@ -1,20 +1,11 @@
-//! The check of a result for what is not finite: the first op that makes a NaN or an infinity
-//! fails.
-//!
-//! `build` puts a check behind each op, where the device's options or the scope of a task ask for
-//! that. A check is a few ops of the usual kind, so it is fused, planned in a region and run on any
-//! device: they count what is not finite in the result and in the operands, and the last of them
-//! (`ops/checks/finite`) fails where some is new. What the caller is given is the result,
-//! predicated on that.
+//! Which ops are checked for results that are not finite: those of a device whose options ask for
+//! it, and those of a task in a scope that does. `build` makes the check itself.
 
 use super::intercept::{self, mark};
-use super::{At, custom, named, predicated};
 use crate::dtype::DType;
 use crate::engine::port::Port;
-use crate::graph::node::{NodeHandle, Op};
-use crate::ops::checks::finite::{CheckFinite, NAN};
+use crate::graph::node::Op;
 use crate::sync::threads::thread_local;
-use crate::tensor::future::TensorFuture;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
@@ -70,6 +61,11 @@ impl Drop for Rule {
     }
 }
 
+/// The name of the op whose gradient rule is asking for ops.
+pub(super) fn ruling() -> Option<String> {
+    RULE.with_borrow(|rule| rule.as_deref().map(str::to_owned))
+}
+
 /// True of an op whose result is to be checked: one that computes floats of operands.
 pub(super) fn checks(port: &Port, op: &Op, dtype: DType) -> bool {
     let computes = match op {
@@ -80,44 +76,4 @@ pub(super) fn checks(port: &Port, op: &Op, dtype: DType) -> bool {
         Op::Predicated(_) => false,
     };
     computes && dtype.is_float() && is_on(port)
-}
-
-/// The result of an op on these operands, as a value that fails where the op is the first that
-/// makes something which is not finite.
-#[cold]
-pub(super) fn checked(op: &Op, node: NodeHandle, operands: &[&TensorFuture], at: At) -> NodeHandle {
-    let name = named(op.name()).to_owned();
-    let part = (name != op.name()).then(|| op.name().to_owned());
-    let rule = RULE.with_borrow(|rule| rule.as_deref().map(str::to_owned));
-    let metas = operands.iter().map(|x| &x.node.meta);
-    let check = CheckFinite::new(name, part, rule, &node.meta, metas);
-    let _within = within(false);
-    let result = TensorFuture::new(node);
-    let made = found(&result);
-    let mut had: Option<TensorFuture> = None;
-    for (i, x) in operands.iter().enumerate().filter(|(_, x)| x.dtype().is_float()) {
-        if operands[..i].iter().any(|y| y.node.address() == x.node.address()) {
-            continue;
-        }
-        let found = found(&TensorFuture::new(x.node.clone()));
-        had = Some(match had {
-            Some(sum) => sum.add(found),
-            None => found,
-        });
-    }
-    let mut had = had.unwrap_or_else(|| result.device().full((), 0i64));
-    if matches!(op, Op::WithScalar { scalar, .. } if scalar.as_f64().is_infinite()) {
-        had = had.add(1);
-    }
-    // Of operands with an infinity a NaN is new, of those with a NaN nothing is.
-    let new = had.lt(NAN).where_cond(made.floor_divide(NAN).mul(NAN), 0);
-    let new = had.eq(0).where_cond(made, new);
-    let sound = custom(std::sync::Arc::new(check), &[&new], at);
-    predicated(&result, &[sound], at).node.clone()
-}
-
-/// What is not finite in a value: its NaNs, [`NAN`] each, and its infinities.
-fn found(x: &TensorFuture) -> TensorFuture {
-    let nan = x.isnan().to_dtype(DType::I64).mul(NAN);
-    nan.add(x.isinf().to_dtype(DType::I64)).sum_all()
 }

@@ -1,8 +1,8 @@
 //! What flows back through attention, without the matrix of scores: for a block of queries the
 //! scores of all keys are made once more, and all gradients at once.
 //!
-//! With `p = softmax(s)` and the upstream gradient `g`: `dv = p^T g`, `ds = p (g v^T - d)` where `d`
-//! is the sum of `p g v^T` over the keys, `dq = ds k` and `dk = ds^T q` (Dao et al. 2022,
+//! With `p = softmax(s)` and the upstream gradient `g`: `dv = p^T g`, `ds = p (g v^T - d)` where
+//! `d` is the sum of `p g v^T` over the keys, `dq = ds k` and `dk = ds^T q` (Dao et al. 2022,
 //! arXiv:2205.14135, appendix B). A column of the scores here is a query, and a row a key: so what
 //! is summed over the keys is summed row by row, and keys and values are multiplied as they lie.
 //!
@@ -37,9 +37,9 @@ pub(crate) fn room([rows, keys, width, wide]: [usize; 4], groups: usize) -> usiz
     rows * width + groups * keys * (width + wide)
 }
 
-/// The gradients of `softmax(q k^T scale + mask) v` of the shapes that `scaled::attention` has, with
-/// the upstream gradient `[batch.., rows, wide]`. The output is `[batch.., room]`: all of `dq`, then
-/// `dk` of each group, then `dv` of each.
+/// The gradients of `softmax(q k^T scale + mask) v` of the shapes that `scaled::attention` has,
+/// with the upstream gradient `[batch.., rows, wide]`. The output is `[batch.., room]`: all of
+/// `dq`, then `dk` of each group, then `dv` of each.
 pub(crate) fn backward(
     [q, k, v, up]: [View<'_>; 4],
     mask: Option<View<'_>>,
@@ -299,7 +299,8 @@ impl<W: Real> Head<'_, W> {
     }
 }
 
-/// Makes scores `[keys, queries]` into weights, and what flows to weights into what flows to scores.
+/// Makes scores `[keys, queries]` into weights, and what flows to weights into what flows to
+/// scores.
 struct Softmax<'a, W> {
     weights: &'a mut [W],
     slopes: &'a mut [W],
