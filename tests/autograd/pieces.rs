@@ -91,7 +91,7 @@ fn pieces_have_the_gradients_of_the_whole() {
         let first = grad_with(&loss, &[&value], GradOptions::default().graph(true).zeros(true));
         let slopes: Vec<f64> = x.iter().zip(&want).map(|(&x, w)| x as f64 * w).collect();
         assert_eq!(read(&first[0]), slopes, "round {round}, {dtype}");
-        let second = grad_with(&first[0].sum_all(), &[&value], GradOptions::default().zeros(true));
+        let second = grad_with(first[0].sum_all(), &[&value], GradOptions::default().zeros(true));
         assert_eq!(read(&second[0]), want, "round {round}, {dtype}");
     }
 }
