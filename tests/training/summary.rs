@@ -33,7 +33,7 @@ fn module(name: &str, d: &Device) -> Box<dyn Module> {
         "AvgPool2d" => Box::new(nn::AvgPool2d::new(2)),
         "AvgPool3d" => Box::new(nn::AvgPool3d::new(2)),
         "Upsample" => Box::new(nn::Upsample::new(InterpolateOptions::scale(2.0))),
-        "Flatten" => Box::new(nn::Flatten::default()),
+        "Flatten" => Box::new(nn::Flatten),
         "Sequential" => {
             let inner = nn::Sequential::new().then(nn::BatchNorm::new(6, d)).then(nn::Relu);
             Box::new(nn::Sequential::new().then(linear()).then(inner))
