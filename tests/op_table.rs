@@ -107,7 +107,7 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     ops.extend(functions());
     assert!(ops.contains("conv2d") && ops.contains("zeros") && ops.contains("cat"), "{ops:?}");
     let ops = without_forms(ops);
-    let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter"]);
+    let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter", "Summary"]);
     assert!(modules.contains("Linear") && modules.contains("Sequential"), "{modules:?}");
     let beside = [
         "Optimizer",

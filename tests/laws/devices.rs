@@ -210,8 +210,8 @@ impl Run {
         for _ in 0..n {
             // Sizes that end within a block of four words.
             let x = (self.device.rand([5, 3]) + self.own.randn(&self.device, [3])).dropout(0.5);
-            let loss = (x.matmul(&self.weight) - self.device.randn([5, 1])).square().mean_all();
             let weight = self.weight.requires_grad();
+            let loss = (x.matmul(&weight) - self.device.randn([5, 1])).square().mean_all();
             let slope = futensor::grad(&loss, std::slice::from_ref(&weight));
             self.weight =
                 (&self.weight - &slope[0] * 0.1 + self.own.rand(&self.device, [1])).stop_gradient();
