@@ -82,13 +82,17 @@ pub(super) struct Worker {
     trim: Trim,
 }
 
+/// Trims that may be under way; those that are asked for beyond them begin together.
+const TRIMS_MAX: usize = 8;
+
 /// How far the trims have come that the device was asked for.
 #[derive(Default)]
 struct Trim {
     /// The number of the last one that has begun.
     begun: u64,
-    /// The points behind which the driver has what it gave back, until they are reached.
-    frees: Option<SmallVec<[Mark; 8]>>,
+    /// Of each that has begun: its number, and the points behind which the driver has what was
+    /// given back, until they are reached.
+    frees: VecDeque<(u64, SmallVec<[Mark; 8]>)>,
     /// The rest, kernels among it, goes once nothing runs.
     is_left: bool,
 }
@@ -291,22 +295,25 @@ impl Worker {
         Ok(did || short && self.has_all_memory())
     }
 
-    /// Begins the trims that were asked for, once those before them are through, and ends those
-    /// whose memory the driver has by now. What is queued meanwhile holds none up.
+    /// Begins the trims that were asked for, and ends those whose memory the driver has by now. What
+    /// is queued meanwhile holds none up.
     fn trim(&mut self) -> Result<(), Trouble> {
         let asked = self.shared.trims.asked();
-        if asked > self.trim.begun && self.trim.frees.is_none() {
+        if asked > self.trim.begun && self.trim.frees.len() < TRIMS_MAX {
             self.trim.begun = asked;
             self.trim.is_left = true;
             self.context.begin_trim()?;
             self.watch_frees()?;
             let marks = (0..self.queues.len()).map(|lane| self.context.lanes.last(lane));
-            self.trim.frees = Some(marks.collect());
+            self.trim.frees.push_back((asked, marks.collect()));
         }
         let lanes = &self.context.lanes;
-        let is_through = |marks: &SmallVec<_>| marks.iter().all(|&mark| lanes.is_reached(mark));
-        if self.trim.frees.take_if(|marks| is_through(marks)).is_some() {
-            let (trims, number) = (self.shared.trims.clone(), self.trim.begun);
+        let is_through = |(_, marks): &(u64, SmallVec<[Mark; 8]>)| {
+            marks.iter().all(|&mark| lanes.is_reached(mark))
+        };
+        let through = self.trim.frees.iter().take_while(|trim| is_through(trim)).count();
+        if let Some((number, _)) = self.trim.frees.drain(..through).next_back() {
+            let trims = self.shared.trims.clone();
             self.context.trim_pool(move || trims.end(number));
         }
         Ok(())

@@ -52,12 +52,12 @@ pub(crate) struct Rule(Option<Box<str>>);
 
 /// The ops that this thread asks for are of the gradient of an op with this name.
 pub(crate) fn rule(port: &Port, of: &str) -> Option<Rule> {
-    is_on(port).then(|| Rule(RULE.replace(Some(of.into()))))
+    is_on(port).then(|| Rule(RULE.with(|rule| rule.replace(Some(of.into())))))
 }
 
 impl Drop for Rule {
     fn drop(&mut self) {
-        RULE.set(self.0.take());
+        RULE.with(|rule| rule.replace(self.0.take()));
     }
 }
 
