@@ -211,7 +211,9 @@ impl Error {
     /// use futensor::{DType, Device, custom::{Meta, Refusal, custom_fn}};
     /// let x = Device::cpu().ones([2]);
     /// let meta = Meta::new([2], DType::F32);
-    /// let failed = custom_fn("fails", &[&x], |_| Ok(meta), |_| Err(Refusal::kernel("no luck")));
+    /// let failed = custom_fn("fails", &[&x], move |_| Ok(meta.clone()), |_| {
+    ///     Err(Refusal::kernel("no luck"))
+    /// });
     /// assert!(failed.await.unwrap_err().is_kernel());
     /// # });
     /// ```

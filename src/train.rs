@@ -47,12 +47,14 @@ use std::panic::Location;
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, GeneratorState, nn::{self, Module}, optim::{Adam, Optimizer}};
-/// use futensor::{safetensors, train::Trainer};
+/// use futensor::{TensorFuture, safetensors, train::Trainer};
 /// let device = Device::cpu_with(Default::default());
 /// let trainer = Trainer::new([&device]);
 /// let step = |net: &nn::Linear, adam: &mut Adam| {
 ///     let batch = trainer.prepare_batch(&[&device.randn([4, 3])]);
-///     let loss = |part: &[_]| net.forward(&part[0].dropout(0.5)).square().mean_all();
+///     let loss = |part: &[TensorFuture]| {
+///         net.forward(&part[0].dropout(0.5)).square().mean_all()
+///     };
 ///     trainer.step(net, adam, &batch, loss).detach();
 /// };
 /// let net = nn::Linear::new(3, 1, &device);
@@ -74,7 +76,7 @@ use std::panic::Location;
 /// let saved = safetensors::load(&path, &device).all().await?;          // and is resumed
 /// let part = |prefix: &str| -> Vec<_> {
 ///     let own = |(name, x): (&String, &_)| {
-///         Some((name.strip_prefix(prefix)?.to_string(), futensor::TensorFuture::clone(x)))
+///         Some((name.strip_prefix(prefix)?.to_string(), TensorFuture::clone(x)))
 ///     };
 ///     saved.iter().filter_map(own).collect()
 /// };
