@@ -295,8 +295,8 @@ impl Worker {
         Ok(did || short && self.has_all_memory())
     }
 
-    /// Begins the trims that were asked for, and ends those whose memory the driver has by now. What
-    /// is queued meanwhile holds none up.
+    /// Begins the trims that were asked for, and ends those whose memory the driver has by now.
+    /// What is queued meanwhile holds none up.
     fn trim(&mut self) -> Result<(), Trouble> {
         let asked = self.shared.trims.asked();
         if asked > self.trim.begun && self.trim.frees.len() < TRIMS_MAX {
