@@ -180,6 +180,7 @@ mod off {
     /// Stands for a span.
     pub(crate) struct NoSpan;
 
+    #[allow(dead_code)] // For devices whose steps outlive their launch.
     pub(crate) type Launched = NoSpan;
 
     impl NoSpan {

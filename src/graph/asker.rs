@@ -35,7 +35,7 @@ pub(crate) use on::*;
 #[cfg(not(feature = "tracing"))]
 mod off {
     #[derive(Default)]
-    pub(crate) struct Asker;
+    pub(crate) struct Asker();
 
     #[allow(dead_code)] // For devices that take times only where somebody looks.
     #[inline(always)]
@@ -44,7 +44,7 @@ mod off {
     }
     #[inline(always)]
     pub(crate) fn asker() -> Asker {
-        Asker
+        Asker()
     }
 }
 #[cfg(not(feature = "tracing"))]
