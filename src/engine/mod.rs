@@ -16,6 +16,7 @@ pub(crate) mod scheduler;
 pub(crate) mod small;
 pub(crate) mod sources;
 pub(crate) mod step;
+pub(crate) mod trims;
 
 #[cfg(all(test, not(futensor_loom)))]
 mod tests;

@@ -17,6 +17,7 @@ use crate::engine::run;
 use crate::engine::scheduler::{Scheduler, VISITS_AT_ONCE};
 use crate::engine::small::SmallOps;
 use crate::engine::step::Step;
+use crate::engine::trims::Trims;
 use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
 use crate::guard::{self, DeferredDrops, DeferredWakes, caught};
@@ -34,6 +35,7 @@ use crate::view::Serial;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::task::Waker;
 use std::time::Duration;
 use user_code::{UserCode, is_replaced};
 
@@ -89,6 +91,7 @@ pub(crate) struct CpuRunner {
     wake_queues: Arc<WakeQueues>,
     user_code: Arc<UserCode>,
     abandoned: Arc<AtomicBool>,
+    trims: Arc<Trims>,
     shared: Mutex<Option<Arc<Shared>>>,
 }
 
@@ -101,6 +104,7 @@ impl CpuRunner {
             wake_queues: Arc::new(WakeQueues::new(options.threads)),
             user_code: Arc::new(UserCode::new(options.threads)),
             abandoned: Arc::new(AtomicBool::new(false)),
+            trims: Arc::default(),
             shared: Mutex::new(None),
         }
     }
@@ -207,6 +211,30 @@ impl Runner for CpuRunner {
     fn trim(&self) -> usize {
         crate::concurrent::trim();
         self.memory.trim()
+    }
+
+    fn ask_trim(&self) -> u64 {
+        let number = self.trims.ask();
+        // Not on a worker: what it runs may take long, and comes later than the trim.
+        let (memory, trims) = (self.memory.clone(), self.trims.clone());
+        let trim = move || {
+            trims.carry_out(number, || {
+                crate::concurrent::trim();
+                memory.trim();
+            });
+        };
+        if door::start("futensor-trim".into(), trim.clone()).is_err() {
+            trim();
+        }
+        number
+    }
+
+    fn is_trimmed(&self, number: u64, key: &mut Option<u64>, waker: &Waker) -> bool {
+        self.trims.is_ended(number, || false, key, waker)
+    }
+
+    fn forget_trim(&self, key: u64) {
+        self.trims.forget(key);
     }
 
     fn as_any(&self) -> &dyn Any {

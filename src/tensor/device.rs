@@ -273,8 +273,8 @@ impl Device {
     /// 64 MiB). Packed weights ([`Stats::bytes_live`]) that no running product reads are freed too;
     /// weights are repacked on their next use.
     ///
-    /// What was dropped a moment ago may be live yet: the device's threads free large values, when
-    /// they come to it. [`trim_wait`](Self::trim_wait) waits for that first.
+    /// The device's threads free large values some time after their last handles are gone.
+    /// [`trim_wait`](Self::trim_wait) waits for that first.
     ///
     /// A GPU's thread does it when it comes to it, so 0 is returned: it gives back what the
     /// driver's pool keeps and the memory of graphs ([`Region`](crate::region::Region)), and
@@ -295,13 +295,13 @@ impl Device {
         self.port.runner.trim()
     }
 
-    /// Frees what was dropped before this call, and then [trims](Self::trim): once it ends, the
-    /// memory of values that nobody can reach any more is the system's again.
+    /// Frees what was dropped before this call, and then [trims](Self::trim). When the future ends,
+    /// the memory of all dropped values belongs to the system again.
     ///
-    /// [`waitall`](Self::waitall) waits for work, and not for memory: a large value that was
-    /// dropped is freed by the device's threads. It waits for all that was queued before, as
-    /// `waitall` does, and leaves detached errors to that one. What is asked for later does not
-    /// hold it up.
+    /// [`waitall`](Self::waitall) waits for work, not for memory: the device's threads free large
+    /// values later. `trim_wait` waits for all work that was queued before the call, as `waitall`
+    /// does, and does not report detached errors. Later work does not delay it. On a CPU device a
+    /// thread of its own gives the memory back, so that no poll does.
     ///
     /// ```
     /// # tokio_test::block_on(async {

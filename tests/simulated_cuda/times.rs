@@ -72,7 +72,8 @@ fn a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it(simulator: &Simulat
     });
     let device = Device::cuda_with(0, CudaOptions::default().timed(1)).unwrap();
     let weights = device.randn([32, 32]);
-    block_on(weights.clone()).unwrap();
+    // What a first product needs is there.
+    block_on(weights.matmul(&weights).to_vec::<f32>()).unwrap();
     steps.0.lock().unwrap().clear();
     LISTENS.store(true, SeqCst);
     let requests = [1, 4].map(|times| (times, tracing::info_span!("request")));
@@ -92,7 +93,7 @@ fn a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it(simulator: &Simulat
     let of = |id: u64| seen.values().filter(move |(askers, _)| *askers == [id]);
     let [few, many] = ids.map(|id| of(id).map(|(_, ns)| ns).sum::<u64>());
     assert!(of(ids[0]).count() >= 1 && of(ids[1]).count() >= 4, "{seen:?}");
-    assert!(few > 0 && many > 0, "{few} and {many} ns: {seen:?}");
+    assert!(few > 0 && many > few, "{few} and {many} ns: {seen:?}");
     drop((weights, device));
     super::settle(simulator);
 }

@@ -24,7 +24,7 @@ pub fn all() -> Vec<Entry> {
         random_numbers_are_those_of_the_cpu
         attention_and_its_gradients_are_those_of_the_cpu
         a_query_beside_others_finds_the_same_among_many_keys
-        long_sorts_are_the_cpus_bit_by_bit_and_gradients_of_long_gathers_near_them
+        long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit
         quantised_weights_have_the_bits_of_the_cpu
         choices_by_weight_are_the_cpus_bit_by_bit
         an_op_without_a_kernel_says_so
@@ -246,10 +246,7 @@ fn a_query_beside_others_finds_the_same_among_many_keys(_: &Simulator, _: u64) {
     }
 }
 
-fn long_sorts_are_the_cpus_bit_by_bit_and_gradients_of_long_gathers_near_them(
-    _: &Simulator,
-    seed: u64,
-) {
+fn long_sorts_and_gradients_of_long_gathers_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
     let (gpu, cpu) = (device(0), Device::cpu());
     for dtype in [DType::F32, DType::F16] {
         let (table, up) =
@@ -274,17 +271,7 @@ fn long_sorts_are_the_cpus_bit_by_bit_and_gradients_of_long_gathers_near_them(
             out.extend([values, places, row.argsort(1, false)]);
             out.into_iter().map(|x| x.to_dtype(DType::F64).to_device(&cpu)).collect::<Vec<_>>()
         };
-        // Sums into one place have an order on each device, and not the same.
-        let near = if dtype == DType::F32 { 1e-5 } else { 2e-3 };
         for (i, (got, want)) in all(&gpu).iter().zip(all(&cpu)).enumerate() {
-            if i < 3 {
-                let read = |x: &TensorFuture| block_on(x.to_vec::<f64>()).unwrap();
-                let most = read(&want).iter().fold(1.0, |most: f64, x| most.max(x.abs()));
-                let is_near = |(a, b): (&f64, &f64)| (a - b).abs() <= near * most;
-                let (got, want) = (read(got), read(&want));
-                assert!(got.len() == want.len() && got.iter().zip(&want).all(is_near), "{i}");
-                continue;
-            }
             let bits = |x: &TensorFuture| {
                 let x = block_on(x.to_vec::<f64>()).unwrap();
                 x.into_iter().map(f64::to_bits).collect::<Vec<_>>()

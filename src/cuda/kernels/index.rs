@@ -12,6 +12,7 @@ use super::sort::{Lists, by_digits};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
+use crate::host::kernels::index::runs;
 use crate::op::ScatterMode;
 use crate::shape::contiguous_strides;
 use smallvec::smallvec;
@@ -168,9 +169,13 @@ pub(crate) fn scatter(
         return Some(plan);
     }
     let out = contiguous_strides(out_shape);
-    // The walk joins values in memory, so halves would be rounded each time.
+    // The walk joins values in memory, so halves would be rounded each time, and one by one, where
+    // the CPU has parts of the source.
     let is_one_sum = dtype.is_half() && matches!(mode, ScatterMode::Sum | ScatterMode::Prod);
-    if (shape[dim] > SHORT || is_one_sum) && shape[dim].max(out_shape[dim]) < i32::MAX as usize {
+    let in_parts = runs(shape, dim, out_shape[dim]) > 1;
+    if (shape[dim] > SHORT || is_one_sum || in_parts)
+        && shape[dim].max(out_shape[dim]) < i32::MAX as usize
+    {
         return sorted(mode, dtype, shape, dim, source, index, out_shape);
     }
     let without =
@@ -238,6 +243,8 @@ fn sorted(
     }
     let (n, size, shared) = (shape[dim], out_shape[dim], lines.numel());
     let [many, reach] = [n, size].map(|n| Arg::U32(n as u32));
+    // In the order of the CPU.
+    let parts = runs(shape, dim, size);
     let bits = size.ilog2() as usize + 1;
     for first in (0..rows.numel()).step_by(GRID_YZ_MAX) {
         let count = (rows.numel() - first).min(GRID_YZ_MAX);
@@ -278,6 +285,7 @@ fn sorted(
             reach.clone(),
             Arg::U64(out[dim] as u64),
             Arg::U64(source[dim] as u64),
+            Arg::U32(parts as u32),
         ];
         plan.launches.push(launch(
             Key::ScatterRuns { mode, dtype },
@@ -420,13 +428,13 @@ impl Key {
                     format!("const {t}* source, const u32* keys, const u32* places, {t}* out"),
                     "u64 first, ft::Geo64<2> rows, ft::Geo64<2> shared, u64 lines, u32 n, u32 size"
                         .into(),
-                    "i64 out_step, i64 source_step".into(),
+                    "i64 out_step, i64 source_step, u32 parts".into(),
                 ];
                 let code = format!(
                     "    const u64 from = (u64)blockIdx.y * n;\n    \
                      ft::scatter_runs<{how}>(source, keys + from, \
                      places + from, out, first + blockIdx.y, rows, shared, lines, n, size, \
-                     out_step, source_step);\n"
+                     out_step, source_step, parts);\n"
                 );
                 let parts = &[Part::Base, Part::Ops, Part::Index];
                 KernelSource::new("scatter_runs", parts, 256, &params, &code).with_registers(256)

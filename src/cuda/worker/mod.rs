@@ -11,7 +11,6 @@ mod reaper;
 mod region;
 mod submissions;
 mod thread;
-mod trims;
 mod visit;
 
 use crate::cuda::device::context::device;
@@ -27,11 +26,12 @@ use crate::cuda::device::report::{DeclinedConvolutions, report};
 use crate::cuda::exchange::Exchange;
 use crate::cuda::ops;
 use crate::dtype::DType;
-#[cfg(all(feature = "ranks", unix))]
 use crate::engine::exchange::Engine;
 use crate::engine::port::{Port, Runner, TableSize};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::step::Step;
+#[cfg(all(feature = "ranks", unix))]
+use crate::engine::trims::Trims;
 use crate::error::ErrorKind;
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
@@ -50,7 +50,6 @@ use std::task::Waker;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 use submissions::Lane;
-use trims::Trims;
 
 /// How the device behaves.
 #[derive(Clone, Copy, Debug)]

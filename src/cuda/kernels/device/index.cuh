@@ -122,11 +122,13 @@ FN void scatter_keys(const J* index, u32* keys, u32* places, IndexError* error, 
 }
 
 // A thread for each line and each run of equal keys, which begins where the key before is another.
-// It takes eight at a time, whose loads do not wait for each other, and joins them in order.
+// It takes eight at a time, whose loads do not wait for each other, and joins them in order: where
+// the source goes in several parts, those of a part first, and then these (`runs` in
+// src/host/kernels/index/scatter.rs).
 template <int HOW, class T>
 FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out, u64 row,
                      const Geo64<2>& rows, const Geo64<2>& shared, u64 lines, u32 n, u32 size,
-                     i64 out_step, i64 source_step) {
+                     i64 out_step, i64 source_step, u32 parts) {
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x;
     u32 p = (u32)(i / lines);
     if (p >= n) return;
@@ -138,7 +140,10 @@ FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out
     source += off[1];
     T* to = out + (off[0] + (i64)key * out_step);
     typedef Join<HOW, T> By;
-    typename By::C sum = By::from(*to);
+    typename By::C sum = By::from(*to), part = sum;
+    // Of the source, where its part ends; the first `n % parts` have one element more.
+    u32 end = 0, ended = 0;
+    bool begun = false;
     for (bool more = true; more; p += 8) {
         T comes[8];
         bool mine[8];
@@ -148,10 +153,24 @@ FN void scatter_runs(const T* source, const u32* keys, const u32* places, T* out
             if (mine[u]) comes[u] = source[(i64)places[p + u] * source_step];
         }
 #pragma unroll
-        for (int u = 0; u < 8; ++u)
-            if (mine[u]) sum = By::of(sum, By::from(comes[u]));
+        for (int u = 0; u < 8; ++u) {
+            if (!mine[u]) continue;
+            if (parts == 1) {
+                sum = By::of(sum, By::from(comes[u]));
+                continue;
+            }
+            const bool first = places[p + u] >= end;
+            if (first && begun) sum = By::of(sum, part);
+            while (places[p + u] >= end) {
+                end += n / parts + (ended < n % parts);
+                ++ended;
+            }
+            part = first ? By::from(comes[u]) : By::of(part, By::from(comes[u]));
+            begun = true;
+        }
         more = mine[7];
     }
+    if (begun) sum = By::of(sum, part);
     *to = By::to(sum);
 }
 

@@ -16,7 +16,7 @@ use super::{Failure, OutOfRange, PICKED, read, with_size};
 use crate::dtype::DType;
 use crate::op::ScatterMode;
 use crate::room;
-use crate::shape::contiguous_strides;
+use crate::shape::{contiguous_strides, numel};
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -29,6 +29,18 @@ const SHORT: usize = 32;
 const KEPT: usize = 1 << 17;
 /// Runs of an index that have copies of their own, at most.
 const RUNS: usize = 8;
+
+/// In how many runs the elements that an index of this shape puts to `size` places of `dim` are
+/// joined, before these are joined with what is there. By sizes alone, and on every device, so that
+/// a sum has one order.
+pub(crate) fn runs(shape: &[usize], dim: usize, size: usize) -> usize {
+    let [before, behind] = [&shape[..dim], &shape[dim + 1..]].map(numel);
+    if before.saturating_mul(behind.div_ceil(SIDE)) >= RUNS {
+        return 1;
+    }
+    let elements = shape[dim].saturating_mul(before.saturating_mul(behind));
+    (shape[dim] / (4 * size.max(1))).min(elements / (4 * PICKED)).clamp(1, RUNS)
+}
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
 /// than once, that is done in order; of halves in float32, rounded once. (Where there are many to a
@@ -91,7 +103,7 @@ fn joined<T: Load<W>, W: Wide>(call: &Call<'_>, lines: &Lines<'_>, mode: Scatter
         // The sum of truths is "or".
         ScatterMode::Sum if call.out.dtype == DType::Bool => (W::larger, W::LEAST),
         ScatterMode::Sum | ScatterMode::Assign => {
-            return join_all::<T, W>(call, lines, true, W::ZERO, W::add);
+            return join_all::<T, W>(call, lines, true, W::NOTHING, W::add);
         }
         ScatterMode::Prod => (W::mul, W::ONE),
         ScatterMode::Max => (W::larger, W::LEAST),
@@ -109,7 +121,7 @@ fn join_all<T: Load<W>, W: Wide>(
     nothing: W,
     join: impl Fn(W, W) -> W + Copy + Sync,
 ) {
-    let runs = lines.runs();
+    let runs = runs(call.index.shape, call.dim, lines.size);
     if runs > 1 {
         return lines.in_runs::<T, W>(call, runs, nothing, join);
     }
@@ -171,16 +183,6 @@ impl<'a> Lines<'a> {
         let size = call.out.shape[dim];
         let places = Places::new(call.index, size, true);
         Lines { outer, side, n: shape[dim], step, size, places, failure }
-    }
-
-    /// How many runs of the index have places to themselves.
-    fn runs(&self) -> usize {
-        let units = self.outer.numel() * self.side.size.div_ceil(SIDE);
-        let elements = self.n.saturating_mul(self.outer.numel() * self.side.size);
-        if units >= RUNS {
-            return 1;
-        }
-        (self.n / (4 * self.size.max(1))).min(elements / (4 * PICKED)).clamp(1, RUNS)
     }
 
     /// The part of neighbours that a number names.
@@ -456,6 +458,39 @@ mod tests {
         }
     }
 
+    /// Whether many come in runs or few in turn, and however the elements lie.
+    #[test]
+    fn a_sum_has_one_order_and_leaves_places_that_are_not_named_as_they_are() {
+        let mut rng = Rng::new(63);
+        let (n, a, b) = (700, 2, 3);
+        let draw = |rng: &mut Rng| rng.unit() as f32;
+        let src = Value::<f32>::new(&[n, a, b], (0..n * a * b).map(|_| draw(&mut rng)).collect());
+        // The same elements, in the opposite order of dimensions.
+        let mut turned = src.clone();
+        turned.strides = vec![1, n as isize, (n * a) as isize];
+        for (k, at) in indices(&src.shape).iter().enumerate() {
+            turned.data[at[0] + n * at[1] + n * a * at[2]] = src.data[k];
+        }
+        let names = (0..n * a * b).map(|_| rng.below(6) as i64).collect();
+        let index = Value::<i64>::new(&[n, a, b], names);
+        let run = |src: &Value<f32>| {
+            filled::<f32>(&[7, a, b], |out| {
+                super::super::super::copy::fill(
+                    crate::Scalar::Float(-0.0),
+                    out,
+                    &crate::view::Serial,
+                );
+                scatter(0, ScatterMode::Sum, index.view(), src.view(), out, &crate::view::Serial)
+                    .unwrap();
+            })
+        };
+        assert!(runs(&[n, a, b], 0, 7) > 1, "they come in runs");
+        let got = run(&src);
+        let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&run(&turned)));
+        assert_eq!(bits(&got[6 * a * b..]), bits(&[-0.0; 6]), "nobody named the last place");
+    }
+
     #[test]
     fn a_sum_of_floats_is_the_same_on_any_number_of_threads() {
         let mut rng = Rng::new(62);
@@ -478,6 +513,7 @@ mod tests {
 
     at_every_level! {
         many_come_to_few_places_and_none_is_lost
+        a_sum_has_one_order_and_leaves_places_that_are_not_named_as_they_are
         a_sum_of_floats_is_the_same_on_any_number_of_threads
     }
 }

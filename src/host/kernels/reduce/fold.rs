@@ -143,6 +143,8 @@ pub(in super::super) trait Wide:
 {
     const WHOLE: bool;
     const ZERO: Self;
+    /// What a sum is the same with: `-0.0`, to which any number can be added, itself among them.
+    const NOTHING: Self;
     const ONE: Self;
     const LEAST: Self;
     const MOST: Self;
@@ -170,6 +172,7 @@ macro_rules! wide {
         impl Wide for $t {
             const WHOLE: bool = 0.5 as $t == 0 as $t;
             const ZERO: $t = 0 as $t;
+            const NOTHING: $t = -0.0 as $t;
             const ONE: $t = $one;
             const LEAST: $t = $least;
             const MOST: $t = $most;

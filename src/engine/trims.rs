@@ -1,17 +1,20 @@
 //! The trims that a device was asked for, and the tasks that wait for their ends.
 //!
-//! Any thread asks; the device's thread begins a trim, and a thread of the background ends it.
+//! Any thread asks; the runner has a thread of its own carry a trim out, since memory that goes
+//! back to the system takes longer than a poll may.
 
 use crate::guard::wake_all;
+use crate::sync::plain::{AtomicU64, Ordering::SeqCst};
 use crate::sync::{Mutex, lock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::task::Waker;
 
 #[derive(Default)]
-pub(super) struct Trims {
+pub(crate) struct Trims {
     asked: AtomicU64,
     ended: AtomicU64,
+    /// Held by the thread that carries a trim out.
+    under_way: Mutex<()>,
     waiting: Mutex<Waiting>,
 }
 
@@ -28,8 +31,18 @@ impl Trims {
     }
 
     /// The number of the last trim that was asked for.
+    #[allow(dead_code)] // Read by devices whose own thread looks for trims.
     pub fn asked(&self) -> u64 {
         self.asked.load(SeqCst)
+    }
+
+    /// Carries a trim out, behind those that are under way: what one of them has taken may not be
+    /// the system's yet.
+    pub fn carry_out(&self, number: u64, trim: impl FnOnce()) {
+        let under_way = lock(&self.under_way);
+        trim();
+        drop(under_way);
+        self.end(number);
     }
 
     /// All trims up to this number are done.
