@@ -32,43 +32,19 @@ mod binary;
 pub(crate) mod exact;
 mod reduce;
 mod scan;
+mod scatter;
 mod unary;
 
 pub(crate) use binary::for_each_binary;
 pub(crate) use reduce::for_each_reduce;
 #[allow(unused_imports)] // Of programs that have the kernels' sources alone.
 pub(crate) use scan::{Scan, for_each_scan};
+pub use scatter::ScatterMode;
+#[allow(unused_imports)] // Of programs that have the kernels' sources alone.
+pub(crate) use scatter::runs as scatter_runs;
 pub(crate) use unary::for_each_unary;
 
 use crate::dtype::DType;
-
-/// How [`scatter_reduce`](crate::TensorFuture::scatter_reduce) combines the existing element with a
-/// new one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ScatterMode {
-    /// The new element replaces the existing one; of several, the last in the order of the indices.
-    Assign,
-    /// The sum.
-    Sum,
-    /// The product.
-    Prod,
-    /// The larger; NaN if either is NaN. PyTorch's `"amax"`.
-    Max,
-    /// The smaller; NaN if either is NaN. PyTorch's `"amin"`.
-    Min,
-}
-
-impl ScatterMode {
-    /// All modes.
-    #[allow(dead_code)] // Read by tests and catalogues.
-    pub(crate) const ALL: [ScatterMode; 5] = [
-        ScatterMode::Assign,
-        ScatterMode::Sum,
-        ScatterMode::Prod,
-        ScatterMode::Max,
-        ScatterMode::Min,
-    ];
-}
 
 /// The element types that an op takes, and the type of its result.
 ///

@@ -12,8 +12,7 @@ use super::sort::{Lists, by_digits};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Operand, Plan, grid};
 use crate::dtype::DType;
-use crate::host::kernels::index::runs;
-use crate::op::ScatterMode;
+use crate::op::{ScatterMode, scatter_runs};
 use crate::shape::contiguous_strides;
 use smallvec::smallvec;
 
@@ -172,7 +171,7 @@ pub(crate) fn scatter(
     // The walk joins values in memory, so halves would be rounded each time, and one by one, where
     // the CPU has parts of the source.
     let is_one_sum = dtype.is_half() && matches!(mode, ScatterMode::Sum | ScatterMode::Prod);
-    let in_parts = runs(shape, dim, out_shape[dim]) > 1;
+    let in_parts = scatter_runs(shape, dim, out_shape[dim]) > 1;
     if (shape[dim] > SHORT || is_one_sum || in_parts)
         && shape[dim].max(out_shape[dim]) < i32::MAX as usize
     {
@@ -244,7 +243,7 @@ fn sorted(
     let (n, size, shared) = (shape[dim], out_shape[dim], lines.numel());
     let [many, reach] = [n, size].map(|n| Arg::U32(n as u32));
     // In the order of the CPU.
-    let parts = runs(shape, dim, size);
+    let parts = scatter_runs(shape, dim, size);
     let bits = size.ilog2() as usize + 1;
     for first in (0..rows.numel()).step_by(GRID_YZ_MAX) {
         let count = (rows.numel() - first).min(GRID_YZ_MAX);

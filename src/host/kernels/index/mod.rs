@@ -21,8 +21,6 @@ pub(crate) use order::{sort, topk};
 pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::scan;
-#[allow(unused_imports)] // Read by devices that join in the same order.
-pub(crate) use scatter::runs;
 pub(crate) use scatter::scatter;
 pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 

@@ -14,9 +14,9 @@ use super::places::{BLOCK, Places};
 use super::wide::join_runs;
 use super::{Failure, OutOfRange, PICKED, read, with_size};
 use crate::dtype::DType;
-use crate::op::ScatterMode;
+use crate::op::{ScatterMode, scatter_runs};
 use crate::room;
-use crate::shape::{contiguous_strides, numel};
+use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -27,20 +27,6 @@ const SIDE: usize = 64;
 const SHORT: usize = 32;
 /// Elements that are kept at a time in the type that they are computed in: some 512 KiB.
 const KEPT: usize = 1 << 17;
-/// Runs of an index that have copies of their own, at most.
-const RUNS: usize = 8;
-
-/// In how many runs the elements that an index of this shape puts to `size` places of `dim` are
-/// joined, before these are joined with what is there. By sizes alone, and on every device, so that
-/// a sum has one order.
-pub(crate) fn runs(shape: &[usize], dim: usize, size: usize) -> usize {
-    let [before, behind] = [&shape[..dim], &shape[dim + 1..]].map(numel);
-    if before.saturating_mul(behind.div_ceil(SIDE)) >= RUNS {
-        return 1;
-    }
-    let elements = shape[dim].saturating_mul(before.saturating_mul(behind));
-    (shape[dim] / (4 * size.max(1))).min(elements / (4 * PICKED)).clamp(1, RUNS)
-}
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
 /// than once, that is done in order; of halves in float32, rounded once. (Where there are many to a
@@ -121,7 +107,7 @@ fn join_all<T: Load<W>, W: Wide>(
     nothing: W,
     join: impl Fn(W, W) -> W + Copy + Sync,
 ) {
-    let runs = runs(call.index.shape, call.dim, lines.size);
+    let runs = scatter_runs(call.index.shape, call.dim, lines.size);
     if runs > 1 {
         return lines.in_runs::<T, W>(call, runs, nothing, join);
     }
@@ -484,7 +470,7 @@ mod tests {
                     .unwrap();
             })
         };
-        assert!(runs(&[n, a, b], 0, 7) > 1, "they come in runs");
+        assert!(scatter_runs(&[n, a, b], 0, 7) > 1, "they come in runs");
         let got = run(&src);
         let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&got), bits(&run(&turned)));
