@@ -1,12 +1,12 @@
 //! The gradients of attention as one op of hosts, which never has the matrix of scores.
 
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
-use crate::host::kernels::attention::backward::{backward, groups, room};
+use crate::host::kernels::attention::backward::{backward, groups, out_len};
 use crate::host::kernels::attention::scaled::Sight;
 use crate::ops::no_gradient;
 use crate::{TensorFuture, own};
 
-/// `(q, k, v, upstream)`, then the mask if there is one. Its result is `[batch.., room]`.
+/// `(q, k, v, upstream)`, then the mask if there is one. Its result is `[batch.., out_len]`.
 pub(crate) struct AttentionBackward {
     sight: Sight,
 }
@@ -54,7 +54,7 @@ impl Operation for AttentionBackward {
         let sizes = sizes([&inputs[0].shape, &inputs[1].shape, &inputs[2].shape]);
         let batch = &inputs[0].shape[..inputs[0].shape.rank() - 2];
         let groups = groups(batch.iter().product(), sizes[0]);
-        let shape = batch.iter().copied().chain([room(sizes, groups)]).collect();
+        let shape = batch.iter().copied().chain([out_len(sizes, groups)]).collect();
         Ok(Meta { shape, dtype: inputs[0].dtype })
     }
 

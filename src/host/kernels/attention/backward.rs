@@ -9,12 +9,13 @@
 //! Called by the op's CPU kernel. Blocks and groups depend on sizes alone, so the result does not
 //! depend on the number of threads.
 
-use super::scaled::{Mask, Real, Sight};
+use super::scaled::{LANES, Mask, Real, Sight, split};
 use crate::dtype::DType;
 use crate::host::kernels::isa::{Levelled, at_level, vectorize};
 use crate::host::kernels::matmul::{Matrix, Tile};
 use crate::host::kernels::nest::{Nest, Shared, in_parts};
 use crate::host::kernels::simd::Simd;
+use crate::room;
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 
@@ -24,8 +25,6 @@ const ROWS: usize = 64;
 const KEYS: usize = 256;
 /// Parts that batches of few matrices are cut into: each has sums of its own for the keys.
 const PARTS: usize = 8;
-/// Elements of a cache line of float32.
-const LINE: usize = 16;
 
 /// In how many groups the blocks of queries of one matrix go: each is a thread's.
 pub(crate) fn groups(batch: usize, rows: usize) -> usize {
@@ -33,12 +32,12 @@ pub(crate) fn groups(batch: usize, rows: usize) -> usize {
 }
 
 /// Elements of the output for one matrix of the batch: `dq`, and for each group `dk` and `dv`.
-pub(crate) fn room([rows, keys, width, wide]: [usize; 4], groups: usize) -> usize {
+pub(crate) fn out_len([rows, keys, width, wide]: [usize; 4], groups: usize) -> usize {
     rows * width + groups * keys * (width + wide)
 }
 
 /// The gradients of `softmax(q k^T scale + mask) v` of the shapes that `scaled::attention` has,
-/// with the upstream gradient `[batch.., rows, wide]`. The output is `[batch.., room]`: all of
+/// with the upstream gradient `[batch.., rows, wide]`. The output is `[batch.., out_len]`: all of
 /// `dq`, then `dk` of each group, then `dv` of each.
 pub(crate) fn backward(
     [q, k, v, up]: [View<'_>; 4],
@@ -163,14 +162,12 @@ impl<W: Real> Room<'_, W> {
             rows,
             rows,
         ]
-        .map(|n: usize| n.next_multiple_of(LINE));
-        W::with_scratch(sizes.iter().sum::<usize>() + LINE, |scratch| {
-            let aligned = scratch.as_ptr().align_offset(64).min(LINE);
-            let mut rest = &mut scratch[aligned..];
-            let [k, v, turned, q, up, weights, slopes, part, dq, tile, largest, sums] =
-                sizes.map(|n| rest.split_off_mut(..n).unwrap_or_default());
-            f(&mut Room { k, v, turned, q, up, weights, slopes, part, dq, tile, largest, sums });
-        });
+        .map(|n: usize| n.next_multiple_of(LANES));
+        // It grows with the keys, so no thread keeps it.
+        let mut scratch = room::filled(sizes.iter().sum::<usize>() + LANES, W::ZERO);
+        let [k, v, turned, q, up, weights, slopes, part, dq, tile, largest, sums] =
+            split(&mut scratch, sizes);
+        f(&mut Room { k, v, turned, q, up, weights, slopes, part, dq, tile, largest, sums });
     }
 
     /// Copies keys and values of one matrix.
@@ -440,7 +437,7 @@ mod tests {
         let mask = [None, Some(added.view()), Some(seen.view())][turn / 2 % 3];
         let sizes = [rows, keys, width, of_values];
         let groups = groups(batch, rows);
-        let shape = [batch, room(sizes, groups)];
+        let shape = [batch, out_len(sizes, groups)];
         let run = |par: &dyn Parallel| {
             filled::<T>(&shape, |out| {
                 backward([q.view(), k.view(), v.view(), up.view()], mask, sight, out, par)

@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 const ROWS: usize = 64;
 const KEYS: usize = 256;
 /// Elements of a row that are joined side by side: a 512-bit register of f32.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// A type that attention is computed in.
 pub(super) trait Real: rows::Float + matmul::Float + Element {}
@@ -182,6 +182,14 @@ struct Block<W> {
     to: Shared<W>,
 }
 
+/// Pieces of some memory, which is as long as all of them and [`LANES`] more. The first begins with
+/// a cache line.
+pub(super) fn split<W, const N: usize>(scratch: &mut [W], sizes: [usize; N]) -> [&mut [W]; N] {
+    let aligned = scratch.as_ptr().align_offset(64).min(LANES);
+    let mut rest = &mut scratch[aligned..];
+    sizes.map(|n| rest.split_off_mut(..n).unwrap_or_default())
+}
+
 /// Where a thread computes its blocks.
 struct Room<'a, W> {
     /// Keys and values: blocks of one batch as a rule meet the same.
@@ -202,14 +210,9 @@ impl<W: Real> Room<'_, W> {
     fn with([rows, keys, width, wide]: [usize; 4], f: impl FnOnce(&mut Room<'_, W>)) {
         let (rows, keys) = (rows.min(ROWS), keys.min(KEYS));
         let tiles = [Tile::<W>::room(width, keys), Tile::<W>::room(keys, wide)];
-        let parts = [tiles[0], tiles[1], rows * width, rows * keys, rows * wide];
-        W::with_scratch(parts.iter().sum::<usize>() + 2 * ROWS + LANES, |scratch| {
-            let aligned = scratch.as_ptr().align_offset(64).min(LANES);
-            let mut rest = &mut scratch[aligned..];
-            let [k, v, q, scores, part] =
-                parts.map(|n| rest.split_off_mut(..n).unwrap_or_default());
-            let (largest, rest) = rest.split_at_mut(ROWS);
-            let sums = &mut rest[..ROWS];
+        let parts = [tiles[0], tiles[1], rows * width, rows * keys, rows * wide, ROWS, ROWS];
+        W::with_scratch(parts.iter().sum::<usize>() + LANES, |scratch| {
+            let [k, v, q, scores, part, largest, sums] = split(scratch, parts);
             f(&mut Room { k: Tile::new(k), v: Tile::new(v), q, scores, part, largest, sums });
         });
     }
