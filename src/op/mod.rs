@@ -39,8 +39,9 @@ pub(crate) use binary::for_each_binary;
 pub(crate) use reduce::for_each_reduce;
 #[allow(unused_imports)] // Of programs that have the kernels' sources alone.
 pub(crate) use scan::{Scan, for_each_scan};
+#[allow(unused_imports)] // As above.
 pub use scatter::ScatterMode;
-#[allow(unused_imports)] // Of programs that have the kernels' sources alone.
+#[allow(unused_imports)] // As above.
 pub(crate) use scatter::runs as scatter_runs;
 pub(crate) use unary::for_each_unary;
 

@@ -1,7 +1,5 @@
 //! How elements are put at places that are data, or joined with what is there.
 
-use crate::shape::numel;
-
 /// Runs of an index that are joined by themselves, at most.
 const RUNS: usize = 8;
 /// Lines that one thread works on side by side, at most: with as many threads' work, runs of the
@@ -42,6 +40,7 @@ impl ScatterMode {
 /// joined, before these are joined with what is there. By sizes alone, and on every device, so that
 /// a sum has one order.
 pub(crate) fn runs(shape: &[usize], dim: usize, size: usize) -> usize {
+    let numel = |sizes: &[usize]| sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size));
     let [before, behind] = [&shape[..dim], &shape[dim + 1..]].map(numel);
     if before.saturating_mul(behind.div_ceil(SIDE)) >= RUNS {
         return 1;

@@ -195,8 +195,9 @@ impl Table {
         let (mut text, mut length) = ([0 as c_char; 1024], 0);
         // SAFETY: the buffer is larger than MPI_MAX_ERROR_STRING of any MPI (at most 512).
         let asked = unsafe { (self.call.error_string)(code, text.as_mut_ptr(), &mut length) };
-        let bytes: Vec<u8> =
-            text.iter().take(length.clamp(0, 1023) as usize).map(|&c| c as u8).collect();
+        // A `c_char` has a sign on some platforms.
+        let said = text.iter().take(length.clamp(0, 1023) as usize);
+        let bytes: Vec<u8> = said.map(|c| c.to_ne_bytes()[0]).collect();
         match asked {
             0 => String::from_utf8_lossy(&bytes).into_owned(),
             _ => format!("MPI error {code}"),
