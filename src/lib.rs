@@ -80,6 +80,7 @@
 //! Optional:
 //!
 //! - `ndarray`: conversions between host values and `ndarray` arrays;
+//! - `npy`, `pth`: NumPy's files, and weights that PyTorch saved;
 //! - `tracing`: ops, steps and barriers for any subscriber, described in [`recording`].
 //!
 //! The [book] explains all of it: [concepts](book::concepts), coming [from
@@ -120,12 +121,16 @@ mod tensor;
 pub mod cuda;
 
 pub mod data;
-#[cfg(any(feature = "gguf", feature = "safetensors"))]
+#[cfg(any(feature = "gguf", feature = "npy", feature = "pth", feature = "safetensors"))]
 mod files;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 pub mod nn;
+#[cfg(feature = "npy")]
+pub mod npy;
 pub mod optim;
+#[cfg(feature = "pth")]
+pub mod pth;
 pub mod quant;
 #[cfg(all(feature = "ranks", unix))]
 pub mod ranks;

@@ -6,12 +6,15 @@ use super::{AHEAD_BYTES, CHUNK};
 use crate::dtype::{DType, with_dtype};
 use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::guard::caught;
-use crate::shape::Shape;
+use crate::host::kernels::copy::copy;
+use crate::shape::{Shape, Strides};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
+use crate::view::{Serial, View, ViewMut};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io::{ErrorKind as Io, Read, Seek, SeekFrom};
+use std::marker::PhantomData;
 use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -381,7 +384,17 @@ pub(crate) struct Part {
     pub shape: Shape,
     /// The offset of its elements in the file.
     pub start: u64,
+    /// The number of bytes from there that hold them.
     pub bytes: u64,
+    pub layout: Layout,
+}
+
+/// How a tensor's elements lie in a file.
+#[derive(Default)]
+pub(crate) struct Layout {
+    pub big_endian: bool,
+    /// The distances between elements, which do not overlap; none if they lie row by row.
+    pub strides: Option<Strides>,
 }
 
 impl<T: Loaded> Reading<T> {
@@ -412,6 +425,17 @@ impl<T: Loaded> Reading<T> {
         part: Part,
         made: fn(TensorFuture) -> T,
     ) -> Result<bool> {
+        self.seek(file, &part.name, part.start)?;
+        self.tensor_from(file, part, made)
+    }
+
+    /// As [`tensor`](Self::tensor), from a reader that stands at the elements.
+    pub fn tensor_from(
+        &self,
+        file: &mut (impl Read + ?Sized),
+        part: Part,
+        made: fn(TensorFuture) -> T,
+    ) -> Result<bool> {
         let at = self.at;
         with_dtype!(part.dtype, E => {
             let Some(data) = self.elements::<E>(file, &part)? else { return Ok(false) };
@@ -421,38 +445,45 @@ impl<T: Loaded> Reading<T> {
         })
     }
 
-    /// Reads a tensor's elements; `None` if the stream was dropped.
+    /// Reads a tensor's elements, row by row; `None` if the stream was dropped.
     fn elements<E: Wire>(
         &self,
-        file: &mut (impl Read + Seek + ?Sized),
+        file: &mut (impl Read + ?Sized),
         part: &Part,
     ) -> Result<Option<Vec<E>>> {
+        let no_memory = || {
+            let bytes = bytes_of(part.bytes as usize);
+            self.error(format!("no memory for tensor {} of {bytes}", part.name))
+        };
         let mut data: Vec<E> = Vec::new();
-        if data.try_reserve_exact(part.shape.numel()).is_err() {
-            return Err(self.error(format!(
-                "no memory for tensor {} of {}",
-                part.name,
-                bytes_of(part.bytes as usize)
-            )));
+        let stored = part.bytes as usize / size_of::<E>();
+        data.try_reserve_exact(stored).map_err(|_| no_memory())?;
+        let wanted = self.pieces(file, &part.name, part.bytes, CHUNK, &mut |chunk| {
+            if part.layout.big_endian {
+                chunk.chunks_exact_mut(size_of::<E>()).for_each(<[u8]>::reverse);
+            }
+            let before = data.len();
+            E::read(chunk, &mut data).map_err(|at| {
+                let at = before + at;
+                self.error(format!("tensor {}: element {at} is not a {}", part.name, part.dtype))
+            })
+        })?;
+        if !wanted {
+            return Ok(None);
         }
-        let wanted =
-            self.chunks(file, &part.name, part.start, part.bytes, CHUNK, &mut |chunk| {
-                let before = data.len();
-                E::read(chunk, &mut data).map_err(|at| {
-                    let text = format!(
-                        "tensor {}: element {} is not a {}",
-                        part.name,
-                        before + at,
-                        part.dtype
-                    );
-                    self.error(text)
-                })
-            })?;
-        Ok(wanted.then_some(data))
+        let Some(strides) = &part.layout.strides else { return Ok(Some(data)) };
+        let (dtype, shape) = (part.dtype, part.shape.dims());
+        let mut rows: Vec<E> = Vec::new();
+        rows.try_reserve_exact(part.shape.numel()).map_err(|_| no_memory())?;
+        rows.resize(part.shape.numel(), E::from_f64(0.0));
+        let room = ViewMut { ptr: rows.as_mut_ptr().cast(), dtype, shape, life: PhantomData };
+        copy(View { ptr: data.as_ptr().cast(), dtype, shape, strides }, &room, &Serial);
+        Ok(Some(rows))
     }
 
     /// Reads bytes of a tensor in chunks of `size`, the last one shorter; false if the stream was
     /// dropped.
+    #[allow(dead_code)] // Of one format alone.
     pub fn chunks(
         &self,
         file: &mut (impl Read + Seek + ?Sized),
@@ -460,13 +491,20 @@ impl<T: Loaded> Reading<T> {
         start: u64,
         bytes: u64,
         size: usize,
-        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+        take: &mut dyn FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<bool> {
-        let broken = |e: std::io::Error| match e.kind() {
-            Io::UnexpectedEof => self.error(format!("truncated within tensor {name}")),
-            _ => self.error(format!("tensor {name}: {e}")),
-        };
-        file.seek(SeekFrom::Start(start)).map_err(broken)?;
+        self.seek(file, name, start)?;
+        self.pieces(file, name, bytes, size, take)
+    }
+
+    fn pieces(
+        &self,
+        file: &mut (impl Read + ?Sized),
+        name: &str,
+        bytes: u64,
+        size: usize,
+        take: &mut dyn FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<bool> {
         let mut left = bytes;
         let mut chunk = vec![0u8; (size as u64).min(bytes) as usize];
         while left > 0 {
@@ -474,10 +512,22 @@ impl<T: Loaded> Reading<T> {
                 return Ok(false);
             }
             let chunk = &mut chunk[..(size as u64).min(left) as usize];
-            file.read_exact(chunk).map_err(broken)?;
+            file.read_exact(chunk).map_err(|e| self.broken(name, &e))?;
             take(chunk)?;
             left -= chunk.len() as u64;
         }
         Ok(true)
+    }
+
+    fn seek(&self, file: &mut (impl Seek + ?Sized), name: &str, start: u64) -> Result<()> {
+        file.seek(SeekFrom::Start(start)).map(drop).map_err(|e| self.broken(name, &e))
+    }
+
+    /// The error of a tensor that cannot be read.
+    fn broken(&self, name: &str, error: &std::io::Error) -> Error {
+        match error.kind() {
+            Io::UnexpectedEof => self.error(format!("truncated within tensor {name}")),
+            _ => self.error(format!("tensor {name}: {error}")),
+        }
     }
 }

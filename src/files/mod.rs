@@ -1,20 +1,26 @@
 //! The shared parts of file formats: a reading thread, with a stream that passes tensors to the
 //! device; and a writing thread, fed by a future.
 //!
-//! Called by `safetensors/` and `gguf/`, which know the formats.
+//! Called by `safetensors/`, `gguf/`, `npy/` and `pth/`, which know the formats.
 
+#[cfg(any(feature = "npy", feature = "pth"))]
+mod archive;
 mod elements;
 mod handoff;
 mod load;
 mod save;
 
-#[cfg(feature = "safetensors")]
+#[cfg(any(feature = "npy", feature = "pth"))]
+pub(crate) use archive::Archive;
+#[cfg(any(feature = "pth", feature = "safetensors"))]
 pub use load::LoadMetadata;
 pub use load::{All, Load, LoadOptions, NextTensor, Progress};
+pub(crate) use load::{Layout, Part, Reading, load};
 #[cfg(feature = "gguf")]
 pub(crate) use load::{Loaded, error_at, off_thread};
-pub(crate) use load::{Part, Reading, load};
 pub use save::Save;
+#[cfg(feature = "npy")]
+pub(crate) use save::save_archive;
 pub(crate) use save::{Piece, known_failure, save};
 
 /// The most bytes that wait between a file and a device, unless a single tensor is larger.

@@ -36,6 +36,9 @@ impl Future for Save {
 
 /// A piece of a file, in file order.
 pub(crate) enum Piece {
+    /// An archive's next entry begins, with this name.
+    #[cfg(feature = "npy")]
+    Entry(String),
     Bytes(Vec<u8>),
     /// The elements of a value.
     Elements(TensorFuture),
@@ -55,6 +58,8 @@ pub(crate) fn known_failure<'a>(
 
 /// A message to the writing thread.
 enum Sent {
+    #[cfg(feature = "npy")]
+    Entry(String),
     Bytes(Vec<u8>),
     Made(Box<dyn FnOnce() -> Vec<u8> + Send>),
     /// All pieces have been sent; without it the file is incomplete.
@@ -68,10 +73,63 @@ fn error(path: &Path, text: impl std::fmt::Display, at: At) -> Error {
 /// Writes a file of these pieces, or returns their error. Values are read back one
 /// after the other.
 pub(crate) fn save(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Save {
-    Save(Box::pin(written(path, pieces, at)))
+    Save(Box::pin(written(path, pieces, Out::Plain, at)))
 }
 
-async fn written(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Result<()> {
+/// As [`save`], for a zip archive: each entry is stored as it is.
+#[cfg(feature = "npy")]
+pub(crate) fn save_archive(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> Save {
+    Save(Box::pin(written(path, pieces, Out::archive, at)))
+}
+
+/// What the thread writes to.
+enum Out {
+    Plain(BufWriter<File>),
+    #[cfg(feature = "npy")]
+    Archive(Box<zip::ZipWriter<BufWriter<File>>>),
+}
+
+impl Out {
+    #[cfg(feature = "npy")]
+    fn archive(file: BufWriter<File>) -> Out {
+        Out::Archive(Box::new(zip::ZipWriter::new(file)))
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Out::Plain(file) => file.write_all(bytes),
+            #[cfg(feature = "npy")]
+            Out::Archive(zip) => zip.write_all(bytes),
+        }
+    }
+
+    #[cfg(feature = "npy")]
+    fn entry(&mut self, name: &str) -> std::io::Result<()> {
+        let Out::Archive(zip) = self else { return Err(std::io::Error::other("no archive")) };
+        let stored = zip::write::SimpleFileOptions::default()
+            .compression_method(zip::CompressionMethod::Stored)
+            .last_modified_time(zip::DateTime::DEFAULT)
+            .large_file(true);
+        Ok(zip.start_file(name, stored)?)
+    }
+
+    /// The file, complete.
+    fn end(self) -> std::io::Result<File> {
+        let file = match self {
+            Out::Plain(file) => file,
+            #[cfg(feature = "npy")]
+            Out::Archive(zip) => zip.finish()?,
+        };
+        file.into_inner().map_err(|e| e.into_error())
+    }
+}
+
+async fn written(
+    path: PathBuf,
+    pieces: Result<Vec<Piece>, String>,
+    open: fn(BufWriter<File>) -> Out,
+    at: At,
+) -> Result<()> {
     let pieces = pieces.map_err(|text| error(&path, text, at))?;
     let (to, from) = handoff::<Sent>(AHEAD_BYTES);
     // The thread's result comes back on a second queue.
@@ -80,13 +138,15 @@ async fn written(path: PathBuf, pieces: Result<Vec<Piece>, String>, at: At) -> R
     let thread = std::thread::Builder::new().name("futensor-save".into());
     thread
         .spawn(move || {
-            done.send_blocking(write(&target, &from), 0);
+            done.send_blocking(write(&target, open, &from), 0);
         })
         .map_err(|e| error(&path, format!("cannot start a thread to write it: {e}"), at))?;
     let mut wanted = true;
     for piece in pieces {
         wanted = wanted
             && match piece {
+                #[cfg(feature = "npy")]
+                Piece::Entry(name) => send(&to, 0, Sent::Entry(name)).await,
                 Piece::Bytes(bytes) => send(&to, bytes.len(), Sent::Bytes(bytes)).await,
                 Piece::Elements(x) => with_dtype!(x.dtype(), T => {
                     let read: ToVec<T> = x.to_vec::<T>();
@@ -127,21 +187,26 @@ async fn chunks<T: Wire>(to: &Handoff<Sent>, elements: &[T]) -> bool {
 }
 
 /// The thread: writes a temporary file, and renames it at the end.
-fn write(path: &Path, from: &Handoff<Sent>) -> std::io::Result<()> {
+fn write(
+    path: &Path,
+    open: fn(BufWriter<File>) -> Out,
+    from: &Handoff<Sent>,
+) -> std::io::Result<()> {
     let part = beside(path);
     let written = (|| {
-        let mut file = BufWriter::new(File::create_new(&part)?);
+        let mut out = open(BufWriter::new(File::create_new(&part)?));
         loop {
             match from.receive_blocking() {
-                Some(Sent::Bytes(bytes)) => file.write_all(&bytes)?,
-                Some(Sent::Made(make)) => file.write_all(&make())?,
+                #[cfg(feature = "npy")]
+                Some(Sent::Entry(name)) => out.entry(&name)?,
+                Some(Sent::Bytes(bytes)) => out.bytes(&bytes)?,
+                Some(Sent::Made(make)) => out.bytes(&make())?,
                 Some(Sent::End) => break,
                 // The future was dropped, or a value failed.
                 None => return Err(std::io::Error::other("given up")),
             }
         }
-        let file = file.into_inner().map_err(|e| e.into_error())?;
-        file.sync_all()?;
+        out.end()?.sync_all()?;
         std::fs::rename(&part, path)
     })();
     if written.is_err() {

@@ -3,7 +3,7 @@
 use super::header::Header;
 use super::{Kind, Load, LoadOptions, Metadata, TensorInfo};
 use crate::error::{Result, bytes_of, number_of};
-use crate::files::{self, Loaded, Part, Reading};
+use crate::files::{self, Layout, Loaded, Part, Reading};
 use crate::format::Packing;
 use crate::quant::{Quantized, Weight};
 use crate::tensor::device::Device;
@@ -185,7 +185,14 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
     let (name, bytes, start) = (info.name.clone(), info.bytes, info.start);
     let format = match info.kind {
         Kind::Dense(dtype) => {
-            let part = Part { name, dtype, shape: info.dims[..].into(), start, bytes };
+            let part = Part {
+                name,
+                dtype,
+                shape: info.dims[..].into(),
+                start,
+                bytes,
+                layout: Layout::default(),
+            };
             return reading.tensor(file, part, Weight::Dense);
         }
         Kind::Quantized(format) => format,
@@ -198,7 +205,7 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
             reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes as usize)))
         );
     }
-    let mut pack = |rows: &[u8]| {
+    let mut pack = |rows: &mut [u8]| {
         packing.pack(rows, &mut panels);
         Ok(())
     };

@@ -3,7 +3,7 @@
 use super::HEADER_MAX;
 use super::wire::dtype_of;
 use crate::error::{Error, Result, bytes_of};
-use crate::files::{self, Load, LoadOptions, Part, Reading};
+use crate::files::{self, Layout, Load, LoadOptions, Part, Reading};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -151,7 +151,8 @@ impl Header<'_> {
             };
             let (start, end) = info.data_offsets;
             let (start, bytes) = (data + start as u64, (end - start) as u64);
-            parts.push(Part { name, dtype, shape: Shape::from(&info.shape[..]), start, bytes });
+            let (shape, layout) = (Shape::from(&info.shape[..]), Layout::default());
+            parts.push(Part { name, dtype, shape, start, bytes, layout });
         }
         let about = metadata.metadata().iter().flatten();
         Ok((about.map(|(key, value)| (key.clone(), value.clone())).collect(), parts))

@@ -16,7 +16,7 @@ pub const LAYERS: [(&str, &[&str]); 16] = [
     ("optim", &["optim"]),
     ("nn", &["nn"]),
     ("ranks", &["ranks"]),
-    ("data", &["data", "files", "gguf", "safetensors"]),
+    ("data", &["data", "files", "gguf", "npy", "pth", "safetensors"]),
     ("quant", &["quant"]),
     ("cuda", &["cuda"]),
     // The end of the process, as ranks and GPUs have it.

@@ -32,6 +32,9 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     values::GGUF,
     values::SAFETENSORS,
+    values::NPY,
+    values::NPZ,
+    values::PTH,
     models::MODEL,
     models::VOCABULARY,
     models::TOKENIZER,

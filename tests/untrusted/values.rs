@@ -1,7 +1,7 @@
-//! Files of tensors: GGUF and safetensors.
+//! Files of tensors: GGUF, safetensors, NumPy's and PyTorch's.
 
 use super::Target;
-use futensor::{CpuOptions, Device, Error, TensorFuture, block_on, gguf, safetensors};
+use futensor::{CpuOptions, Device, Error, TensorFuture, block_on, gguf, npy, pth, safetensors};
 use std::sync::OnceLock;
 
 /// Written by `tests/reference/gguf_file.py`.
@@ -128,4 +128,74 @@ pub const SAFETENSORS: Target = Target {
     ],
     inputs: 1500,
     memory: (4 << 20, 64),
+};
+
+fn npy(bytes: &[u8]) -> bool {
+    let x = block_on(npy::load_bytes(bytes.to_vec(), device()));
+    match &x {
+        Ok(x) => whole([x].into_iter(), bytes),
+        Err(error) => refused(error),
+    }
+    x.is_ok()
+}
+
+fn npz(bytes: &[u8]) -> bool {
+    let all = block_on(npy::load_npz_bytes(bytes.to_vec(), device()).all());
+    if let Err(error) = &all {
+        refused(error);
+    }
+    all.is_ok()
+}
+
+fn pth(bytes: &[u8]) -> bool {
+    let all = block_on(pth::load_bytes(bytes.to_vec(), device()).all());
+    if let Err(error) = &all {
+        refused(error);
+    }
+    all.is_ok()
+}
+
+/// Files of `tests/reference/python_files`.
+macro_rules! python_files {
+    ($($file:literal),*) => {
+        || vec![$(include_bytes!(concat!("../reference/python_files/", $file)).to_vec()),*]
+    };
+}
+
+/// Arrays of NumPy.
+pub const NPY: Target = Target {
+    name: "npy",
+    run: npy,
+    corpus: python_files!("float64_big.npy", "int32_columns.npy", "version3.npy", "bool.npy"),
+    words: &["'descr'", "'<f4'", "'>i8'", "'fortran_order'", "True", "False", "'shape'", "(", ")"],
+    inputs: 1500,
+    memory: (4 << 20, 64),
+};
+
+/// Archives of arrays.
+pub const NPZ: Target = Target {
+    name: "npz",
+    run: npz,
+    corpus: python_files!("plain.npz", "compressed.npz"),
+    words: &["PK\x03\x04", "PK\x01\x02", "PK\x05\x06", ".npy"],
+    inputs: 600,
+    // A compressed byte may stand for 1,032.
+    memory: (4 << 20, 1100),
+};
+
+/// What PyTorch saved.
+pub const PTH: Target = Target {
+    name: "pth",
+    run: pth,
+    corpus: python_files!("views.pth", "checkpoint.pth", "protocol4.pth", "list.pth", "evil.pth"),
+    words: &[
+        "PK\x03\x04",
+        "PK\x01\x02",
+        "data.pkl",
+        "torch._utils\n_rebuild_tensor_v2\n",
+        "Q",
+        "R",
+    ],
+    inputs: 600,
+    memory: (4 << 20, 1100),
 };

@@ -1,0 +1,5 @@
+//! `npy` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("npy");

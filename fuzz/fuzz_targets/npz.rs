@@ -1,0 +1,5 @@
+//! `npz` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("npz");

@@ -1,0 +1,5 @@
+//! `pth` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("pth");
