@@ -3,6 +3,7 @@
 //! Source: NumPy's `numpy.lib.format`, versions 1.0 to 3.0 of the format.
 
 use crate::dtype::DType;
+use crate::error::bytes_of;
 use crate::files::Layout;
 use crate::shape::{Shape, Strides, contiguous_strides};
 use std::io::Read;
@@ -43,7 +44,7 @@ pub(super) fn read(file: &mut (impl Read + ?Sized)) -> Result<(Header, u64), Str
         other => return Err(format!("version {other} of the .npy format is not known")),
     };
     if length > LENGTH_MAX {
-        return Err(format!("a header of {length} bytes: this is not a .npy file"));
+        return Err(format!("a header of {}: this is not a .npy file", bytes_of(length)));
     }
     let mut text = vec![0; length];
     exact(file, &mut text)?;

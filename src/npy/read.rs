@@ -216,7 +216,7 @@ fn headed<'a, F: Read + Seek>(
     let (header, before) =
         header::read(&mut file).map_err(|e| reading.error(format!("{entry}: {e}")))?;
     if before.saturating_add(header.bytes) != size {
-        let text = format!("{entry} has {size} bytes, not those that its header says");
+        let text = format!("{entry} is longer or shorter than its header says");
         return Err(reading.error(text));
     }
     Ok((header, file))

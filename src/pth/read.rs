@@ -104,7 +104,8 @@ fn started<F: Read + Seek>(
         let tensors: Vec<_> = held.tensors.into_iter().filter(|t| wanted(&t.name)).collect();
         let bytes = bytes_of_all(&tensors);
         if bytes > length.saturating_mul(SHARED_MAX) {
-            let text = format!("{} of tensors in {length} bytes", bytes_of(bytes as usize));
+            let [held, length] = [bytes, length].map(|n| bytes_of(n as usize));
+            let text = format!("tensors of {held} in a file of {length}");
             return Err(reading.error(text));
         }
         if !reading.start(tensors.len(), bytes, held.metadata) {

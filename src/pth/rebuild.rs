@@ -315,7 +315,7 @@ fn lying(
     }
     // Repeated elements: from a few bytes they could make any number.
     if numel > span.saturating_mul(REPEATED_MAX) {
-        return Err(format!("it has {numel} elements of {span} in the file"));
+        return Err("it repeats its elements more than 1,024 times".into());
     }
     Ok((span, Some(steps.iter().map(|n| *n as isize).collect())))
 }

@@ -101,7 +101,8 @@ pth(
     "checkpoint",
     {"model": line.state_dict(), "optimizer": state, **about},
     tensors,
-    {"epoch": "3", "best": "-0.5", "name": "a run", "done": "true", "optimizer.param_groups.0.lr": "0.25"},
+    {"epoch": "3", "best": "-0.5", "name": "a run", "done": "true"}
+    | {"optimizer.param_groups.0.lr": "0.25"},
 )
 
 base = torch.arange(24, dtype=torch.float32).reshape(4, 6)
@@ -116,8 +117,8 @@ views = {
     "parameter": torch.nn.Parameter(base[3]),
     "buffer": torch.nn.Buffer(base[0]),
 }
-for dtype in [torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool]:
-    views[str(dtype)] = (base[0] % 3).to(dtype)
+for name in ["float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool"]:
+    views[f"of.{name}"] = (base[0] % 3).to(getattr(torch, name))
 pth("views", views, views)
 pth("alone", base, {"": base})
 pth("list", [base, (base[0], {"x": base[1]})], {"0": base, "1.0": base[0], "1.1.x": base[1]})
@@ -140,5 +141,6 @@ torch.save({"a": torch.view_as_complex(base[0].reshape(3, 2))}, OUT / "complex_r
 torch.save({"w": base, "args": argparse.Namespace(x=base[0])}, OUT / "namespace_refused.pth")
 torch.jit.save(torch.jit.script(line), str(OUT / "script_refused.pth"))
 
-assert all(math.isfinite(v) for of in held.values() for t in of.values() for v in t.get("values", []))
+tensors = [t for of in held.values() for t in of.values()]
+assert all(math.isfinite(v) for t in tensors for v in t.get("values", []))
 (OUT / "held.json").write_text(json.dumps(held, separators=(",", ":")) + "\n")
