@@ -336,7 +336,7 @@ impl<'a> Machine<'a> {
     }
 
     fn set(&mut self, items: Vec<Value>) -> Done {
-        if items.len() % 2 != 0 {
+        if !items.len().is_multiple_of(2) {
             return Err("a key without a value".into());
         }
         match self.top()? {
