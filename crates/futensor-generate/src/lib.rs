@@ -59,7 +59,7 @@ pub use constraint::Constraint;
 pub use engine::{Engine, Stats, Tokens};
 pub use error::{Error, Result};
 pub use helpers::Work;
-pub use model::{Config, Llama, Rope, Scaling};
+pub use model::{Activation, Config, HeadNorms, Llama, Rope, Scaling, Variant};
 pub use options::Options;
 pub use request::{End, Logprobs, Request, Token};
 pub use sampling::Sampling;

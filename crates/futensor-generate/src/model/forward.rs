@@ -1,9 +1,12 @@
 //! The network: packed rows of tokens at their positions to the hidden states that the next tokens
-//! are chosen from. Llama (Touvron et al. 2023, arXiv:2302.13971) with grouped heads.
+//! are chosen from. What an architecture has, and what it has not, is in its configuration and in
+//! its weights.
 
 use super::Llama;
+use super::config::{Activation, Rope};
+use super::weights::Norm;
 use futensor::region::{Flat, Tensors};
-use futensor::{DType, TensorFuture};
+use futensor::{AttentionOptions, DType, TensorFuture, cat};
 
 /// The type of keys and values in their pages.
 pub const KEPT: DType = DType::F16;
@@ -40,26 +43,67 @@ pub struct Rows {
     pub places: TensorFuture,
     /// `[n, pages]`: the pages of its sequence.
     pub tables: TensorFuture,
-    /// `[n, 1, head / 2]`: by what angle its pairs are turned.
-    pub cosine: TensorFuture,
-    pub sine: TensorFuture,
+    /// By what angles their pairs are turned, in each way that the model has.
+    pub turns: Vec<Turn>,
 }
 
-/// Sines and cosines of each position, `[context, head / 2]`.
-pub struct Angles {
-    pub cosine: TensorFuture,
-    pub sine: TensorFuture,
+/// Cosines and sines: of each position, `[context, turned / 2]`, or of each row, `[n, 1, turned /
+/// 2]`.
+pub struct Turn {
+    cosine: TensorFuture,
+    sine: TensorFuture,
+    neighbours: bool,
 }
 
-impl Angles {
-    pub fn new(model: &Llama, context: usize) -> Angles {
-        let frequencies = model.config.rope.frequencies(model.config.head);
+impl Turn {
+    fn new(model: &Llama, rope: &Rope, context: usize) -> Turn {
+        let frequencies = rope.frequencies();
         let shape = [context, frequencies.len()];
         let of = |f: fn(f64) -> f64| {
-            let row = |at: usize| frequencies.iter().map(move |w| f(at as f64 * w) as f32);
+            let value = |at: usize, w: &f64| (f(at as f64 * w) * rope.magnitude) as f32;
+            let row = |at: usize| frequencies.iter().map(move |w| value(at, w));
             model.device.from_vec((0..context).flat_map(row).collect(), shape)
         };
-        Angles { cosine: of(f64::cos), sine: of(f64::sin) }
+        Turn { cosine: of(f64::cos), sine: of(f64::sin), neighbours: rope.neighbours }
+    }
+
+    /// Those of rows at these positions.
+    pub fn at(&self, positions: &TensorFuture) -> Turn {
+        let of = |all: &TensorFuture| all.index_select(0, positions).unsqueeze(1);
+        Turn { cosine: of(&self.cosine), sine: of(&self.sine), ..*self }
+    }
+
+    /// Heads `[n, heads, head]`, of which the first elements may be all.
+    fn turn(&self, x: &TensorFuture) -> TensorFuture {
+        let (turned, head) = (2 * self.cosine.dims()[2], x.dims()[2]);
+        if turned == head {
+            return x.rope(&self.cosine, &self.sine, self.neighbours);
+        }
+        let some = x.narrow(2, 0, turned).rope(&self.cosine, &self.sine, self.neighbours);
+        cat(&[&some, &x.narrow(2, turned, head - turned)], 2)
+    }
+}
+
+/// The ways in which a model's layers turn queries and keys.
+pub struct Turns {
+    pub all: Vec<Turn>,
+    /// Of each layer, which it is.
+    of_layers: Vec<Option<usize>>,
+}
+
+impl Turns {
+    pub fn new(model: &Llama, context: usize) -> Turns {
+        let mut ropes: Vec<&Rope> = Vec::new();
+        let mut of = |rope| {
+            ropes.iter().position(|r| *r == rope).unwrap_or_else(|| {
+                ropes.push(rope);
+                ropes.len() - 1
+            })
+        };
+        let of_layers =
+            (0..model.config.layers).map(|k| model.config.rope_of(k).map(&mut of)).collect();
+        let all = ropes.into_iter().map(|rope| Turn::new(model, rope, context)).collect();
+        Turns { all, of_layers }
     }
 }
 
@@ -79,33 +123,84 @@ impl State {
 
 impl Llama {
     /// Hidden states `[n, width]` of rows, and the state with their keys and values.
-    pub(super) fn forward(&self, state: State, rows: &Rows) -> (TensorFuture, State) {
+    pub(super) fn forward(
+        &self,
+        state: State,
+        rows: &Rows,
+        turns: &Turns,
+    ) -> (TensorFuture, State) {
         let (n, config) = (rows.tokens.dims()[0], &self.config);
+        let variant = &config.variant;
         let State { mut keys, mut values, last } = state;
         let (layers, each) = (keys.dims()[0], keys.dims()[1] * keys.dims()[2]);
         let firsts = self.device.arange(0, layers as i64, 1) * each as i64;
         let places = firsts.unsqueeze(1) + &rows.places;
-        let mut x = self.weights.embedding.embedding(&rows.tokens);
+        let mut x = scaled(self.weights.embedding.embedding(&rows.tokens), variant.embedding_scale);
         for (l, layer) in self.weights.layers.iter().enumerate() {
-            let h = x.rms_norm(&layer.attention_norm, config.epsilon);
-            let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
+            let h = normed(&layer.before_attention, &x);
             let [query, key, value] = &layer.query_key_value.linear(&h)[..] else {
                 unreachable!("a product for each of three weights")
             };
-            let turn =
-                |x: &TensorFuture| heads(x).rope(&rows.cosine, &rows.sine, config.rope.neighbours);
-            let (query, key) = (turn(query), turn(key));
-            (keys, values) = (put(keys, places.i(l), key), put(values, places.i(l), heads(value)));
-            let seen =
-                query.paged_attention(keys.i(l), values.i(l), &rows.tables, &rows.lengths, ());
-            x = x + layer.output.linear(seen.reshape([n, config.heads * config.head]));
-            let h = x.rms_norm(&layer.feed_forward_norm, config.epsilon);
-            let [gate, up] = &layer.gate_up.linear(&h)[..] else {
-                unreachable!("a product for each of two weights")
+            let heads = |x: &TensorFuture| x.reshape([n, x.dims()[1] / config.head, config.head]);
+            let ready = |x: &TensorFuture, norm: &Option<Norm>| {
+                // A norm is of a head, or of all of them.
+                let x = match norm {
+                    Some(norm) if norm.weight.dims() == [config.head] => norm.of(&heads(x)),
+                    norm => heads(&normed(norm, x)),
+                };
+                turns.of_layers[l].map_or_else(|| x.clone(), |turn| rows.turns[turn].turn(&x))
             };
-            x = &x + layer.down.linear(gate.silu() * up);
+            let (query, key) = (ready(query, &layer.query_norm), ready(key, &layer.key_norm));
+            (keys, values) = (put(keys, places.i(l), key), put(values, places.i(l), heads(value)));
+            let mut options = AttentionOptions::default();
+            if let Some(scale) = variant.attention_scale {
+                options = options.scale(scale);
+            }
+            let (tables, lengths) = (&rows.tables, &rows.lengths);
+            let seen = query.paged_attention(keys.i(l), values.i(l), tables, lengths, options);
+            let seen = layer.output.linear(&seen.reshape([n, config.heads * config.head]));
+            let seen = scaled(normed(&layer.after_attention, &seen), variant.residual_scale);
+            let y = &x + seen;
+            let h = if variant.parallel { h } else { normed(&layer.before_feed_forward, &y) };
+            let inner = match &layer.gate_up.linear(&h)[..] {
+                [gate, up] => activated(variant.activation, gate) * up,
+                [up] => activated(variant.activation, up),
+                _ => unreachable!("a product for each of one or two weights"),
+            };
+            let inner = normed(&layer.after_feed_forward, &layer.down.linear(&inner));
+            x = &y + scaled(inner, variant.residual_scale);
         }
         (x, State { keys, values, last })
+    }
+
+    /// Logits `[m, vocabulary]` of hidden states, in float32.
+    pub(super) fn logits(&self, hidden: &TensorFuture) -> TensorFuture {
+        let (hidden, variant) = (self.weights.norm.of(hidden), &self.config.variant);
+        let logits = match &self.weights.head {
+            Some(head) => head.linear(&hidden),
+            None => self.weights.embedding.linear(&hidden),
+        };
+        let logits = scaled(logits.to_dtype(DType::F32), variant.logits_scale);
+        match variant.logits_cap {
+            Some(cap) => (logits / cap).tanh() * cap,
+            None => logits,
+        }
+    }
+}
+
+fn normed(norm: &Option<Norm>, x: &TensorFuture) -> TensorFuture {
+    norm.as_ref().map_or_else(|| x.clone(), |norm| norm.of(x))
+}
+
+fn scaled(x: TensorFuture, by: f64) -> TensorFuture {
+    if by == 1.0 { x } else { x * by }
+}
+
+fn activated(activation: Activation, x: &TensorFuture) -> TensorFuture {
+    match activation {
+        Activation::Silu => x.silu(),
+        Activation::Gelu => x.gelu(),
+        Activation::GeluTanh => x.gelu_tanh(),
     }
 }
 

@@ -1,170 +1,16 @@
 //! Models from files.
 
-use super::weights::{Layer, Several, Weights};
+use super::architectures::{self, Architecture};
+use super::parts::Parts;
 use super::{Config, Llama, Scaling};
 use crate::error::{Error, Result};
 use crate::helpers::outside;
 use crate::template::Template;
 use crate::tokenizer::{Tokenizer, Vocabulary};
-use futensor::quant::{Format, Quantized, Weight};
-use futensor::{DType, Device, TensorFuture, gguf, safetensors};
+use futensor::quant::Weight;
+use futensor::{DType, Device, gguf, safetensors};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// A tensor that is asked for.
-#[derive(Clone, Copy, Debug)]
-enum Part {
-    Embedding,
-    Norm,
-    Head,
-    AttentionNorm(usize),
-    Query(usize),
-    Key(usize),
-    Value(usize),
-    Output(usize),
-    FeedForwardNorm(usize),
-    Gate(usize),
-    Up(usize),
-    Down(usize),
-}
-
-/// Hugging Face's names.
-fn hugging_face(part: Part) -> String {
-    use Part::*;
-    let layer = |k: usize, name: &str| format!("model.layers.{k}.{name}.weight");
-    match part {
-        Embedding => "model.embed_tokens.weight".into(),
-        Norm => "model.norm.weight".into(),
-        Head => "lm_head.weight".into(),
-        AttentionNorm(k) => layer(k, "input_layernorm"),
-        Query(k) => layer(k, "self_attn.q_proj"),
-        Key(k) => layer(k, "self_attn.k_proj"),
-        Value(k) => layer(k, "self_attn.v_proj"),
-        Output(k) => layer(k, "self_attn.o_proj"),
-        FeedForwardNorm(k) => layer(k, "post_attention_layernorm"),
-        Gate(k) => layer(k, "mlp.gate_proj"),
-        Up(k) => layer(k, "mlp.up_proj"),
-        Down(k) => layer(k, "mlp.down_proj"),
-    }
-}
-
-/// GGUF's names.
-fn of_gguf(part: Part) -> String {
-    use Part::*;
-    let layer = |k: usize, name: &str| format!("blk.{k}.{name}.weight");
-    match part {
-        Embedding => "token_embd.weight".into(),
-        Norm => "output_norm.weight".into(),
-        Head => "output.weight".into(),
-        AttentionNorm(k) => layer(k, "attn_norm"),
-        Query(k) => layer(k, "attn_q"),
-        Key(k) => layer(k, "attn_k"),
-        Value(k) => layer(k, "attn_v"),
-        Output(k) => layer(k, "attn_output"),
-        FeedForwardNorm(k) => layer(k, "ffn_norm"),
-        Gate(k) => layer(k, "ffn_gate"),
-        Up(k) => layer(k, "ffn_up"),
-        Down(k) => layer(k, "ffn_down"),
-    }
-}
-
-/// The tensors of a file, each taken once, with their shapes checked.
-struct Parts {
-    tensors: BTreeMap<String, Weight>,
-    name: fn(Part) -> String,
-}
-
-impl Parts {
-    fn weight(&mut self, part: Part, out: usize, into: usize) -> Result<Weight> {
-        let weight = self
-            .find(part)?
-            .ok_or_else(|| Error::model(format!("there is no {}", (self.name)(part))))?;
-        match &weight.dims()[..] {
-            dims if dims == [out, into] => Ok(weight),
-            dims => Err(Error::model(format!(
-                "{} is {dims:?}, not {:?}",
-                (self.name)(part),
-                [out, into]
-            ))),
-        }
-    }
-
-    /// A matrix. Halves stay halves; what else is dense is used as float32.
-    fn find(&mut self, part: Part) -> Result<Option<Weight>> {
-        Ok(match self.tensors.remove(&(self.name)(part)) {
-            Some(weight) if weight.dims().len() != 2 => {
-                return Err(Error::model(format!(
-                    "{} is {:?}, no matrix",
-                    (self.name)(part),
-                    weight.dims()
-                )));
-            }
-            Some(Weight::Dense(x)) => {
-                let halves =
-                    [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
-                // Rows that are no whole blocks are none that a format has.
-                let packed = halves.and_then(|format| Quantized::from_tensor(&x, format).ok());
-                Some(packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from))
-            }
-            weight => weight,
-        })
-    }
-
-    fn norm(&mut self, part: Part, width: usize) -> Result<TensorFuture> {
-        let name = (self.name)(part);
-        let norm = self
-            .tensors
-            .remove(&name)
-            .ok_or_else(|| Error::model(format!("there is no {name}")))?;
-        match norm.dense().dims() {
-            &[n] if n == width => Ok(norm.dense().to_dtype(DType::F32)),
-            dims => Err(Error::model(format!("{name} is {dims:?}, not {:?}", [width]))),
-        }
-    }
-
-    fn all(mut self, config: &Config) -> Result<Weights> {
-        let (width, inner) = (config.width, config.feed_forward);
-        let (queries, keys) = (config.heads * config.head, config.kv_heads * config.head);
-        let embedding =
-            self.find(Part::Embedding)?.ok_or_else(|| Error::model("there is no embedding"))?;
-        if embedding.dims()[1] != width {
-            return Err(Error::model(format!(
-                "the embedding is {:?} for a width of {width}",
-                embedding.dims()
-            )));
-        }
-        let vocabulary = embedding.dims()[0];
-        let layers = (0..config.layers).map(|k| {
-            Ok(Layer {
-                attention_norm: self.norm(Part::AttentionNorm(k), width)?,
-                query_key_value: Several::new(vec![
-                    self.weight(Part::Query(k), queries, width)?,
-                    self.weight(Part::Key(k), keys, width)?,
-                    self.weight(Part::Value(k), keys, width)?,
-                ])?,
-                output: self.weight(Part::Output(k), width, queries)?,
-                feed_forward_norm: self.norm(Part::FeedForwardNorm(k), width)?,
-                gate_up: Several::new(vec![
-                    self.weight(Part::Gate(k), inner, width)?,
-                    self.weight(Part::Up(k), inner, width)?,
-                ])?,
-                down: self.weight(Part::Down(k), width, inner)?,
-            })
-        });
-        let layers = layers.collect::<Result<_>>()?;
-        let head = match self.find(Part::Head)? {
-            Some(head) if head.dims() != [vocabulary, width] => {
-                return Err(Error::model(format!(
-                    "the head is {:?}, not {:?}",
-                    head.dims(),
-                    [vocabulary, width]
-                )));
-            }
-            head => head,
-        };
-        Ok(Weights { embedding, layers, norm: self.norm(Part::Norm, width)?, head })
-    }
-}
 
 impl Llama {
     /// Of a folder as Hugging Face has them: `config.json`, `tokenizer.json`, `*.safetensors`, and
@@ -175,18 +21,19 @@ impl Llama {
     /// each other.
     pub async fn from_folder(device: &Device, folder: impl AsRef<Path>) -> Result<Llama> {
         let folder = folder.as_ref().to_owned();
-        let Folder { config, tied, tokenizer, template, files } =
+        let Folder { config, architecture, tokenizer, template, files } =
             outside().work(move || Folder::read(&folder)).await?;
         let mut tensors = BTreeMap::new();
         for file in files {
             let loaded = safetensors::load(&file, device).all().await;
             let loaded = loaded.map_err(|e| Error::model(e.message().to_owned()))?;
-            tensors.extend(loaded.into_iter().map(|(name, tensor)| (name, Weight::Dense(tensor))));
+            for (name, tensor) in loaded {
+                if tensors.insert(name.clone(), Weight::Dense(tensor)).is_some() {
+                    return Err(Error::model(format!("two files have a tensor {name}")));
+                }
+            }
         }
-        if tied {
-            tensors.remove(&hugging_face(Part::Head));
-        }
-        let weights = Parts { tensors, name: hugging_face }.all(&config)?;
+        let weights = Parts { tensors, gguf: false, names: architecture.names }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, template)
     }
 
@@ -200,7 +47,7 @@ impl Llama {
         // It names the file.
         let wrong = |e: futensor::Error| Error::model(e.message().to_owned());
         let file = gguf::open(path).await.map_err(wrong)?;
-        let mut config = Config::from_gguf(file.metadata())?;
+        let (mut config, architecture) = architectures::of_gguf(file.metadata())?;
         let vocabulary = Vocabulary::from_gguf(file.metadata())?;
         let source = file
             .metadata()
@@ -213,12 +60,21 @@ impl Llama {
         });
         let (tokenizer, template) = made.await?;
         let mut tensors = file.load(device).all().await.map_err(wrong)?;
-        if let Some(factors) = tensors.remove("rope_freqs.weight") {
+        // Those of longer texts are for contexts that no model is given here.
+        let long = tensors.remove("rope_factors_long.weight").is_some();
+        for name in ["rope_freqs.weight", "rope_factors_short.weight"] {
+            let Some(factors) = tensors.remove(name) else { continue };
             let factors = factors.dense().to_dtype(DType::F64).to_vec::<f64>().await?;
+            if config.rope.scaling != Scaling::None || !config.variant.turns.is_empty() {
+                return Err(Error::model(format!("{name} beside other factors of positions")));
+            }
             config.rope.scaling = Scaling::Each(factors);
         }
+        if long && config.rope.scaling == Scaling::None {
+            return Err(Error::model("rope_factors_long.weight without rope_factors_short.weight"));
+        }
         config.check()?;
-        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
+        let weights = Parts { tensors, gguf: true, names: architecture.names }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, template)
     }
 }
@@ -226,8 +82,7 @@ impl Llama {
 /// What a folder has beside its tensors.
 struct Folder {
     config: Config,
-    /// The embedding is the head.
-    tied: bool,
+    architecture: &'static Architecture,
     tokenizer: Tokenizer,
     template: Option<Template>,
     /// With tensors.
@@ -243,8 +98,7 @@ impl Folder {
         let json = |name: &str| -> Result<serde_json::Value> {
             serde_json::from_slice(&read(name)?).map_err(|e| Error::model(format!("{name}: {e}")))
         };
-        let config_json = json("config.json")?;
-        let config = Config::from_json(&config_json)?;
+        let (config, architecture) = architectures::of_folder(&json("config.json")?)?;
         let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
         let source = match read("chat_template.jinja") {
             Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
@@ -257,8 +111,7 @@ impl Folder {
             .map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
         let has_tensors = |path: &PathBuf| path.extension().is_some_and(|e| e == "safetensors");
         let files = files.flatten().map(|f| f.path()).filter(has_tensors).collect();
-        let tied = config_json["tie_word_embeddings"] == true;
-        Ok(Folder { config, tied, tokenizer, template, files })
+        Ok(Folder { config, architecture, tokenizer, template, files })
     }
 }
 
@@ -271,12 +124,18 @@ fn template(source: &str, tokenizer: &Tokenizer) -> Result<Template> {
 pub mod testing {
     use super::*;
 
+    use crate::model::parts::Part;
+
     /// The names of a model's tensors: GGUF's and Hugging Face's.
     pub fn names(layers: usize) -> Vec<(String, String)> {
         use Part::*;
         let of_layers = [AttentionNorm, Query, Key, Value, Output, FeedForwardNorm, Gate, Up, Down];
-        let all = (0..layers).flat_map(|k| of_layers.map(|part| part(k))).chain([Embedding, Norm]);
-        all.map(|part| (of_gguf(part), hugging_face(part))).collect()
+        let all = (0..layers).flat_map(|k| of_layers.map(|part| (part, Some(k))));
+        let all = all.chain([(Embedding, None), (Norm, None)]);
+        let [gguf, folder] =
+            [true, false].map(|gguf| Parts { tensors: BTreeMap::new(), gguf, names: &[] });
+        let name = |parts: &Parts, part, layer| format!("{}.weight", parts.name(part, layer));
+        all.map(|(part, layer)| (name(&gguf, part, layer), name(&folder, part, layer))).collect()
     }
 
     /// A model of these tensors, by GGUF's names.
@@ -286,7 +145,7 @@ pub mod testing {
         tensors: BTreeMap<String, Weight>,
         tokenizer: Tokenizer,
     ) -> Result<Llama> {
-        let weights = Parts { tensors, name: of_gguf }.all(&config)?;
+        let weights = Parts { tensors, gguf: true, names: &[] }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, None)
     }
 }

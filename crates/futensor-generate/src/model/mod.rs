@@ -3,10 +3,12 @@
 //! `forward` is the network, `choose` draws tokens from its last values, `steps` turns a step of
 //! the planner's into one call of a region.
 
+mod architectures;
 mod choose;
 mod config;
 mod forward;
 mod load;
+mod parts;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -18,7 +20,7 @@ use crate::options::Options;
 use crate::sampling::Sampling;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
-pub use config::{Config, Rope, Scaling};
+pub use config::{Activation, Config, HeadNorms, Rope, Scaling, Variant};
 use futensor::Device;
 use std::future::Future;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! it.
 
 use super::choose::{self, Wishes};
-use super::forward::{Angles, Rows, State};
+use super::forward::{Rows, State, Turns};
 use super::{Choice, Llama, Runner, Wish};
 use crate::batch_planner::{Limits, Step};
 use crate::error::Result;
@@ -81,7 +81,7 @@ impl Steps {
     }
 
     fn region(model: Arc<Llama>, limits: &Limits) -> Call {
-        let angles = Angles::new(&model, limits.context);
+        let turns = Turns::new(&model, limits.context);
         let (scratch, device) = (limits.slots as i64, model.device.clone());
         let pages = pages_of(limits);
         let step = move |(state, kind, inputs): (State, Kind, Vec<TensorFuture>)| {
@@ -90,16 +90,14 @@ impl Steps {
             let [given, slots, places, positions, choosing] = [0, 1, 2, 3, 4].map(row);
             let known = given.ge(0);
             let tokens = known.where_cond(&given, state.last.index_select(0, &slots));
-            let angle = |of: &TensorFuture| of.index_select(0, &positions).unsqueeze(1);
             let rows = Rows {
                 lengths: &positions + 1,
                 places,
                 tables: inputs[0].narrow(0, ROWS * n, n * pages).reshape([n, pages]),
-                cosine: angle(&angles.cosine),
-                sine: angle(&angles.sine),
+                turns: turns.all.iter().map(|turn| turn.at(&positions)).collect(),
                 tokens: tokens.clone(),
             };
-            let (hidden, mut state) = model.forward(state, &rows);
+            let (hidden, mut state) = model.forward(state, &rows, &turns);
             if kind.choosing == 0 {
                 // Something to wait for.
                 let through = hidden.narrow(0, 0, 1).narrow(1, 0, 1);
@@ -107,8 +105,7 @@ impl Steps {
             }
             let choosing = choosing.narrow(0, 0, kind.choosing);
             let hidden = hidden.index_select(0, choosing.clamp_min(0));
-            let hidden = hidden.rms_norm(&model.weights.norm, model.config.epsilon);
-            let logits = model.weights.head().linear(&hidden).to_dtype(DType::F32);
+            let logits = model.logits(&hidden);
             let mut told = Vec::new();
             let chosen = if kind.wishes {
                 let float = |k: usize| inputs[1].i(k).reshape([-1, 1]);

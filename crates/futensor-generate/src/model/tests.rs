@@ -25,7 +25,14 @@ fn config() -> Config {
         feed_forward: 96,
         context: 256,
         epsilon: 1e-5,
-        rope: Rope { base: 10_000.0, scaling: Scaling::None, neighbours: true },
+        rope: Rope {
+            base: 10_000.0,
+            scaling: Scaling::None,
+            neighbours: true,
+            turned: 16,
+            magnitude: 1.0,
+        },
+        variant: Variant::default(),
     }
 }
 
@@ -107,7 +114,7 @@ impl Plain {
 
     fn turn(x: &mut [f64], at: usize) {
         let head = config().head;
-        let frequencies = config().rope.frequencies(head);
+        let frequencies = config().rope.frequencies();
         for (pair, k) in x.chunks_mut(2).zip((0..head / 2).cycle()) {
             let (sine, cosine) = (at as f64 * frequencies[k]).sin_cos();
             (pair[0], pair[1]) =

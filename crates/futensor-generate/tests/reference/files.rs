@@ -43,9 +43,10 @@ pub fn metadata(
     sizes: [u32; 6],
     count: usize,
     more: Vec<(&'static str, Value)>,
-) -> Vec<(&'static str, Value)> {
+) -> Vec<(String, Value)> {
     let [layers, context, width, inner, heads, kv_heads] = sizes;
-    let mut all: Vec<(&str, Value)> = vec![
+    let mut all = vocabulary(count);
+    let own: Vec<(&str, Value)> = vec![
         ("general.architecture", "llama".into()),
         ("llama.block_count", Value::U32(layers)),
         ("llama.context_length", Value::U32(context)),
@@ -54,23 +55,30 @@ pub fn metadata(
         ("llama.attention.head_count", Value::U32(heads)),
         ("llama.attention.head_count_kv", Value::U32(kv_heads)),
         ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+    ];
+    for (key, value) in own.into_iter().chain(more) {
+        all.retain(|(other, _)| *other != key);
+        all.push((key.to_owned(), value));
+    }
+    all
+}
+
+/// What it says of a vocabulary of so many tokens.
+pub fn vocabulary(count: usize) -> Vec<(String, Value)> {
+    let all: Vec<(&str, Value)> = vec![
         ("tokenizer.ggml.model", "gpt2".into()),
         ("tokenizer.ggml.pre", "smollm".into()),
         ("tokenizer.ggml.tokens", Value::Array(Array::String(names(count)))),
         ("tokenizer.ggml.merges", Value::Array(Array::String(Vec::new()))),
         ("tokenizer.ggml.eos_token_id", Value::U32(0)),
     ];
-    for (key, value) in more {
-        all.retain(|(other, _)| *other != key);
-        all.push((key, value));
-    }
-    all
+    all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
 /// A model of a GGUF file with these.
 pub fn load(
     device: &Device,
-    metadata: Vec<(&'static str, Value)>,
+    metadata: Vec<(String, Value)>,
     tensors: Vec<(String, TensorFuture)>,
 ) -> futensor_generate::Result<Llama> {
     let folder = Folder::new();
@@ -108,7 +116,7 @@ pub fn table(device: &Device, logits: &[Vec<f32>], more: Vec<(&'static str, Valu
         tensors.push((format!("blk.0.{name}.weight"), device.ones([n])));
     }
     let epsilon = ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-12));
-    let sizes = [("llama.rope.dimension_count", Value::U32(16)), epsilon];
+    let sizes = [("llama.attention.key_length", Value::U32(16)), epsilon];
     let more = sizes.into_iter().chain(more).collect();
     load(device, metadata([1, 512, n as u32, 16, 1, 1], n, more), tensors).unwrap()
 }

@@ -1,10 +1,10 @@
 //! Log-probabilities beside `transformers` in float64, of folders and of GGUF files with the same
 //! weights.
 
+use super::answer;
 use super::files::{self, Folder, names};
-use super::{answer, cases};
-use futensor::gguf::Value as Gguf;
-use futensor::{CpuOptions, Device, TensorFuture, block_on, safetensors};
+use futensor::gguf::{Array, Value as Gguf};
+use futensor::{CpuOptions, DType, Device, TensorFuture, block_on, safetensors};
 use futensor_generate::{Engine, Llama, Options, Request};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -22,39 +22,30 @@ fn tensors(device: &Device) -> HashMap<String, TensorFuture> {
 fn weights(all: &HashMap<String, TensorFuture>, case: &Value) -> Vec<(String, TensorFuture)> {
     let family = format!("{}.", case["weights"].as_str().unwrap());
     all.iter()
-        .filter_map(|(name, x)| Some((name.strip_prefix(&family)?.to_owned(), x.clone())))
+        .filter_map(|(name, x)| Some((name.strip_prefix(&family)?, x)))
+        .map(|(name, x)| (name.to_owned(), x.to_dtype(DType::F32)))
         .collect()
 }
 
-/// The same by GGUF's: pairs that are turned are neighbours there, and half a head apart here.
-fn for_gguf(weights: Vec<(String, TensorFuture)>, head: usize) -> Vec<(String, TensorFuture)> {
-    let parts = [
-        ("self_attn.q_proj", "attn_q"),
-        ("self_attn.k_proj", "attn_k"),
-        ("self_attn.v_proj", "attn_v"),
-        ("self_attn.o_proj", "attn_output"),
-        ("mlp.gate_proj", "ffn_gate"),
-        ("mlp.up_proj", "ffn_up"),
-        ("mlp.down_proj", "ffn_down"),
-        ("input_layernorm", "attn_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("model.embed_tokens", "token_embd"),
-        ("model.norm", "output_norm"),
-        ("lm_head", "output"),
-        ("model.layers.", "blk."),
-    ];
+/// The same as a GGUF file has them.
+fn for_gguf(weights: Vec<(String, TensorFuture)>, case: &Value) -> Vec<(String, TensorFuture)> {
+    let (gguf, c) = (&case["gguf"], &case["config"]);
+    let size = |key: &str| c[key].as_u64().map(|n| n as usize);
+    let head = size("head_dim")
+        .unwrap_or_else(|| size("hidden_size").unwrap() / size("num_attention_heads").unwrap());
+    // Pairs that are turned are neighbours there, and half a head apart here.
     let together = |x: TensorFuture| {
-        let width = x.dims()[1];
-        x.reshape([x.dims()[0] / head, 2, head / 2, width])
-            .permute([0, 2, 1, 3])
-            .reshape([x.dims()[0], width])
+        let shape = x.dims().to_vec();
+        let pairs = x.reshape([shape[0] / head, 2, head / 2, shape[1..].iter().product()]);
+        pairs.permute([0, 2, 1, 3]).reshape(&shape[..])
     };
     let renamed = |(name, x): (String, TensorFuture)| {
-        let turned = name.contains("q_proj") || name.contains("k_proj");
-        let name = parts.iter().fold(name, |name, (from, to)| name.replace(from, to));
-        (name, if turned { together(x) } else { x })
+        let turned = ["q_proj", "k_proj"].iter().any(|part| name.contains(part));
+        let x = if turned && gguf["neighbours"] == true { together(x) } else { x };
+        let x = if x.rank() == 1 && gguf["added"] == true { x + 1.0 } else { x };
+        Some((gguf["names"][&name].as_str()?.to_owned(), x))
     };
-    weights.into_iter().map(renamed).collect()
+    weights.into_iter().filter_map(renamed).collect()
 }
 
 /// How far a model's log-probabilities are from those of a case, at most.
@@ -87,8 +78,13 @@ fn off(model: Llama, case: &Value, all: &HashMap<String, TensorFuture>) -> f64 {
     worst
 }
 
+/// What `models.py` wrote.
+fn cases() -> Vec<Value> {
+    serde_json::from_str(include_str!("models.json")).unwrap()
+}
+
 fn case(name: &str) -> Value {
-    cases()["models"].as_array().unwrap().iter().find(|c| c["name"] == name).unwrap().clone()
+    cases().into_iter().find(|c| c["name"] == name).unwrap()
 }
 
 /// A folder as Hugging Face has them; its tensors in two files.
@@ -109,8 +105,12 @@ fn folder(case: &Value, all: &HashMap<String, TensorFuture>) -> Folder {
             "pre_tokenizer": level, "decoder": level,
             "post_processor": null, "truncation": null, "padding": null, "model": model }),
     );
-    let (first, second): (Vec<_>, Vec<_>) =
-        weights(all, case).into_iter().partition(|(name, _)| name.contains("q_proj"));
+    let weights = weights(all, case).into_iter();
+    // Weights that no file of such a model has.
+    let weights = weights.filter(|(name, _)| {
+        !(case["config"]["tie_word_embeddings"] == true && name.starts_with("lm_head"))
+    });
+    let (first, second): (Vec<_>, Vec<_>) = weights.partition(|(name, _)| name.contains("q_proj"));
     for (name, tensors) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
         block_on(safetensors::save(folder.0.join(name), tensors)).unwrap();
     }
@@ -121,58 +121,52 @@ fn folder(case: &Value, all: &HashMap<String, TensorFuture>) -> Folder {
 fn folders_say_what_transformers_says() {
     let device = Device::cpu_with(CpuOptions::default());
     let all = tensors(&device);
-    for case in cases()["models"].as_array().unwrap() {
+    for case in &cases() {
         let folder = folder(case, &all);
-        let off = off(block_on(Llama::from_folder(&device, &folder.0)).unwrap(), case, &all);
+        let model = block_on(Llama::from_folder(&device, &folder.0));
+        let off = off(model.unwrap_or_else(|e| panic!("{}: {e}", case["name"])), case, &all);
         assert!(off < BOUND, "{}: {off} off", case["name"]);
     }
 }
 
-/// What a file's metadata say of a case, beside sizes.
-fn said(case: &Value) -> Vec<(&'static str, Gguf)> {
-    let c = &case["config"];
-    let number = |value: &Value| Gguf::F32(value.as_f64().unwrap() as f32);
-    let mut more = vec![("llama.attention.layer_norm_rms_epsilon", number(&c["rms_norm_eps"]))];
-    let base = c["rope_theta"].as_f64().or(c["rope_parameters"]["rope_theta"].as_f64()).unwrap();
-    // Left out where it is what everybody takes it for.
-    if base != 10_000.0 {
-        more.push(("llama.rope.freq_base", Gguf::F32(base as f32)));
-    }
-    if c["rope_scaling"]["rope_type"] == "linear" {
-        more.push(("llama.rope.scaling.type", "linear".into()));
-        more.push(("llama.rope.scaling.factor", number(&c["rope_scaling"]["factor"])));
-    }
-    if let Some(head) = c["head_dim"].as_u64() {
-        more.push(("llama.rope.dimension_count", Gguf::U32(head as u32)));
-        more.push(("llama.attention.key_length", Gguf::U32(head as u32)));
-    }
-    more
+/// What a file's metadata say of a case.
+fn metadata(case: &Value) -> Vec<(String, Gguf)> {
+    let architecture = case["gguf"]["architecture"].as_str().unwrap();
+    let mut all = files::vocabulary(48);
+    all.push(("general.architecture".into(), architecture.into()));
+    let value = |value: &Value| match value {
+        Value::String(text) => Gguf::String(text.clone()),
+        Value::Bool(flag) => Gguf::Bool(*flag),
+        n if n.is_u64() => Gguf::U32(n.as_u64().unwrap() as u32),
+        n => Gguf::F32(n.as_f64().unwrap() as f32),
+    };
+    let keys = case["gguf"]["keys"].as_object().unwrap();
+    all.extend(keys.iter().map(|(key, v)| (format!("{architecture}.{key}"), value(v))));
+    all
 }
 
-fn of_gguf(device: &Device, case: &Value, all: &HashMap<String, TensorFuture>) -> Llama {
-    let c = &case["config"];
-    let kv_heads = c["num_key_value_heads"].as_u64().unwrap() as u32;
-    let head = c["head_dim"].as_u64().unwrap_or(8) as usize;
-    let mut tensors = for_gguf(weights(all, case), head);
-    if c["tie_word_embeddings"] == true {
-        // Such a file has none: one that has a head means it.
-        tensors.retain(|(name, _)| name != "output.weight");
-    }
-    if let Some(factors) = case["factors"].as_array() {
-        let factors: Vec<f32> = factors.iter().map(|f| f.as_f64().unwrap() as f32).collect();
+fn of_gguf(
+    device: &Device,
+    case: &Value,
+    all: &HashMap<String, TensorFuture>,
+) -> futensor_generate::Result<Llama> {
+    let mut tensors = for_gguf(weights(all, case), case);
+    for (name, factors) in case["gguf"]["factors"].as_object().unwrap() {
+        let factors = factors.as_array().unwrap().iter();
+        let factors: Vec<f32> = factors.map(|f| f.as_f64().unwrap() as f32).collect();
         let shape = [factors.len()];
-        tensors.push(("rope_freqs.weight".into(), device.from_vec(factors, shape)));
+        tensors.push((name.clone(), device.from_vec(factors, shape)));
     }
-    let metadata = files::metadata([2, 256, 32, 48, 4, kv_heads], 48, said(case));
-    files::load(device, metadata, tensors).unwrap()
+    files::load(device, metadata(case), tensors)
 }
 
 #[test]
 fn gguf_files_say_what_transformers_says() {
     let device = Device::cpu_with(CpuOptions::default());
     let all = tensors(&device);
-    for case in cases()["models"].as_array().unwrap() {
-        let off = off(of_gguf(&device, case, &all), case, &all);
+    for case in cases().iter().filter(|case| !case["gguf"].is_null()) {
+        let model = of_gguf(&device, case, &all);
+        let off = off(model.unwrap_or_else(|e| panic!("{}: {e}", case["name"])), case, &all);
         assert!(off < BOUND, "{}: {off} off", case["name"]);
     }
 }
@@ -182,7 +176,7 @@ fn gguf_files_say_what_transformers_says() {
 fn each_option_makes_a_difference_that_is_seen() {
     let device = Device::cpu_with(CpuOptions::default());
     let all = tensors(&device);
-    for name in ["tied", "base", "linear", "llama3", "epsilon"] {
+    for name in ["tied", "base", "linear", "llama3", "epsilon", "yarn", "gelu"] {
         let off = off_unchecked(&all, name, "plain");
         assert!(off > 5.0 * BOUND, "{name}: {off}");
     }
@@ -192,4 +186,79 @@ fn off_unchecked(all: &HashMap<String, TensorFuture>, a: &str, b: &str) -> f64 {
     assert_eq!(case(a)["prompt"], case(b)["prompt"]);
     let of = |name: &str| all[&format!("logprobs.{name}")].clone();
     block_on((of(a) - of(b)).abs().max_all().item::<f32>()).unwrap().into()
+}
+
+/// Every key and tensor of a file is used, or named in a refusal.
+#[test]
+fn what_changes_the_numbers_is_used_or_refused_by_name() {
+    let device = Device::cpu_with(CpuOptions::default());
+    let (all, plain) = (tensors(&device), case("plain"));
+    let refused = |error: futensor_generate::Error, name: &str| {
+        assert!(error.is_model() && error.to_string().contains(name), "{name}: {error}");
+    };
+    for (key, value) in [
+        ("rope.dimension_count", Gguf::U32(7)),
+        ("rope.scaling.type", "dynamic".into()),
+        ("attention.scale", Gguf::F32(2.0)),
+        ("attention.value_length", Gguf::U32(4)),
+        ("attention.head_count_kv", Gguf::Array(Array::I32(vec![2, 1]))),
+        ("attention.clamp_kqv", Gguf::F32(8.0)),
+        ("attention.causal", Gguf::Bool(false)),
+        ("final_logit_softcapping", Gguf::F32(30.0)),
+        ("logit_scale", Gguf::F32(0.5)),
+        ("new_key", Gguf::U32(1)),
+    ] {
+        let mut metadata = metadata(&plain);
+        let name = format!("llama.{key}");
+        metadata.retain(|(other, _)| *other != name);
+        metadata.push((name, value));
+        let weights = for_gguf(weights(&all, &plain), &plain);
+        let word = match key {
+            "rope.dimension_count" => "7 elements of 8",
+            "rope.scaling.type" => "\"dynamic\"",
+            key => key,
+        };
+        refused(files::load(&device, metadata, weights).unwrap_err(), word);
+    }
+    for name in ["blk.1.attn_q_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_sinks"] {
+        let mut weights = for_gguf(weights(&all, &plain), &plain);
+        weights.push((name.into(), device.ones([8])));
+        refused(files::load(&device, metadata(&plain), weights).unwrap_err(), name);
+    }
+    for (change, name) in [
+        (json!({ "quantization_config": { "quant_method": "awq" } }), "quantization_config"),
+        (json!({ "hidden_act": "relu" }), "hidden_act"),
+        (json!({ "logit_scale": 2 }), "logit_scale"),
+        (json!({ "attention_bias": true }), "q_proj.bias"),
+        (json!({ "mlp_bias": true }), "up_proj.bias"),
+    ] {
+        let mut case = plain.clone();
+        let config = case["config"].as_object_mut().unwrap();
+        config.extend(change.as_object().unwrap().clone());
+        let folder = folder(&case, &all);
+        refused(block_on(Llama::from_folder(&device, &folder.0)).unwrap_err(), name);
+    }
+    // Of weights, what a configuration does not tell of.
+    for (weights, name) in [("D", "q_proj.bias"), ("F", "k_norm")] {
+        let mut case = plain.clone();
+        case["weights"] = json!(weights);
+        if weights == "F" {
+            case["config"]["head_dim"] = json!(16);
+        }
+        let folder = folder(&case, &all);
+        refused(block_on(Llama::from_folder(&device, &folder.0)).unwrap_err(), name);
+    }
+    // A head that is to be there.
+    let mut untied = plain.clone();
+    untied["config"]["tie_word_embeddings"] = json!(true);
+    let folder = folder(&untied, &all);
+    let path = folder.0.join("config.json");
+    std::fs::write(&path, plain["config"].to_string()).unwrap();
+    refused(block_on(Llama::from_folder(&device, &folder.0)).unwrap_err(), "lm_head.weight");
+    // A part of each head.
+    let mut part = plain;
+    part["config"]["partial_rotary_factor"] = json!(0.5);
+    let folder = self::folder(&part, &all);
+    let model = block_on(Llama::from_folder(&device, &folder.0)).unwrap();
+    assert_eq!(model.config().rope.turned, 4);
 }

@@ -1,0 +1,344 @@
+//! The keys of a file, by GGUF's names and by Hugging Face's: what is read is marked, so that what
+//! is left over can be refused.
+
+use crate::error::{Error, Result};
+use crate::model::config::{Activation, Config, Rope, Scaling, Variant};
+use futensor::gguf;
+use serde_json::Value;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// A key's name in GGUF, behind the architecture's, and in a `config.json`; empty where there is
+/// none.
+pub type Key = (&'static str, &'static str);
+
+/// Keys of GGUF that do not change what a model computes, behind the architecture's name.
+const IDLE_IN_GGUF: [&str; 2] = ["vocab_size", "tensor_data_layout"];
+
+/// The same of a `config.json`.
+const IDLE_IN_FOLDERS: &[&str] = &[
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_pdrop",
+    "auto_map",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "dtype",
+    "early_stopping",
+    "embd_pdrop",
+    "embedding_dropout",
+    "encoder_no_repeat_ngram_size",
+    "eos_token_id",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "is_llama_config",
+    "keys_to_ignore_at_inference",
+    "label2id",
+    "length_penalty",
+    "max_length",
+    "max_window_layers",
+    "min_length",
+    "model_type",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "pad_token_id",
+    "pretraining_tp",
+    "pruned_heads",
+    "repetition_penalty",
+    "resid_pdrop",
+    "residual_dropout",
+    "return_dict",
+    "sep_token_id",
+    "temperature",
+    "tokenizer_class",
+    "top_k",
+    "top_p",
+    "torch_dtype",
+    "transformers.js_config",
+    "transformers_version",
+    "typical_p",
+    "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+    "vocab_size",
+];
+
+enum Source<'a> {
+    /// Metadata, and the architecture's name.
+    Gguf(&'a gguf::Metadata, &'a str),
+    Folder(&'a Value),
+}
+
+/// See the module.
+pub struct Keys<'a> {
+    source: Source<'a>,
+    read: RefCell<BTreeSet<String>>,
+}
+
+/// A value of a GGUF file as JSON has it; of arrays that they are there.
+fn plain(value: &gguf::Value) -> Value {
+    use gguf::Value::*;
+    match value {
+        Bool(flag) => (*flag).into(),
+        F32(_) | F64(_) => value.as_f64().into(),
+        String(text) => text.as_str().into(),
+        Array(gguf::Array::Bool(all)) => all.clone().into(),
+        Array(gguf::Array::U32(all)) => all.clone().into(),
+        Array(gguf::Array::I32(all)) => all.clone().into(),
+        Array(_) => Value::Array(Vec::new()),
+        U64(n) => (*n).into(),
+        _ => value.as_i64().into(),
+    }
+}
+
+impl<'a> Keys<'a> {
+    pub fn of_gguf(metadata: &'a gguf::Metadata, architecture: &'a str) -> Keys<'a> {
+        Keys { source: Source::Gguf(metadata, architecture), read: RefCell::default() }
+    }
+
+    pub fn of_folder(json: &'a Value) -> Keys<'a> {
+        Keys { source: Source::Folder(json), read: RefCell::default() }
+    }
+
+    /// True of a GGUF file.
+    pub fn gguf(&self) -> bool {
+        matches!(self.source, Source::Gguf(..))
+    }
+
+    fn name(&self, key: Key) -> String {
+        match &self.source {
+            Source::Gguf(_, architecture) => format!("{architecture}.{}", key.0),
+            Source::Folder(_) => key.1.to_owned(),
+        }
+    }
+
+    /// What a key says; null where there is none.
+    pub fn get(&self, key: Key) -> Value {
+        let name = self.name(key);
+        let value = match &self.source {
+            Source::Gguf(metadata, _) => metadata.get(&name).map_or(Value::Null, plain),
+            Source::Folder(json) => json[&name].clone(),
+        };
+        self.read.borrow_mut().insert(name);
+        value
+    }
+
+    pub fn missing(&self, key: Key) -> Error {
+        let source = if self.gguf() { "the file" } else { "config.json" };
+        Error::model(format!("{source} says no {}", self.name(key)))
+    }
+
+    /// What a key says, where it does, of the kind that it is to be.
+    fn of_kind<T>(&self, key: Key, kind: &str, of: fn(&Value) -> Option<T>) -> Result<Option<T>> {
+        let value = self.get(key);
+        match of(&value) {
+            None if !value.is_null() => {
+                Err(Error::model(format!("{} is {value}, no {kind}", self.name(key))))
+            }
+            found => Ok(found),
+        }
+    }
+
+    pub fn size_of(&self, key: Key) -> Result<Option<usize>> {
+        self.of_kind(key, "size", |v| v.as_u64().and_then(|n| usize::try_from(n).ok()))
+    }
+
+    pub fn size(&self, key: Key) -> Result<usize> {
+        self.size_of(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn number_of(&self, key: Key) -> Result<Option<f64>> {
+        self.of_kind(key, "number", Value::as_f64)
+    }
+
+    pub fn number(&self, key: Key) -> Result<f64> {
+        self.number_of(key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub fn flag(&self, key: Key) -> Result<bool> {
+        Ok(self.of_kind(key, "truth value", Value::as_bool)?.unwrap_or(false))
+    }
+
+    /// Whether there are to be biases; a GGUF file has those that it has.
+    pub fn biased(&self, key: &'static str) -> Result<Option<bool>> {
+        Ok(if self.gguf() { None } else { Some(self.flag(("", key))?) })
+    }
+
+    pub fn text_of(&self, key: Key) -> Result<Option<String>> {
+        self.of_kind(key, "text", |v| v.as_str().map(String::from))
+    }
+
+    pub fn unsupported<T>(&self, key: Key) -> Result<T> {
+        let (name, value) = (self.name(key), self.get(key));
+        Err(Error::model(format!("{name} is {value}, which is not supported")))
+    }
+
+    /// Refuses a key that says anything but this.
+    pub fn only(&self, key: Key, as_this: Value) -> Result<()> {
+        match self.get(key) {
+            Value::Null => Ok(()),
+            value if value == as_this => Ok(()),
+            _ => self.unsupported(key),
+        }
+    }
+
+    /// Refuses a file that says what nobody has read, and what may change what it computes.
+    pub fn left_over(&self) -> Result<()> {
+        let read = self.read.borrow();
+        let unknown = match &self.source {
+            Source::Gguf(metadata, architecture) => {
+                let own = |key: &&String| {
+                    let name = key.strip_prefix(architecture).and_then(|n| n.strip_prefix('.'));
+                    name.is_some_and(|name| !IDLE_IN_GGUF.contains(&name))
+                };
+                metadata.keys().filter(own).find(|key| !read.contains(*key))
+            }
+            Source::Folder(json) => {
+                let says = |(_, value): &(&String, &Value)| {
+                    !value.is_null() && **value != Value::Bool(false)
+                };
+                let mut names = json.as_object().into_iter().flatten().filter(says).map(|(k, _)| k);
+                names.find(|k| !IDLE_IN_FOLDERS.contains(&k.as_str()) && !read.contains(*k))
+            }
+        };
+        match unknown {
+            Some(key) => Err(Error::model(format!(
+                "{key} is not known, and may change what the model computes"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// What every architecture has.
+    pub fn config(&self, given: Given) -> Result<Config> {
+        let width = self.size(("embedding_length", "hidden_size"))?;
+        let heads = self.size(("attention.head_count", "num_attention_heads"))?;
+        let kv_heads = self.size_of(("attention.head_count_kv", "num_key_value_heads"))?;
+        let head = self.size_of(("attention.key_length", "head_dim"))?;
+        let head = head.or(given.head.filter(|_| !self.gguf()));
+        let head = head.unwrap_or(width / heads.max(1));
+        self.only(("attention.value_length", ""), head.into())?;
+        if ![Value::Null, 0.into()].contains(&self.get(("expert_count", "num_experts"))) {
+            return Err(Error::model("mixtures of experts are not supported"));
+        }
+        self.get(("expert_used_count", "num_experts_per_tok"));
+        self.only(("attention.causal", ""), true.into())?;
+        let mut config = Config {
+            width,
+            layers: self.size(("block_count", "num_hidden_layers"))?,
+            heads,
+            kv_heads: kv_heads.unwrap_or(heads),
+            head,
+            feed_forward: self.size(("feed_forward_length", "intermediate_size"))?,
+            context: self.size(("context_length", "max_position_embeddings"))?,
+            epsilon: self.number(given.epsilon)?,
+            rope: Rope {
+                base: if self.gguf() { 10_000.0 } else { given.base },
+                scaling: Scaling::None,
+                neighbours: given.neighbours,
+                turned: if self.gguf() { head } else { (head as f64 * given.part) as usize },
+                magnitude: 1.0,
+            },
+            variant: Variant { activation: given.activation, ..Variant::default() },
+        };
+        // Before anything is made that is as large as a size says.
+        config.check()?;
+        if let Some(activation) = self.text_of(("", given.activation_key))? {
+            config.variant.activation = activation_of(&activation)?;
+        }
+        if !self.gguf() {
+            let tied = self.of_kind(("", "tie_word_embeddings"), "truth value", Value::as_bool)?;
+            config.variant.tied = Some(tied.unwrap_or(given.tied));
+        }
+        config.variant.attention_biased = self.biased("attention_bias")?;
+        super::rope::read(self, &mut config)?;
+        Ok(config)
+    }
+
+    /// Which layers see a window of tokens alone; of every so many one sees all, where the file
+    /// does not say, and none does where there is no number. A layer that sees a window sees all
+    /// of a context that is no longer.
+    pub fn windows(&self, config: &mut Config, every: Option<usize>) -> Result<Vec<bool>> {
+        let off = self.get(("", "use_sliding_window")) == Value::Bool(false);
+        let window = self.size_of(("attention.sliding_window", "sliding_window"))?;
+        let window = window.filter(|&window| window > 0 && !off);
+        let all_of = |every: Option<usize>, k: usize| every.is_some_and(|n| (k + 1) % n == 0);
+        let kinds = self.get(("", "layer_types"));
+        let pattern = self.get(("attention.sliding_window_pattern", "sliding_window_pattern"));
+        let one = |k: usize| {
+            Ok(match (&kinds[k], &pattern[k], &pattern) {
+                (Value::String(kind), ..) if kind == "full_attention" => false,
+                (Value::String(kind), ..) if kind == "sliding_attention" => true,
+                (Value::String(kind), ..) => {
+                    return Err(Error::model(format!("layers of {kind:?} are not supported")));
+                }
+                (_, Value::Bool(windowed), _) => *windowed,
+                (_, _, Value::Number(every)) => {
+                    !all_of(every.as_u64().map(|n| n.max(1) as usize), k)
+                }
+                _ => !all_of(every, k),
+            } && window.is_some())
+        };
+        let layers = (0..config.layers.min(1 << 16)).map(one).collect::<Result<Vec<bool>>>()?;
+        if let Some(window) = window.filter(|_| layers.contains(&true)) {
+            config.context = config.context.min(window);
+        }
+        Ok(layers)
+    }
+}
+
+/// What differs among architectures in how a file says it, and where it says nothing.
+pub struct Given {
+    /// Of the norms' epsilon.
+    pub epsilon: Key,
+    /// Pairs that are turned are neighbours.
+    pub neighbours: bool,
+    pub activation: Activation,
+    pub activation_key: &'static str,
+    // Of a `config.json` that does not say.
+    pub tied: bool,
+    pub head: Option<usize>,
+    pub base: f64,
+    /// How much of a head is turned.
+    pub part: f64,
+}
+
+/// RMSNorm's epsilon.
+const RMS: Key = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+
+impl Default for Given {
+    fn default() -> Given {
+        Given {
+            epsilon: RMS,
+            neighbours: false,
+            activation: Activation::Silu,
+            activation_key: "hidden_act",
+            tied: false,
+            head: None,
+            base: 10_000.0,
+            part: 1.0,
+        }
+    }
+}
+
+/// By the name that a `config.json` has for it.
+pub fn activation_of(name: &str) -> Result<Activation> {
+    Ok(match name {
+        "silu" | "swish" => Activation::Silu,
+        "gelu" => Activation::Gelu,
+        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+        other => {
+            return Err(Error::model(format!("hidden_act is {other:?}, which is not supported")));
+        }
+    })
+}

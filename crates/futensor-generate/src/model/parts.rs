@@ -1,0 +1,302 @@
+//! The tensors of a file, by GGUF's names and by Hugging Face's: each is taken once, with its shape
+//! checked, and none may be left over.
+
+use super::config::{Config, HeadNorms};
+use super::weights::{Layer, Linear, Norm, Several, Weights};
+use crate::error::{Error, Result};
+use futensor::quant::{Format, Quantized, Weight};
+use futensor::{DType, TensorFuture};
+use std::collections::BTreeMap;
+
+/// A part of a model, or of each layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Part {
+    Embedding,
+    Norm,
+    Head,
+    AttentionNorm,
+    Query,
+    Key,
+    Value,
+    /// The three in one.
+    QueryKeyValue,
+    QueryNorm,
+    KeyNorm,
+    Output,
+    AfterAttention,
+    FeedForwardNorm,
+    Gate,
+    Up,
+    /// Both in one.
+    GateUp,
+    Down,
+    AfterFeedForward,
+}
+
+impl Part {
+    /// Hugging Face's name, of Llama where there is one.
+    fn of_folder(self) -> &'static str {
+        match self {
+            Part::Embedding => "model.embed_tokens",
+            Part::Norm => "model.norm",
+            Part::Head => "lm_head",
+            Part::AttentionNorm => "input_layernorm",
+            Part::Query => "self_attn.q_proj",
+            Part::Key => "self_attn.k_proj",
+            Part::Value => "self_attn.v_proj",
+            Part::QueryKeyValue => "self_attn.qkv_proj",
+            Part::QueryNorm => "self_attn.q_norm",
+            Part::KeyNorm => "self_attn.k_norm",
+            Part::Output => "self_attn.o_proj",
+            Part::AfterAttention => "post_attention_layernorm",
+            Part::FeedForwardNorm => "post_attention_layernorm",
+            Part::Gate => "mlp.gate_proj",
+            Part::Up => "mlp.up_proj",
+            Part::GateUp => "mlp.gate_up_proj",
+            Part::Down => "mlp.down_proj",
+            Part::AfterFeedForward => "post_feedforward_layernorm",
+        }
+    }
+
+    /// GGUF's name.
+    fn of_gguf(self) -> &'static str {
+        match self {
+            Part::Embedding => "token_embd",
+            Part::Norm => "output_norm",
+            Part::Head => "output",
+            Part::AttentionNorm => "attn_norm",
+            Part::Query => "attn_q",
+            Part::Key => "attn_k",
+            Part::Value => "attn_v",
+            Part::QueryKeyValue => "attn_qkv",
+            Part::QueryNorm => "attn_q_norm",
+            Part::KeyNorm => "attn_k_norm",
+            Part::Output => "attn_output",
+            Part::AfterAttention => "post_attention_norm",
+            Part::FeedForwardNorm => "ffn_norm",
+            Part::Gate => "ffn_gate",
+            Part::Up | Part::GateUp => "ffn_up",
+            Part::Down => "ffn_down",
+            Part::AfterFeedForward => "post_ffw_norm",
+        }
+    }
+}
+
+/// See the module.
+pub struct Parts {
+    pub tensors: BTreeMap<String, Weight>,
+    /// They have GGUF's names.
+    pub gguf: bool,
+    /// Names that differ from Llama's, of Hugging Face's.
+    pub names: &'static [(Part, &'static str)],
+}
+
+impl Parts {
+    /// The name of a part, of this layer.
+    pub fn name(&self, part: Part, layer: Option<usize>) -> String {
+        let other = self.names.iter().find(|(p, _)| *p == part).map(|(_, name)| *name);
+        let name = if self.gguf { part.of_gguf() } else { other.unwrap_or(part.of_folder()) };
+        match layer {
+            Some(k) if self.gguf => format!("blk.{k}.{name}"),
+            Some(k) => format!("model.layers.{k}.{name}"),
+            None => name.to_owned(),
+        }
+    }
+
+    /// A matrix with its bias, where it has one.
+    fn linear(
+        &mut self,
+        part: Part,
+        layer: Option<usize>,
+        [out, into]: [usize; 2],
+    ) -> Result<Linear> {
+        let name = self.name(part, layer);
+        let weight = self.matrix(&format!("{name}.weight"))?.ok_or_else(|| missing(&name))?;
+        if weight.dims() != [out, into] {
+            return Err(Error::model(format!(
+                "{name}.weight is {:?}, not {:?}",
+                weight.dims(),
+                [out, into]
+            )));
+        }
+        Ok(Linear { weight, bias: self.vector(&format!("{name}.bias"), out)? })
+    }
+
+    /// A matrix. Halves stay halves; what else is dense is used as float32.
+    fn matrix(&mut self, name: &str) -> Result<Option<Weight>> {
+        Ok(match self.tensors.remove(name) {
+            Some(weight) if weight.dims().len() != 2 => {
+                return Err(Error::model(format!("{name} is {:?}, no matrix", weight.dims())));
+            }
+            Some(Weight::Dense(x)) => {
+                let halves =
+                    [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
+                // Rows that are no whole blocks are none that a format has.
+                let packed = halves.and_then(|format| Quantized::from_tensor(&x, format).ok());
+                Some(packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from))
+            }
+            weight => weight,
+        })
+    }
+
+    fn vector(&mut self, name: &str, width: usize) -> Result<Option<TensorFuture>> {
+        let Some(found) = self.tensors.remove(name) else { return Ok(None) };
+        match found.dense().dims() {
+            &[n] if n == width => Ok(Some(found.dense().to_dtype(DType::F32))),
+            dims => Err(Error::model(format!("{name} is {dims:?}, not {:?}", [width]))),
+        }
+    }
+
+    fn norm(
+        &mut self,
+        part: Part,
+        layer: Option<usize>,
+        width: usize,
+        config: &Config,
+    ) -> Result<Norm> {
+        let name = self.name(part, layer);
+        let weight = self.vector(&format!("{name}.weight"), width)?;
+        let weight = weight.ok_or_else(|| missing(&name))?;
+        let offset = config.variant.norm_offset;
+        let bias = match config.variant.centred {
+            true => self.vector(&format!("{name}.bias"), width)?,
+            false => None,
+        };
+        Ok(Norm {
+            weight: if offset != 0.0 { weight + offset } else { weight },
+            bias,
+            centred: config.variant.centred,
+            epsilon: config.epsilon,
+        })
+    }
+
+    fn layer(&mut self, k: usize, config: &Config) -> Result<Layer> {
+        let (width, inner, variant) = (config.width, config.feed_forward, &config.variant);
+        let (queries, keys) = (config.heads * config.head, config.kv_heads * config.head);
+        let layer = Some(k);
+        let mut norm = |part, wanted: bool, width| {
+            wanted.then(|| self.norm(part, layer, width, config)).transpose()
+        };
+        let (before, after) = (variant.norms_before, variant.norms_after);
+        let before_attention = norm(Part::AttentionNorm, before, width)?;
+        let after_attention = norm(Part::AfterAttention, after, width)?;
+        let before_feed_forward = norm(Part::FeedForwardNorm, before && !variant.parallel, width)?;
+        let after_feed_forward = norm(Part::AfterFeedForward, after, width)?;
+        let sizes = match variant.head_norms {
+            HeadNorms::None => None,
+            HeadNorms::Each => Some([config.head; 2]),
+            HeadNorms::All => Some([queries, keys]),
+        };
+        let [query_norm, key_norm] = match sizes {
+            Some([query, key]) => {
+                [norm(Part::QueryNorm, true, query)?, norm(Part::KeyNorm, true, key)?]
+            }
+            None => [None, None],
+        };
+        let query_key_value = if variant.fused_attention {
+            let all = self.linear(Part::QueryKeyValue, layer, [queries + 2 * keys, width])?;
+            Several::of(all, vec![queries, keys, keys])
+        } else {
+            let sizes = [(Part::Query, queries), (Part::Key, keys), (Part::Value, keys)];
+            let each = sizes.map(|(part, out)| self.linear(part, layer, [out, width]));
+            Several::new(each.into_iter().collect::<Result<_>>()?)?
+        };
+        let first = if variant.fused_attention { Part::QueryKeyValue } else { Part::Query };
+        self.as_told(first, layer, query_key_value.biased(), variant.attention_biased)?;
+        let gate_up = if !variant.gated {
+            Several::new(vec![self.linear(Part::Up, layer, [inner, width])?])?
+        } else if variant.fused_gate {
+            Several::of(self.linear(Part::GateUp, layer, [2 * inner, width])?, vec![inner; 2])
+        } else {
+            let each = [Part::Gate, Part::Up].map(|p| self.linear(p, layer, [inner, width]));
+            Several::new(each.into_iter().collect::<Result<_>>()?)?
+        };
+        let first = if variant.fused_gate { Part::GateUp } else { Part::Up };
+        self.as_told(first, layer, gate_up.biased(), variant.feed_forward_biased)?;
+        Ok(Layer {
+            before_attention,
+            query_key_value,
+            query_norm,
+            key_norm,
+            output: self.linear(Part::Output, layer, [width, queries])?,
+            after_attention,
+            before_feed_forward,
+            gate_up,
+            down: self.linear(Part::Down, layer, [width, inner])?,
+            after_feed_forward,
+        })
+    }
+
+    /// Refuses biases that are there or not, unlike what the file says.
+    fn as_told(
+        &self,
+        part: Part,
+        layer: Option<usize>,
+        biased: bool,
+        told: Option<bool>,
+    ) -> Result<()> {
+        let name = self.name(part, layer);
+        match told {
+            Some(true) if !biased => Err(Error::model(format!("there is no {name}.bias"))),
+            Some(false) if biased => {
+                Err(Error::model(format!("there is a {name}.bias, and the file says of none")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// All of them, with none left over.
+    pub fn all(mut self, config: &Config) -> Result<Weights> {
+        let width = config.width;
+        let embedding = self.matrix(&format!("{}.weight", self.name(Part::Embedding, None)))?;
+        let embedding = embedding.ok_or_else(|| Error::model("there is no embedding"))?;
+        if embedding.dims()[1] != width {
+            return Err(Error::model(format!(
+                "the embedding is {:?} for a width of {width}",
+                embedding.dims()
+            )));
+        }
+        let vocabulary = embedding.dims()[0];
+        let layers = (0..config.layers).map(|k| self.layer(k, config));
+        let layers = layers.collect::<Result<_>>()?;
+        let head = self.name(Part::Head, None);
+        let name = format!("{head}.weight");
+        let own = self.tensors.contains_key(&name);
+        let head = match config.variant.tied {
+            // A head beside it is nobody's.
+            Some(true) => {
+                self.tensors.remove(&name);
+                None
+            }
+            Some(false) if !own => {
+                return Err(Error::model(format!(
+                    "there is no {name}, and tie_word_embeddings is not true"
+                )));
+            }
+            _ if own => Some(self.linear(Part::Head, None, [vocabulary, width])?),
+            _ => None,
+        };
+        let norm = self.norm(Part::Norm, None, width, config)?;
+        let left: Vec<&str> =
+            self.tensors.keys().map(String::as_str).filter(|name| !idle(name)).collect();
+        if let [first, rest @ ..] = &left[..] {
+            let more = match rest.len() {
+                0 => String::new(),
+                n => format!(", and {n} more"),
+            };
+            return Err(Error::model(format!(
+                "tensor {first}{more}: an architecture with such a part is not supported"
+            )));
+        }
+        Ok(Weights { embedding, layers, norm, head })
+    }
+}
+
+/// Tensors that say again what the configuration says.
+fn idle(name: &str) -> bool {
+    name.ends_with(".rotary_emb.inv_freq")
+}
+
+fn missing(name: &str) -> Error {
+    Error::model(format!("there is no {name}.weight"))
+}
