@@ -5,6 +5,7 @@ mod bytes;
 mod limits;
 mod text;
 mod vocabulary;
+mod words;
 
 use crate::error::{Error, Result, number_of};
 use crate::helpers::{Work, outside};
@@ -21,6 +22,22 @@ const TEXT_MAX: usize = 16 << 20;
 /// Bytes of a `tokenizer.json` at most. Those of models have some 20 MB.
 const FILE_MAX: usize = 256 << 20;
 
+/// Tokens that end a text, or a turn of it, by their names in the vocabularies of models.
+const ENDS: [&str; 12] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "[EOT]",
+    "<|END_OF_TURN_TOKEN|>",
+    "<end_of_utterance>",
+    "<｜end▁of▁sentence｜>",
+];
+
 /// A tokenizer. It never goes to the network.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
@@ -34,7 +51,8 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Of a `tokenizer.json`; the names of the tokens that begin and end a text are taken from
-    /// the `tokenizer_config.json` beside it, where there is one.
+    /// the `tokenizer_config.json` beside it, where there is one, and those that end it from
+    /// `generation_config.json` as well.
     ///
     /// It takes as long as the file is large, some 100 ms for those of models: a thread that drives
     /// tasks leaves it to another, as [`Llama::from_folder`](crate::Llama::from_folder) does.
@@ -50,15 +68,26 @@ impl Tokenizer {
             Ok::<_, std::io::Error>(text)
         };
         let text = read(path).map_err(|e| wrong(&e))?;
-        let config = read(&path.with_file_name("tokenizer_config.json")).ok();
-        let config: serde_json::Value =
-            config.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let beside = |name: &str| -> serde_json::Value {
+            let text = read(&path.with_file_name(name)).ok();
+            text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+        };
+        let (config, generation) =
+            (beside("tokenizer_config.json"), beside("generation_config.json"));
         let name = |key: &str| {
             let value = &config[key];
             value.as_str().or(value["content"].as_str()).map(str::to_owned)
         };
-        Tokenizer::from_json(&text, name("bos_token").as_deref(), name("eos_token").as_deref())
-            .map_err(|e| wrong(&e))
+        let (begin, end) = (name("bos_token"), name("eos_token"));
+        let mut tokenizer =
+            Tokenizer::from_json(&text, begin.as_deref(), end.as_deref()).map_err(|e| wrong(&e))?;
+        // One, or several.
+        let ends = &generation["eos_token_id"];
+        let ends = ends.as_array().map_or(std::slice::from_ref(ends), Vec::as_slice);
+        let ends = ends.iter().filter_map(|end| end.as_u64().and_then(|n| u32::try_from(n).ok()));
+        let more: Vec<u32> = ends.filter(|&end| (end as usize) < tokenizer.len()).collect();
+        tokenizer.ends_as_well(more);
+        Ok(tokenizer)
     }
 
     /// Of the text of a `tokenizer.json`, and the names of the tokens that begin and end a text.
@@ -100,7 +129,18 @@ impl Tokenizer {
         ends: Vec<u32>,
     ) -> Result<Tokenizer> {
         let (bytes, marks) = bytes::of_all(&inner)?;
-        Ok(Tokenizer { inner, bytes, marks, begin, begins, ends })
+        let by_name = ENDS.iter().filter_map(|name| inner.token_to_id(name)).collect();
+        let mut own = Tokenizer { inner, bytes, marks, begin, begins, ends };
+        own.ends_as_well(by_name);
+        Ok(own)
+    }
+
+    fn ends_as_well(&mut self, more: Vec<u32>) {
+        for end in more {
+            if !self.ends.contains(&end) {
+                self.ends.push(end);
+            }
+        }
     }
 
     /// The tokens of a text. Names of special tokens in it become those tokens. With `begins`, the
@@ -182,7 +222,7 @@ impl Tokenizer {
         self.begin
     }
 
-    /// The tokens that end a text.
+    /// The tokens that end a text: those that the file says, and those that are named like one.
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }

@@ -21,6 +21,8 @@ pub fn vocabulary() -> Vocabulary {
         tokens,
         types,
         merges,
+        scores: Vec::new(),
+        spaced: true,
         begin: Some(0),
         begins: true,
         ends: vec![1],

@@ -30,8 +30,10 @@ fn a_vocabulary_that_does_not_fit_is_refused() {
         assert!(error.is_model());
         error.to_string()
     };
-    assert!(wrong(&|v| v.model = "llama".into()).contains("\"llama\" is not known"));
+    assert!(wrong(&|v| v.model = "t5".into()).contains("\"t5\" is not known"));
     assert!(wrong(&|v| v.pre = "other".into()).contains("\"other\" is not known"));
+    assert!(wrong(&|v| v.model = "llama".into()).contains("says no tokenizer.ggml.scores"));
+    assert!(wrong(&|v| v.scores = vec![0.0]).contains("264 tokens with 1 score"));
     assert!(wrong(&|v| v.types.truncate(3)).contains("264 tokens with 3 types"));
     assert!(wrong(&|v| v.ends = vec![264]).contains("token 264"));
     assert!(wrong(&|v| v.tokens[5] = "!".into()).contains("name of another"));

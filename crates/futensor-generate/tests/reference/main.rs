@@ -7,6 +7,7 @@ mod models;
 mod sampling;
 mod streams;
 mod tokens;
+mod vocabularies;
 
 use futensor_generate::{Engine, Request, Token};
 use futures::StreamExt;

@@ -21,6 +21,8 @@ fn vocabulary(pre: &str) -> Vocabulary {
         tokens: texts(&all["tokens"]),
         types: all["types"].as_array().unwrap().iter().map(|t| t.as_i64().unwrap()).collect(),
         merges: texts(&all["merges"]),
+        scores: Vec::new(),
+        spaced: true,
         begin: None,
         begins: false,
         ends: Vec::new(),
