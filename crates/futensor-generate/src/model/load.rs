@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 impl Llama {
     /// Of a folder as Hugging Face has them: `config.json`, `tokenizer.json`, `*.safetensors`, and
-    /// the chat template of `tokenizer_config.json` or `chat_template.jinja`.
+    /// the chat template of `tokenizer_config.json` or `chat_template.jinja`. One that cannot be read
+    /// refuses conversations.
     ///
     /// # Errors
     /// Where a file is missing or broken, the model is none that is known, or its parts do not fit
@@ -55,7 +56,7 @@ impl Llama {
             .and_then(|s| s.as_str().map(String::from));
         let made = outside().work(move || {
             let tokenizer = vocabulary.tokenizer()?;
-            let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
+            let template = source.map(|source| template(&source, &tokenizer));
             Ok((tokenizer, template))
         });
         let (tokenizer, template) = made.await?;
@@ -102,11 +103,9 @@ impl Folder {
         let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
         let source = match read("chat_template.jinja") {
             Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
-            Err(_) => json("tokenizer_config.json")
-                .ok()
-                .and_then(|c| c["chat_template"].as_str().map(String::from)),
+            Err(_) => json("tokenizer_config.json").ok().and_then(|c| source(&c["chat_template"])),
         };
-        let template = source.map(|source| template(&source, &tokenizer)).transpose()?;
+        let template = source.map(|source| template(&source, &tokenizer));
         let files = std::fs::read_dir(folder)
             .map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
         let has_tensors = |path: &PathBuf| path.extension().is_some_and(|e| e == "safetensors");
@@ -115,9 +114,17 @@ impl Folder {
     }
 }
 
-fn template(source: &str, tokenizer: &Tokenizer) -> Result<Template> {
+/// A template's source: itself, or of several the one that is named so.
+fn source(json: &serde_json::Value) -> Option<String> {
+    let of_list = || json.as_array()?.iter().find(|t| t["name"] == "default");
+    json.as_str().or_else(|| of_list()?["template"].as_str()).map(String::from)
+}
+
+/// A template that cannot be read refuses conversations, and not the model.
+fn template(source: &str, tokenizer: &Tokenizer) -> Template {
     let name = |token: Option<u32>| token.and_then(|t| tokenizer.name(t)).unwrap_or_default();
     Template::new(source, &name(tokenizer.begin()), &name(tokenizer.ends().first().copied()))
+        .unwrap_or_else(|error| Template::refusing(&error))
 }
 
 #[cfg(test)]

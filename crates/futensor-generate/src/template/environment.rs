@@ -1,6 +1,7 @@
 //! The environment of templates: Jinja's words with Python's methods, each paid for with fuel.
 
-use super::paid::{self, indented, measure, parts, room};
+use super::paid::{self, measure, parts, room};
+use super::python::{strftime_now, tojson};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, StringInput};
@@ -13,7 +14,8 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
     let mut environment = Environment::new();
     // As `transformers` has it.
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-    check(source, &syntax)?;
+    let source = without_generation(source, &syntax)?;
+    check(&source, &syntax)?;
     environment.set_syntax(syntax);
     environment.set_unknown_method_callback(method);
     environment.add_filter("join", join);
@@ -32,8 +34,31 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
             Err(Error::new(ErrorKind::InvalidOperation, text.to_string()))
         },
     );
-    environment.add_template_owned(name, source.to_owned())?;
+    environment.add_function("strftime_now", |state: &State, format: &str| {
+        measure(state, &Value::from(format))?;
+        strftime_now(format)
+    });
+    environment.add_template_owned(name, source)?;
     Ok(environment)
+}
+
+/// A template in which `{% generation %}`, which marks what the model has said, is a scope alone.
+fn without_generation(source: &str, syntax: &SyntaxConfig) -> Result<String, Error> {
+    let tokens: Vec<_> = tokenize(source, false, syntax.clone()).collect::<Result<Vec<_>, _>>()?;
+    let (mut made, mut from) = (String::new(), 0);
+    for pair in tokens.windows(2) {
+        let [(Token::BlockStart, _), (Token::Ident(word), span)] = pair else { continue };
+        let scope = match *word {
+            "generation" => "with",
+            "endgeneration" => "endwith",
+            _ => continue,
+        };
+        made.push_str(&source[from..span.start_offset as usize]);
+        made.push_str(scope);
+        from = span.end_offset as usize;
+    }
+    made.push_str(&source[from..]);
+    Ok(made)
 }
 
 /// Refuses a template that could make a value part of itself, which nothing would ever show,
@@ -154,36 +179,4 @@ fn join(
         }
     }
     minijinja::filters::join(state, list, joiner, attribute, kwargs)
-}
-
-/// As `transformers` has it: nothing is hidden from HTML.
-fn tojson(
-    state: &mut State,
-    value: &Value,
-    indent: Option<Value>,
-    kwargs: Kwargs,
-) -> Result<Value, Error> {
-    let indent = indent.map_or_else(|| kwargs.get("indent"), |indent| Ok(Some(indent)))?;
-    // `true` is some width as well.
-    let width = indent.as_ref().map_or(0, |width: &Value| width.as_usize().unwrap_or(2));
-    indented(state, value, 0, width as u64)?;
-    let hidden = minijinja::filters::tojson(value, indent, kwargs)?;
-    let (mut text, mut rest) = (String::new(), hidden.as_str().unwrap_or_default());
-    while let Some(at) = rest.find('\\') {
-        text.push_str(&rest[..at]);
-        let shown = [("\\u003c", '<'), ("\\u003e", '>'), ("\\u0026", '&'), ("\\u0027", '\'')];
-        rest = match shown.iter().find(|(code, _)| rest[at..].starts_with(code)) {
-            Some((code, shown)) => {
-                text.push(*shown);
-                &rest[at + code.len()..]
-            }
-            // Another escape: two bytes at least, of which the second may be a backslash.
-            None => {
-                text.push_str(&rest[at..at + 2]);
-                &rest[at + 2..]
-            }
-        };
-    }
-    text.push_str(rest);
-    Ok(Value::from(text))
 }

@@ -8,6 +8,7 @@
 
 mod environment;
 mod paid;
+mod python;
 
 use crate::error::{Error, Result};
 use crate::helpers::{STACK, Work, outside};
@@ -21,7 +22,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A chat template. Templates see nothing but what they are given, and are run with bounds on time,
 /// memory and depth.
 pub struct Template {
-    environment: Environment<'static>,
+    /// What it says, where it cannot be read.
+    environment: Result<Environment<'static>>,
     begin: String,
     end: String,
 }
@@ -60,7 +62,13 @@ impl Template {
         let parsed = parsed.map_err(|e| wrong(format!("no thread: {e}")))?;
         let parsed = parsed.and_then(|caught| caught).map_err(|_| wrong("a panic".into()))?;
         let environment = parsed.map_err(|e| wrong(e.to_string()))?;
-        Ok(Template { environment, begin: begin.into(), end: end.into() })
+        Ok(Template { environment: Ok(environment), begin: begin.into(), end: end.into() })
+    }
+
+    /// One that refuses every conversation with this.
+    pub(crate) fn refusing(error: &Error) -> Template {
+        let error = Err(Error::request(error.to_string()));
+        Template { environment: error, begin: String::new(), end: String::new() }
     }
 
     /// The text of a conversation, up to where the model is to go on. Messages are maps with `role`
@@ -81,9 +89,10 @@ impl Template {
     /// # Cancel safety
     /// Dropping the future gives the text up.
     pub fn render(&self, messages: impl Serialize + Send + 'static) -> Work<String> {
-        let mut environment = self.environment.clone();
+        let environment = self.environment.clone();
         let (begin, end) = (self.begin.clone(), self.end.clone());
         outside().work(move || {
+            let mut environment = environment?;
             let values = Value::from(Serde(messages));
             let (messages, bytes) = (values.len().unwrap_or(0) as u64, bytes_of(&values));
             let fuel = FUEL + FUEL_OF_MESSAGE.saturating_mul(messages) + bytes / BYTES_OF_FUEL;

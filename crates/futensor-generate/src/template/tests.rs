@@ -182,6 +182,53 @@ fn json_is_as_it_is_and_no_part_of_a_page() {
     );
 }
 
+/// As Python 3.11 says it.
+#[test]
+fn dates_are_pythons() {
+    for (format, seconds, text) in [
+        ("%d %b %Y", 1_709_208_000, "29 Feb 2024"),
+        ("%Y-%m-%d %H:%M:%S", 0, "1970-01-01 00:00:00"),
+        ("%A, %B %-d, %Y %I:%M %p %j", 1_735_689_599, "Tuesday, December 31, 2024 11:59 PM 366"),
+        ("%a %y %u %w %e %F %T %R%%%Z", 4_102_444_800, "Fri 00 5 5  1 2100-01-01 00:00:00 00:00%"),
+        ("%-m/%-d %I", 951_782_400, "2/29 12"),
+    ] {
+        assert_eq!(python::strftime(format, seconds).unwrap(), text, "{format}");
+    }
+    assert!(render("{{ strftime_now('%d %B %Y') }}").unwrap().contains(" 20"));
+    let error = render("{{ strftime_now('%Q') }}").unwrap_err();
+    assert!(error.is_request() && error.to_string().contains("%Q"), "{error}");
+}
+
+#[test]
+fn a_template_that_cannot_be_read_refuses_conversations() {
+    let error = Template::new("{% for %}", "", "").unwrap_err();
+    let refused = block_on(Template::refusing(&error).render([0])).unwrap_err();
+    assert!(refused.is_request() && refused.to_string().contains("the chat template"), "{refused}");
+}
+
+#[test]
+fn formats_are_paid_for() {
+    for (source, text) in [
+        (
+            "{{ '%5s|%-5s|%05d|%.2f|%x|%%' % ('a', 'b', -7, 1.5, 255) }}",
+            "    a|b    |-0007|1.50|ff|%",
+        ),
+        ("{{ '%s' % 'x' }}{{ '%s and %s' % ('x', [1]) }}{{ 7 % 3 }}{{ -7 % 3 }}", "xx and [1]12"),
+    ] {
+        assert_eq!(render(source).unwrap(), text, "{source}");
+    }
+    for (source, says) in [
+        ("{{ '%99999d' % 1 }}", "as wide"),
+        ("{{ '%s' % () }}", "not enough"),
+        ("{{ 'x' % 1 }}", "more values"),
+        ("{{ 1 % 0 }}", "by zero"),
+        ("{{ ('%s' * 99) % (([['a'] * 5000],) * 99) }}", "more than any has to"),
+    ] {
+        let error = render(source).unwrap_err();
+        assert!(error.to_string().contains(says), "{source}: {error}");
+    }
+}
+
 /// Thirty small lists: a thousand million items to whoever looks into the last.
 fn doubled(name: &str) -> String {
     let set = format!("{{% set {name} = [1] %}}");

@@ -165,6 +165,32 @@ TEMPLATES = {
     ),
 }
 
+TEMPLATES |= {
+    "loops": (
+        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.role }};{% "
+        "if loop.index > 2 %}{% break %}{% endif %}{% for c in m.content %}{% if c == 'a' %}{% "
+        "break %}{% endif %}{{ c }}{% endfor %}|{% endfor %}{% if tools is none %}none{% endif %}"
+    ),
+    "generation": (
+        "{%- for m in messages -%}\n{% if m.role == 'assistant' %}\n{% generation %}\n"
+        "{{ m.content }}{% set x = 1 %}<end>\n{%- endgeneration -%}\n{% else %}{{ m.content }}{% "
+        "endif %}\n{% endfor %}{{ x is defined }}"
+    ),
+    "json": (
+        "{% set d = {'b': [1, 2.0, 1e22, 0.00001, 1e-7, none, true], 'a': {}, 'é': [], 'c': {'z': "
+        "'<&>\\n\\t\\u0001\\x7f\\'\"/ü🦀'}, 1: 'x'} %}{{ d | tojson }}{{ d | tojson(indent=2) }}{{ d | "
+        "tojson(ensure_ascii=True) }}{{ d | tojson(ensure_ascii=False, indent=0) }}{{ d.c | "
+        "tojson(separators=(',', ':')) }}{{ d.c | tojson(sort_keys=True, indent='--') }}{{ messages "
+        "| tojson(indent=4) }}{{ {'z': 1, 'y': 2, 'x': 3} | tojson }}{{ dict(z=1, y=2) | tojson }}{% "
+        "for k, v in {'z': 1, 'y': 2}.items() %}{{ k }}{{ v }}{% endfor %}{{ 3 | tojson }}{{ 'a' | "
+        "tojson }}{{ {'q': 1, 'p': 2} }}"
+    ),
+    "percent": (
+        "{{ '%s: %s' % (messages[0].role, messages[0].content) }}{{ '%d%%' % 7 }}{{ '%s' % 'x' }}{{ "
+        "'%05.1f|%-4s|%4s|%x' % (2.25, 'a', 'b', 255) }}{{ -7 % 3 }}{{ 7.5 % 2 }}"
+    ),
+}
+
 CONVERSATIONS = [
     [{"role": "user", "content": "Hello"}],
     [
