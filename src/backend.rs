@@ -55,8 +55,10 @@ pub(crate) trait Backend: Sized {
     /// Allocates memory for a node's value.
     fn place(&mut self, of: &Node) -> Result<Self::Place, Self::Trouble>;
 
-    /// Reuses the memory of an operand without other readers for a result.
-    fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Self::Place;
+    /// Reuses the memory of an operand without other readers for a result: one that is the operand
+    /// where nothing new is written, if it `keeps` its elements, else one that is written as a
+    /// whole.
+    fn take_over(&mut self, buffer: &Arc<dyn Buffer>, keeps: bool) -> Self::Place;
 
     /// Makes a value of written memory.
     fn value(place: Self::Place) -> Value;

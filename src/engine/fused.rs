@@ -84,7 +84,7 @@ pub(crate) fn group<'v, B: Backend, N: Deref<Target = Node> + Clone>(
         };
         let over = alone.then(|| (0..group.inputs.len()).find_map(over)).flatten();
         let place = match over {
-            Some(buffer) => Ok(backend.take_over(buffer)),
+            Some(buffer) => Ok(backend.take_over(buffer, false)),
             None => backend.place(node),
         };
         match place {

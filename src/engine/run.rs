@@ -128,7 +128,7 @@ fn compute<'v, B: Backend>(
     });
     let in_place = over.is_some();
     let mut place = match over {
-        Some(buffer) => backend.take_over(buffer),
+        Some(buffer) => backend.take_over(buffer, true),
         None => backend.place(node)?,
     };
     backend.op(OpRun { node, reads: &reads, place: &mut place, in_place })?;

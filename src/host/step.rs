@@ -95,7 +95,7 @@ impl Backend for Host<'_> {
         Ok(Place::Shared(block))
     }
 
-    fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Place {
+    fn take_over(&mut self, buffer: &Arc<dyn Buffer>, _: bool) -> Place {
         let block = buffer.as_any().downcast_ref::<Block>();
         Place::Shared(
             block.unwrap_or_else(|| unreachable!("what is reusable here is a block")).move_out(),

@@ -17,6 +17,8 @@ pub fn all() -> Vec<Entry> {
         an_input_that_nobody_else_holds_is_written_over_by_a_graph
         an_output_that_is_dropped_is_not_computed_by_a_graph
         products_of_inputs_and_of_weights_are_part_of_a_graph
+        what_moves_between_replays_changes_few_nodes
+        a_product_at_the_edge_of_a_region_is_captured_once
         an_op_from_outside_keeps_its_region_from_being_a_graph
         a_region_with_graphs_switched_off_has_none
         the_memory_of_a_graph_goes_with_its_region
@@ -334,6 +336,70 @@ fn products_of_inputs_and_of_weights_are_part_of_a_graph(simulator: &Simulator, 
     }
     assert_eq!(device.stats().graphs - before.0, 5);
     assert_eq!(simulator.stats().graph_launches - before.1, 5);
+}
+
+fn what_moves_between_replays_changes_few_nodes(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    // Each step writes over what the one before made, up to the output.
+    let made = |x: &TensorFuture, row: &TensorFuture| {
+        let step = |x: TensorFuture, k: usize| (x * 0.5 + 1.0).slice_assign(k..k + 1, row.clone());
+        (0..8).fold(x * 2.0, step)
+    };
+    let region = device.region(|(x, row): (TensorFuture, TensorFuture)| made(&x, &row));
+    let row = device.arange(0.0, 16.0, 1.0).reshape([1, 16]) + 0.0;
+    let input = |k: usize| ramp(&device, 16, k as f64) + 0.0;
+    warm(&device, || drop(values(&region.call((input(0), row.clone())))));
+    let mut held = Vec::new();
+    for k in 0..6 {
+        let x = input(k);
+        block_on(&x).unwrap();
+        let before = simulator.stats();
+        let out = region.call((x.clone(), row.clone()));
+        assert_eq!(bits(&out), bits(&made(&x, &row)));
+        let after = simulator.stats();
+        assert_eq!(after.graph_launches - before.graph_launches, 1);
+        // The first reader of the input, and the last two writers of the output.
+        assert!(after.node_updates - before.node_updates <= 3, "{before:?} {after:?}");
+        held.push((x, out));
+    }
+    // An input that may be written over is the output's memory, and nothing else's.
+    let other = device.region(|x: TensorFuture| made(&x, &row));
+    let once = |k: usize| {
+        until(|| device.stats().queued == 0);
+        let (sender, late) = later(&device, 256);
+        let out = other.call(late.reshape([16, 16]));
+        sender.send((0..256).map(|i| (i + k) as f32 / 100.0).collect()).unwrap();
+        bits(&out)
+    };
+    warm(&device, || drop(once(0)));
+    for k in 1..4 {
+        let same: Vec<f32> = (0..256).map(|i| (i + k) as f32 / 100.0).collect();
+        assert_eq!(once(k), bits(&made(&device.from_vec(same, [16, 16]), &row)));
+    }
+}
+
+fn a_product_at_the_edge_of_a_region_is_captured_once(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    let w = ramp(&device, 32, 3.0).t() + 0.0;
+    let made = |x: &TensorFuture| (x.matmul(&w), (x * 0.5).matmul(&w));
+    let region = device.region(|x: TensorFuture| made(&x));
+    let input = |k: usize| ramp(&device, 32, k as f64) + 0.0;
+    let mut held = Vec::new();
+    let mut once = |k: usize| {
+        let x = input(k);
+        let want = made(&x);
+        let out = region.call(x.clone());
+        assert_eq!((bits(&out.0), bits(&out.1)), (bits(&want.0), bits(&want.1)), "{k}");
+        held.push((x, out));
+    };
+    warm(&device, || once(0));
+    // What moves is known after two more.
+    (1..3).for_each(&mut once);
+    let before = (simulator.stats(), device.stats().graphs);
+    (3..9).for_each(&mut once);
+    let after = simulator.stats();
+    assert_eq!(device.stats().graphs - before.1, 6);
+    assert_eq!(after.captures - before.0.captures, 0);
 }
 
 fn an_op_from_outside_keeps_its_region_from_being_a_graph(_: &Simulator, _: u64) {

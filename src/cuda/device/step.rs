@@ -160,11 +160,18 @@ impl Backend for Launch<'_> {
         self.context.target(of.bytes(), self.lane)
     }
 
-    fn take_over(&mut self, buffer: &Arc<dyn Buffer>) -> Target {
+    fn take_over(&mut self, buffer: &Arc<dyn Buffer>, keeps: bool) -> Target {
         let buffer = buffer.clone();
-        if let Some(there) = as_placeholder(&*buffer) {
-            there.taken_over();
-            return Target { ptr: there.ptr(), buffer };
+        match as_placeholder(&*buffer) {
+            Some(there) if keeps => {
+                there.changed();
+                return Target { ptr: there.ptr(), buffer };
+            }
+            Some(there) => {
+                let buffer = there.taken_over();
+                return Target { ptr: buffer.ptr(), buffer };
+            }
+            None => {}
         }
         let here =
             device(&*buffer).unwrap_or_else(|| unreachable!("a spare buffer is device memory"));

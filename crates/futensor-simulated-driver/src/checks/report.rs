@@ -104,6 +104,10 @@ pub struct Stats {
     pub host_functions: u64,
     /// Graphs put on a stream.
     pub graph_launches: u64,
+    /// Captures that were ended, each a graph.
+    pub captures: u64,
+    /// Nodes of executable graphs that were given other parameters.
+    pub node_updates: u64,
     /// Modules not unloaded.
     pub live_modules: u64,
     /// Graphs and executable graphs not destroyed.

@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use super::launch_list::{BaseOffset, RecordedLaunch};
+use super::launch_list::{Base, BaseOffset, RecordedLaunch};
 use crate::cuda::device::launch::args::pointers;
 use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::{ContextHandle, Raw};
@@ -42,6 +42,18 @@ impl ChildNode {
     pub fn new(recorded: LibraryCall<BaseOffset>) -> ChildNode {
         ChildNode { recorded, node: None }
     }
+
+    /// The bases that are not where they were at the last launch, as `now` says.
+    pub fn moved(&self, now: impl Fn(&BaseOffset) -> u64) -> impl Iterator<Item = Base> {
+        let sent = self.node.iter().flat_map(|(_, sent)| sent.at());
+        let pairs = self.recorded.at().iter().zip(sent);
+        pairs.filter(move |(at, sent)| now(at) != **sent).map(|(at, _)| at.base)
+    }
+
+    /// As [`KernelNode::leaves`].
+    pub fn leaves(&mut self) {
+        self.node = None;
+    }
 }
 
 /// A library's calls as the driver captured them, to become a node of a graph.
@@ -58,6 +70,11 @@ pub(crate) struct GraphExec {
 unsafe impl Send for GraphExec {}
 
 impl KernelNode {
+    /// It is to be made anew, in another graph.
+    pub fn leaves(&mut self) {
+        self.node = None;
+    }
+
     pub fn new(recorded: RecordedLaunch, draws: SmallVec<[(usize, usize); 1]>) -> KernelNode {
         KernelNode { recorded, draws, node: None }
     }

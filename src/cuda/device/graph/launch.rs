@@ -7,9 +7,9 @@
 #![allow(unsafe_code)]
 
 use super::executable::{GraphExec, NodeHandle};
-use super::launch_list::BaseOffset;
+use super::launch_list::{Base, BaseOffset};
 use super::region_call::GivenOperand;
-use super::region_graph::{Graph, GraphNode, Instance, Output, OutputSource, Placement};
+use super::region_graph::{Graph, GraphNode, Instance, Output, OutputSource, Placement, Staged};
 use crate::cuda::device::Trouble;
 use crate::cuda::device::context::{DeviceContext, Place, device, here};
 use crate::cuda::device::index_check::{IndexChecks, Known, add_checks};
@@ -44,6 +44,44 @@ impl Bindings {
     }
 }
 
+/// A base of more bytes is not copied for the sake of a library's call: to capture the call anew,
+/// which takes the host some 20 us, costs less.
+const STAGED_MAX: usize = 4 << 20;
+
+/// Gives inputs and outputs that a library's call uses a place in the graph's own memory, once they
+/// have moved: the call would have to be captured anew for each launch. The graph then gets another
+/// instance.
+fn stage(graph: &mut Graph, bindings: &Bindings) {
+    let Some(arena) = graph.instance.as_ref().map(|instance| instance.arena.span()) else {
+        return;
+    };
+    let mut moved: SmallVec<[Base; 4]> = SmallVec::new();
+    for node in &graph.nodes {
+        let GraphNode::Library(child) = node else { continue };
+        moved.extend(child.moved(|at| bindings.address(&graph.places, arena, at)));
+    }
+    for base in moved {
+        let (outside, bytes) = (graph.places[base], graph.sizes[base]);
+        let fits = match outside {
+            Placement::Given(k) => !graph.inputs[k].taken,
+            Placement::Output(_) => true,
+            // It is there already.
+            Placement::Arena(_) => false,
+        };
+        if !fits || bytes > STAGED_MAX {
+            continue;
+        }
+        let at = graph.arena.next_multiple_of(256);
+        graph.arena = at + bytes;
+        graph.places[base] = Placement::Arena(at as u64);
+        graph.staged.push(Staged { outside, at: at as u64, bytes });
+        graph.instance = None;
+    }
+    if graph.instance.is_none() {
+        graph.nodes.iter_mut().for_each(GraphNode::leaves);
+    }
+}
+
 fn value(given: &GivenOperand) -> &Value {
     match &given.operand.value {
         Ok(value) => value,
@@ -63,6 +101,7 @@ impl DeviceContext {
     ) -> Result<Vec<Option<Known>>, Trouble> {
         self.after.clear();
         let bindings = self.bind(graph, lane, given)?;
+        stage(graph, &bindings);
         let is_new = graph.instance.is_none();
         let arena = self.instance(graph, lane)?;
         self.order_graph(graph, lane, given)?;
@@ -72,7 +111,22 @@ impl DeviceContext {
             }
         }
         self.put_nodes(graph, lane, call, &bindings, is_new)?;
+        let raw = self.lanes.raw(lane);
+        for staged in &graph.staged {
+            if let Placement::Given(k) = staged.outside
+                && let Some(from) = here(value(&given[k]))
+            {
+                raw.copy(arena.part(staged.at, staged.bytes), from)?;
+            }
+        }
         let checks = self.start(graph, lane, arena, bindings.records)?;
+        for staged in &graph.staged {
+            if let Placement::Output(j) = staged.outside
+                && let Some(to) = device(&*bindings.outputs[j].buffer)
+            {
+                raw.copy(to.span(), arena.part(staged.at, staged.bytes))?;
+            }
+        }
         Ok(outputs(graph, given, &bindings.outputs, &checks))
     }
 

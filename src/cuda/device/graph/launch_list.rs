@@ -59,6 +59,15 @@ pub(crate) struct LiveRange {
     pub died: usize,
 }
 
+/// A base as it was recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorded {
+    pub kind: Kind,
+    pub life: LiveRange,
+    /// The base whose last reader writes this one, element by element: both may be one memory.
+    pub over: Option<Base>,
+}
+
 /// The kind of a base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -72,13 +81,13 @@ pub(crate) enum Kind {
 
 #[derive(Default)]
 struct Entries {
-    bases: Vec<(Kind, LiveRange)>,
+    bases: Vec<Recorded>,
     items: Vec<Item>,
     /// Words that are in a base from the start.
     constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
     /// Index checks, and where the records are.
     checks: Vec<(Arc<IndexCheck>, Base)>,
-    /// Values from outside that were written over.
+    /// Values from outside that were changed in place.
     taken: Vec<usize>,
     /// Bytes that each run copies because they could not be written over.
     copied: usize,
@@ -91,7 +100,7 @@ pub(crate) struct LaunchList(Mutex<Entries>);
 
 /// All of it.
 pub(crate) struct Recording {
-    pub bases: Vec<(Kind, LiveRange)>,
+    pub bases: Vec<Recorded>,
     pub items: Vec<Item>,
     pub constants: Vec<(Base, [u64; INLINE_BYTES / 8])>,
     pub checks: Vec<(Arc<IndexCheck>, Base)>,
@@ -121,36 +130,41 @@ fn spot(address: u64) -> BaseOffset {
 }
 
 impl LaunchList {
-    fn base(&self, kind: Kind, bytes: usize) -> Base {
+    fn base(&self, kind: Kind, bytes: usize, over: Option<Base>) -> Base {
         let mut entries = lock(&self.0);
         if entries.bases.len() >= BASES_MAX {
             entries.refused.get_or_insert("too many values");
             return BASES_MAX - 1;
         }
         let born = if kind == Kind::Own { entries.items.len() } else { 0 };
-        entries.bases.push((kind, LiveRange { bytes, born, died: usize::MAX }));
+        let life = LiveRange { bytes, born, died: usize::MAX };
+        entries.bases.push(Recorded { kind, life, over });
         entries.bases.len() - 1
     }
 
     /// Scratch memory: its address.
     pub(crate) fn scratch(&self, bytes: usize) -> u64 {
-        address(self.base(Kind::Own, bytes))
+        address(self.base(Kind::Own, bytes, None))
     }
 
     /// Memory that nobody else gets: its address.
     pub(crate) fn keep(&self, bytes: usize) -> u64 {
-        address(self.base(Kind::Kept, bytes))
+        address(self.base(Kind::Kept, bytes, None))
     }
 
     /// Memory for a value.
     pub(crate) fn buffer(self: &Arc<LaunchList>, bytes: usize) -> Arc<Placeholder> {
-        let base = self.base(Kind::Own, bytes);
+        self.over(bytes, None)
+    }
+
+    fn over(self: &Arc<LaunchList>, bytes: usize, over: Option<Base>) -> Arc<Placeholder> {
+        let base = self.base(Kind::Own, bytes, over);
         Arc::new(Placeholder { base, bytes, launch_list: self.clone() })
     }
 
     /// The memory of a value from outside.
     pub(crate) fn given(self: &Arc<LaunchList>, number: usize, bytes: usize) -> Arc<Placeholder> {
-        let base = self.base(Kind::Given(number), bytes);
+        let base = self.base(Kind::Given(number), bytes, None);
         Arc::new(Placeholder { base, bytes, launch_list: self.clone() })
     }
 
@@ -162,7 +176,7 @@ impl LaunchList {
     fn die(&self, base: Base) {
         let mut entries = lock(&self.0);
         let now = entries.items.len();
-        if let Some((Kind::Own, life)) = entries.bases.get_mut(base) {
+        if let Some(Recorded { kind: Kind::Own, life, .. }) = entries.bases.get_mut(base) {
             life.died = now;
         }
     }
@@ -171,7 +185,7 @@ impl LaunchList {
     pub(crate) fn constant(&self, words: &[u64; INLINE_BYTES / 8], to: u64) {
         let base = spot(to).base;
         let mut entries = lock(&self.0);
-        if let Some((kind, life)) = entries.bases.get_mut(base) {
+        if let Some(Recorded { kind, life, .. }) = entries.bases.get_mut(base) {
             (*kind, life.born) = (Kind::Kept, 0);
         }
         entries.constants.push((base, *words));
@@ -245,12 +259,18 @@ impl Placeholder {
         address(self.base)
     }
 
-    /// A result is written over it.
-    pub fn taken_over(&self) {
+    /// An op changes some of its elements.
+    pub fn changed(&self) {
         let mut entries = lock(&self.launch_list.0);
-        if let Some(&(Kind::Given(number), _)) = entries.bases.get(self.base) {
+        if let Some(Recorded { kind: Kind::Given(number), .. }) = entries.bases.get(self.base) {
+            let number = *number;
             entries.taken.push(number);
         }
+    }
+
+    /// Memory for a result that may be written over it, or elsewhere.
+    pub fn taken_over(&self) -> Arc<Placeholder> {
+        self.launch_list.over(self.bytes, Some(self.base))
     }
 }
 

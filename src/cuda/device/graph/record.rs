@@ -5,7 +5,7 @@
 
 use super::executable::{ChildNode, KernelNode};
 use super::launch_list::{
-    self, Base, BaseOffset, Item, Kind, LaunchList, LiveRange, Recording, as_placeholder,
+    self, Base, BaseOffset, Item, Kind, LaunchList, LiveRange, Recorded, Recording, as_placeholder,
 };
 use super::region_call::{GivenOperand, UnderWay};
 use super::region_graph::{Graph, GraphNode, Input, Output, OutputSource, Placement};
@@ -98,13 +98,14 @@ fn graph(
     spare: &[bool],
     call: &Call,
 ) -> Option<Graph> {
-    let Recording { bases, items, constants, checks, taken, copied } = recording;
+    let Recording { bases, items, constants, checks, mut taken, copied } = recording;
     if items.len() < 2 {
         return None;
     }
     let own: Vec<Arc<IndexCheck>> = checks.iter().map(|(check, _)| check.clone()).collect();
     let (outputs, results) = outputs(&results, &bases, stand_ins, &own)?;
-    let (places, arena) = placements(&bases, &outputs)?;
+    taken.extend(outputs.given.iter().map(|(_, k)| *k));
+    let (places, arena) = placements(&bases, &outputs);
     let (nodes, used) = nodes(items, &places, given.len(), call)?;
     let arena_of = |base: Base| match places.get(base) {
         Some(Placement::Arena(at)) => Some(*at),
@@ -118,30 +119,47 @@ fn graph(
         inputs: inputs(given, spare, &used, &taken)?,
         wanted: call.wanted(),
         nodes,
-        outputs: outputs.iter().map(|(_, bytes)| *bytes).collect(),
+        outputs: outputs.new.iter().map(|(_, bytes)| *bytes).collect(),
         results,
         checks: checks?,
         constants: constants?,
         arena,
         copied,
+        sizes: bases.iter().map(|base| base.life.bytes).collect(),
         places,
+        staged: Vec::new(),
         instance: None,
     })
 }
 
-/// The bases that are outputs, each with its bytes, and the source of each value that is wanted.
-type Outputs = (Vec<(Base, usize)>, Vec<Option<Output>>);
+/// The bases that are outputs.
+#[derive(Default)]
+struct Outputs {
+    /// Those that get new memory, each with its bytes.
+    new: Vec<(Base, usize)>,
+    /// Those that get the memory of an input, by number: they come of writing over it.
+    given: Vec<(Base, usize)>,
+}
 
+/// The first of the bases that were written one over the other, up to this one.
+fn root(bases: &[Recorded], mut base: Base) -> Base {
+    while let Some(before) = bases[base].over {
+        base = before;
+    }
+    base
+}
+
+/// The outputs, and the source of each value that is wanted.
 fn outputs(
     results: &[Option<Known>],
-    bases: &[(Kind, LiveRange)],
+    bases: &[Recorded],
     stand_ins: &[Arc<IndexCheck>],
     own: &[Arc<IndexCheck>],
-) -> Option<Outputs> {
+) -> Option<(Outputs, Vec<Option<Output>>)> {
     let index = |list: &[Arc<IndexCheck>], check: &Arc<IndexCheck>| {
         list.iter().position(|other| Arc::ptr_eq(other, check))
     };
-    let mut outputs: Vec<(Base, usize)> = Vec::new();
+    let mut outputs = Outputs::default();
     let mut sources: Vec<Option<Output>> = Vec::new();
     for known in results {
         let Some(known) = known else {
@@ -153,13 +171,20 @@ fn outputs(
             Storage::Inline(_) => OutputSource::Constant(value.clone()),
             Storage::Shared(buffer) => {
                 let base = as_placeholder(&**buffer)?.base;
-                match bases.get(base)?.0 {
-                    Kind::Given(k) => OutputSource::Given(k, value.placed.clone()),
+                bases.get(base)?;
+                match bases[root(bases, base)].kind {
+                    Kind::Given(k) => {
+                        if bases[base].over.is_some() && !outputs.given.contains(&(base, k)) {
+                            outputs.given.push((base, k));
+                        }
+                        OutputSource::Given(k, value.placed.clone())
+                    }
                     Kind::Kept => return None,
                     Kind::Own => {
-                        let at = outputs.iter().position(|o| o.0 == base).unwrap_or_else(|| {
-                            outputs.push((base, buffer.bytes()));
-                            outputs.len() - 1
+                        let new = &mut outputs.new;
+                        let at = new.iter().position(|o| o.0 == base).unwrap_or_else(|| {
+                            new.push((base, buffer.bytes()));
+                            new.len() - 1
                         });
                         OutputSource::Output(at, value.placed.clone())
                     }
@@ -176,27 +201,38 @@ fn outputs(
 }
 
 /// The place of each base, and the bytes of the graph's own memory: all bases that are neither
-/// inputs nor outputs share one block of it.
-fn placements(
-    bases: &[(Kind, LiveRange)],
-    outputs: &[(Base, usize)],
-) -> Option<(Vec<Placement>, usize)> {
-    let is_output = |base: Base| outputs.iter().position(|o| o.0 == base);
-    let inside: Vec<Base> = (0..bases.len())
-        .filter(|&b| !matches!(bases[b].0, Kind::Given(..)) && is_output(b).is_none())
-        .collect();
-    let lives: Vec<LiveRange> = inside.iter().map(|&b| bases[b].1).collect();
-    let (starts, arena) = launch_list::pack(&lives);
-    let mut places: Vec<Placement> = Vec::with_capacity(bases.len());
-    for (base, (kind, _)) in bases.iter().enumerate() {
-        places.push(match (kind, is_output(base), inside.binary_search(&base)) {
-            (Kind::Given(k), ..) => Placement::Given(*k),
-            (_, Some(j), _) => Placement::Output(j),
-            (_, None, Ok(at)) => Placement::Arena(starts[at] as u64),
-            _ => return None,
+/// inputs nor outputs share one block of it. Of bases that were written one over the other, the
+/// first has an input's place and the last an output's, where they are that. Those between are in
+/// the graph's own memory, so that a replay changes the addresses of few nodes.
+fn placements(bases: &[Recorded], outputs: &Outputs) -> (Vec<Placement>, usize) {
+    // The places of the graph's own memory by number, until they are packed.
+    let (mut places, mut lives) = (Vec::<Placement>::new(), Vec::<LiveRange>::new());
+    for (base, recorded) in bases.iter().enumerate() {
+        let before = recorded.over.map(|over| places[over]);
+        let new = outputs.new.iter().position(|o| o.0 == base);
+        let given = outputs.given.iter().find(|o| o.0 == base);
+        places.push(match (recorded.kind, new, given, before) {
+            (Kind::Given(k), ..) | (_, _, Some(&(_, k)), _) => Placement::Given(k),
+            (_, Some(j), ..) => Placement::Output(j),
+            (.., Some(Placement::Arena(at))) => {
+                let life = &mut lives[at as usize];
+                life.born = life.born.min(recorded.life.born);
+                life.died = life.died.max(recorded.life.died);
+                Placement::Arena(at)
+            }
+            _ => {
+                lives.push(recorded.life);
+                Placement::Arena(lives.len() as u64 - 1)
+            }
         });
     }
-    Some((places, arena))
+    let (starts, arena) = launch_list::pack(&lives);
+    for place in &mut places {
+        if let Placement::Arena(at) = place {
+            *at = starts[*at as usize] as u64;
+        }
+    }
+    (places, arena)
 }
 
 /// A node for each item, with the words that are a draw's, and the inputs that a launch uses.

@@ -21,6 +21,15 @@ pub(crate) enum Placement {
     Arena(u64),
 }
 
+/// An input or an output that has a place in the graph's own memory as well, which its nodes use:
+/// its elements are copied from there or to there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staged {
+    pub outside: Placement,
+    pub at: u64,
+    pub bytes: usize,
+}
+
 /// An input as it was when the call was recorded. The graph fits a call whose inputs are alike.
 pub(crate) struct Input {
     /// A constant, which is part of the graph.
@@ -37,6 +46,16 @@ pub(crate) struct Input {
 pub(crate) enum GraphNode {
     Kernel(KernelNode),
     Library(ChildNode),
+}
+
+impl GraphNode {
+    /// It is to be made anew, in another graph.
+    pub fn leaves(&mut self) {
+        match self {
+            GraphNode::Kernel(kernel) => kernel.leaves(),
+            GraphNode::Library(child) => child.leaves(),
+        }
+    }
 }
 
 pub(crate) enum OutputSource {
@@ -96,6 +115,10 @@ pub(crate) struct Graph {
     pub wanted: u64,
     pub nodes: Vec<GraphNode>,
     pub places: Vec<Placement>,
+    /// Bytes of each base.
+    pub sizes: Vec<usize>,
+    /// What is copied from inputs before a launch and to outputs behind it.
+    pub staged: Vec<Staged>,
     /// Bytes of each output.
     pub outputs: Vec<usize>,
     pub results: Vec<Option<Output>>,

@@ -2,8 +2,9 @@
 //!
 //! A call that has run once is recorded into a launch list (`record`) when it runs again, once its
 //! fused kernels are there. A graph is built of the list: a node a launch, in a row. A library's
-//! call is captured and becomes a child node, captured anew where its operands have moved. The
-//! call's temporaries, scratch memory and index error records are places in one block of memory
+//! call is captured and becomes a child node. Where its operands or its result have moved, they get
+//! a place in the graph's memory and are copied, or the call is captured anew if they are large.
+//! The call's temporaries, scratch memory and index error records are places in one block of memory
 //! that the graph keeps; the places that share memory are settled once. At each replay (`launch`)
 //! the outputs get memory, the nodes get the addresses that have changed, and one call launches all
 //! of it.

@@ -231,8 +231,9 @@ impl Launcher {
         }
     }
 
-    /// A library's call as a graph, by capturing it on a stream that has nothing to do with it; a
-    /// product works in the workspace of a lane.
+    /// A library's call as a graph, by capturing it on the stream that the graph will be launched
+    /// on: what the stream was given before stays outside. A product works in the workspace of the
+    /// lane `home`.
     pub(crate) fn captured(
         &self,
         raw: nvidia::Raw,

@@ -137,8 +137,7 @@ impl Blas {
         Ok(raw)
     }
 
-    /// A product as a graph, by capturing it on a stream that has nothing to do with it, in the
-    /// workspace of a lane.
+    /// A product as a graph, by capturing it on this stream, in the workspace of the lane `home`.
     pub fn captured(
         &self,
         raw: nvidia::Raw,

@@ -183,7 +183,7 @@ impl Convolutions {
         plan.run(handle, convolved.at).map_err(|status| plan.said(status, stream))
     }
 
-    /// One as a graph, by capturing it on a stream that has nothing to do with it.
+    /// One as a graph, by capturing it on this stream.
     pub fn captured(
         &self,
         raw: Raw,

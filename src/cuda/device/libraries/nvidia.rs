@@ -377,6 +377,14 @@ impl Raw {
         Trouble::of("cuMemcpyDtoHAsync", status)
     }
 
+    /// Fills `to` from memory of the same device.
+    pub fn copy(self, to: Span, from: Span) -> Result<(), Trouble> {
+        let from = from.part(0, to.bytes);
+        // SAFETY: as above; both are device memory of this size.
+        let status = unsafe { sys::cuMemcpyDtoDAsync_v2(to.ptr, from.ptr, to.bytes, self.0) };
+        Trouble::of("cuMemcpyDtoDAsync", status)
+    }
+
     /// Fills `to` from another device's memory.
     pub fn bring(
         self,

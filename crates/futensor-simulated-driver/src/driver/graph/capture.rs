@@ -153,6 +153,7 @@ impl Sim {
             return Err(STREAM_CAPTURE_UNJOINED);
         }
         self.check_graph(&done.nodes);
+        self.stats.captures += 1;
         let graph = self.fresh_id();
         self.graphs.graphs.insert(graph, done.nodes);
         self.count_graphs();
