@@ -122,6 +122,8 @@ pub struct Stats {
     pub accesses: u64,
     /// Handles of cuBLAS and of cuDNN not destroyed.
     pub live_handles: u64,
+    /// Calls that give a handle of cuBLAS a stream.
+    pub bindings: u64,
     /// Convolutions of cuDNN put on a stream.
     pub convolutions: u64,
     /// Products of halves put on a stream.

@@ -10,7 +10,9 @@ use crate::machine::sim::Sim;
 use crate::machine::thread::LAUNCHES;
 use crate::machine::work::Work;
 use crate::memory::Touch;
-use crate::status::{INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, Outcome, Status};
+use crate::status::{
+    INVALID_HANDLE, INVALID_VALUE, LAUNCH_OUT_OF_RESOURCES, NOT_SUPPORTED, Outcome, Status,
+};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -86,6 +88,9 @@ impl Sim {
         if !sane {
             return Err(INVALID_VALUE);
         }
+        if block_threads > u64::from(function.bounds.threads) {
+            return Err(LAUNCH_OUT_OF_RESOURCES);
+        }
         let count = function.image.entries[function.entry].parameters.len();
         let addresses = arguments.list(count)?;
         let over = (grid.grid, grid.block, grid.shared as usize);
@@ -126,15 +131,16 @@ impl Sim {
 
 const DYNAMIC_SHARED: u32 = 8;
 
-/// `cuFuncGetAttribute`: what a client sizes its blocks by.
+/// `cuFuncGetAttribute`: what a client sizes its blocks by. A kernel has as many registers as its
+/// launch bounds leave it: more than the compiler gives it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cuFuncGetAttribute(value: Out<i32>, attribute: u32, function: Handle) -> Status {
     call(|sim| {
         let function = sim.function(function)?;
         value.set(match attribute {
-            0 => 1024,   // MAX_THREADS_PER_BLOCK
-            4 => 32,     // NUM_REGS
-            5 | 6 => 90, // PTX_VERSION, BINARY_VERSION
+            0 => function.bounds.threads as i32,   // MAX_THREADS_PER_BLOCK
+            4 => function.bounds.registers as i32, // NUM_REGS
+            5 | 6 => 90,                           // PTX_VERSION, BINARY_VERSION
             DYNAMIC_SHARED => function.shared_max.load(Ordering::Relaxed) as i32,
             _ => 0,
         })

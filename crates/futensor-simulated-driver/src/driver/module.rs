@@ -3,6 +3,7 @@
 use crate::checks::shared::HOOKS;
 use crate::driver::devices::SHARED_MAX;
 use crate::ffi::{Handle, Kind, Out, Text, handle, id};
+use crate::kernels::bounds::Bounds;
 use crate::kernels::compile::{self, Program};
 use crate::kernels::image::{self, Image};
 use crate::machine::entry::{call, call_holding, may_wait};
@@ -15,10 +16,10 @@ use crate::status::{
 use std::sync::Arc;
 
 impl Sim {
-    fn load(&mut self, module: Out<Handle>, image: Arc<Image>) -> Outcome {
+    fn load(&mut self, module: Out<Handle>, image: Arc<Image>, source: &str) -> Outcome {
         let context = self.healthy_current()?;
         let id = self.fresh_id();
-        self.modules.insert(id, Module { context, image });
+        self.modules.insert(id, Module { context, image, source: source.into() });
         self.stats.live_modules += 1;
         module.set(handle(Kind::Module, id))
     }
@@ -38,7 +39,7 @@ fn load_text(module: Out<Handle>, text: &str) -> Status {
         return waited;
     }
     call(|sim| match loaded {
-        Ok(image) => sim.load(module, image),
+        Ok(image) => sim.load(module, image, text),
         Err(message) => {
             sim.report("misuse", format!("cuModuleLoadData: {message}"));
             // What is no binary is taken for PTX.
@@ -93,11 +94,14 @@ pub extern "C" fn cuModuleUnload(module: Handle) -> Status {
 pub extern "C" fn cuModuleGetFunction(function: Out<Handle>, module: Handle, name: Text) -> Status {
     call(|sim| {
         let (module, name) = (id(Kind::Module, module)?, name.read()?);
-        let image = sim.modules.get(&module).ok_or(INVALID_HANDLE)?.image.clone();
+        let Module { image, source, .. } = sim.modules.get(&module).ok_or(INVALID_HANDLE)?;
+        let (image, bounds) = (image.clone(), Bounds::of(source, &name));
         let entry = image.entries.iter().position(|entry| entry.name == name).ok_or(NOT_FOUND)?;
         let id = sim.fresh_id();
-        sim.functions
-            .insert(id, Arc::new(Function { module, image, entry, shared_max: SHARED_MAX.into() }));
+        sim.functions.insert(
+            id,
+            Arc::new(Function { module, image, entry, bounds, shared_max: SHARED_MAX.into() }),
+        );
         function.set(handle(Kind::Function, id))
     })
 }

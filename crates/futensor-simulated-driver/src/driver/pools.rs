@@ -38,6 +38,13 @@ impl Sim {
         Some(start)
     }
 
+    /// Notes what a pool has now, if it never had as much.
+    pub fn note_high(&mut self, number: u64) {
+        let [used, kept] = self.memory.of_pool(number);
+        let Some(pool) = self.pools.get_mut(&number) else { return };
+        pool.high = [pool.high[0].max(used), pool.high[1].max(used + kept)];
+    }
+
     /// The pool behind a handle.
     pub fn pool(&mut self, pool: Handle) -> Outcome<&mut Pool> {
         self.pools.get_mut(&id(Kind::Pool, pool)?).ok_or(INVALID_HANDLE)
@@ -133,13 +140,17 @@ pub extern "C" fn cuMemPoolSetAttribute(pool: Handle, attribute: u32, value: In<
 #[unsafe(no_mangle)]
 pub extern "C" fn cuMemPoolGetAttribute(pool: Handle, attribute: u32, value: Out<u64>) -> Status {
     call(|sim| {
-        let (threshold, device) = sim.pool(pool).map(|pool| (pool.threshold, pool.device))?;
-        let held = sim.memory.usage(device).held as u64;
-        match attribute {
-            THRESHOLD => value.set(threshold),
-            5..=8 => value.set(held),
-            _ => Err(INVALID_VALUE),
-        }
+        let number = id(Kind::Pool, pool)?;
+        let (threshold, high) = sim.pool(pool).map(|pool| (pool.threshold, pool.high))?;
+        let [used, kept] = sim.memory.of_pool(number);
+        value.set(match attribute {
+            THRESHOLD => threshold,
+            5 => (used + kept) as u64, // RESERVED_MEM_CURRENT
+            6 => high[1] as u64,       // RESERVED_MEM_HIGH
+            7 => used as u64,          // USED_MEM_CURRENT
+            8 => high[0] as u64,       // USED_MEM_HIGH
+            _ => return Err(INVALID_VALUE),
+        })
     })
 }
 

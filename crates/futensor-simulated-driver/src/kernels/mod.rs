@@ -2,6 +2,7 @@
 //! their faults and endless loops caught (`fibers`, `trap`, `limit`).
 
 pub mod abi;
+pub mod bounds;
 pub mod compile;
 pub mod fibers;
 pub mod image;

@@ -74,6 +74,7 @@ pub extern "C" fn cublasDestroy_v2(blas: Handle) -> Result {
 /// `cublasSetStream_v2`.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetStream_v2(blas: Handle, stream: Handle) -> Result {
+    lock().stats.bindings += 1;
     with(blas, |state| {
         // "unconditionally resets the cuBLAS library workspace back to the default workspace pool"
         // (cuBLAS manual).
@@ -136,6 +137,10 @@ impl Sim {
         let stream = self.stream(stream)?;
         let context = self.streams.get(&stream).map_or(0, |stream| stream.context);
         self.healthy(context)?;
+        let (a, b, d) = (&gemm.a, &gemm.b, &gemm.d);
+        let types = [a.element, b.element, d.element];
+        let kernel = format!("gemm {types:?} {} {}", a.transposed, b.transposed);
+        self.loads(stream, kernel)?;
         let fate = self.faults.on_launch()?;
         let stored = |matrix: &Matrix, rows: usize, columns: usize| {
             let (rows, columns) = if matrix.transposed { (columns, rows) } else { (rows, columns) };

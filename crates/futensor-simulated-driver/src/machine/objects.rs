@@ -2,6 +2,7 @@
 //! graphs. The code that works on them stands beside the entry points (`driver`).
 
 use crate::checks::race::{Clock, Point};
+use crate::kernels::bounds::Bounds;
 use crate::kernels::image::Image;
 use crate::machine::work::{GraphItem, Item};
 use crate::status::Status;
@@ -96,12 +97,15 @@ pub struct Pool {
     pub follows: bool,
     /// Or has run by now, whether it was waited for or not (`REUSE_ALLOW_OPPORTUNISTIC`).
     pub chances: bool,
+    /// The most bytes that were allocated, and reserved.
+    pub high: [usize; 2],
 }
 
 impl Pool {
     /// A pool of a device.
     pub fn of(device: usize) -> Pool {
-        Pool { device, access: BTreeSet::new(), threshold: 0, follows: true, chances: true }
+        let (access, high) = (BTreeSet::new(), [0; 2]);
+        Pool { device, access, threshold: 0, follows: true, chances: true, high }
     }
 
     /// It keeps what is freed.
@@ -115,6 +119,8 @@ impl Pool {
 pub struct Module {
     pub context: u64,
     pub image: Arc<Image>,
+    /// What it was compiled of.
+    pub source: Arc<str>,
 }
 
 /// A kernel of a module.
@@ -123,6 +129,8 @@ pub struct Function {
     pub module: u64,
     pub image: Arc<Image>,
     pub entry: usize,
+    /// By its launch bounds: the most threads of a block, and the registers that each may have.
+    pub bounds: Bounds,
     /// Dynamic shared memory it may be given; more than `SHARED_MAX` must be asked for.
     pub shared_max: AtomicUsize,
 }
@@ -143,6 +151,8 @@ pub struct Capture {
 /// Captures, graphs and executable graphs.
 #[derive(Default)]
 pub struct Graphs {
+    /// Kernels of libraries that have been loaded: each when it is first asked for.
+    pub loaded: BTreeSet<String>,
     pub captures: BTreeMap<u64, Capture>,
     pub graphs: BTreeMap<u64, Vec<GraphItem>>,
     /// Executable graphs, and the graph each was made from.

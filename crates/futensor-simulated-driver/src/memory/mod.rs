@@ -84,6 +84,8 @@ pub struct Memory {
     buried: VecDeque<usize>,
     /// What pools keep of it.
     kept: Vec<Kept>,
+    /// Bytes of each pool: allocated, and kept.
+    pools: BTreeMap<u64, [usize; 2]>,
 }
 
 /// Freed memory that its pool gives out again.
@@ -146,7 +148,9 @@ impl Memory {
         let fits =
             |kept: &Kept| kept.pool == pool && may(kept.freed) && kept.span.again(len).is_some();
         let found = self.kept.iter().rposition(fits)?;
-        let span = self.kept.remove(found).span.again(len)?;
+        let kept = self.kept.remove(found).span;
+        self.pools.entry(pool).or_default()[1] -= kept.len;
+        let span = kept.again(len)?;
         self.enter(span, Place::Device(device), Some(pool), Life::Coming);
         self.usage.entry(device).or_default().held += len;
         Some(span.start)
@@ -154,6 +158,7 @@ impl Memory {
 
     /// Gives back what a pool keeps.
     pub fn trim(&mut self, pool: u64) {
+        self.pools.entry(pool).or_default()[1] = 0;
         self.kept.retain(|kept| {
             if kept.pool == pool {
                 kept.span.close();
@@ -183,6 +188,9 @@ impl Memory {
 
     fn enter(&mut self, span: Span, place: Place, pool: Option<u64>, life: Life) {
         self.serial += 1;
+        if let Some(pool) = pool {
+            self.pools.entry(pool).or_default()[0] += span.len;
+        }
         let (history, variable) = (History::default(), place == Place::Registered);
         let fresh = Allocation {
             serial: self.serial,
@@ -237,6 +245,11 @@ impl Memory {
         self.table.values().any(|a| a.pool == Some(pool) && a.left.is_none())
     }
 
+    /// Bytes of a pool: allocated, and kept.
+    pub fn of_pool(&self, pool: u64) -> [usize; 2] {
+        self.pools.get(&pool).copied().unwrap_or_default()
+    }
+
     /// Bytes in use on a device.
     pub fn usage(&self, device: usize) -> Usage {
         self.usage.get(&device).copied().unwrap_or_default()
@@ -272,8 +285,14 @@ impl Memory {
         let damage = (allocation.life == Life::Here).then(|| allocation.span.damage()).flatten();
         allocation.life = Life::Gone;
         allocation.history = History::default();
+        if let Some(pool) = allocation.pool {
+            self.pools.entry(pool).or_default()[0] -= allocation.span.len;
+        }
         match allocation.pool.filter(|&pool| keeps(pool)) {
-            Some(pool) => self.kept.push(Kept { span: allocation.span, pool, freed }),
+            Some(pool) => {
+                self.pools.entry(pool).or_default()[1] += allocation.span.len;
+                self.kept.push(Kept { span: allocation.span, pool, freed });
+            }
             None => allocation.span.close(),
         }
         if let Place::Device(device) = allocation.place {

@@ -15,6 +15,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("lt_matmul_adds_a_bias_and_activates", lt),
     ("a_gemm_reads_and_writes_for_the_race_check", races),
     ("a_gemm_beyond_its_matrices_is_refused", bounds),
+    ("a_capture_asks_for_no_gemm_that_was_never_asked_for", capture),
     ("a_gemm_counts_as_a_launch_for_faults", faults),
 ];
 
@@ -33,6 +34,32 @@ fn numbers(n: usize, seed: u32) -> Vec<f32> {
 /// Element (row, column) of a column-major matrix, transposed or not.
 fn at(x: &[f32], leading: usize, transposed: bool, row: usize, column: usize) -> f32 {
     if transposed { x[row * leading + column] } else { x[column * leading + row] }
+}
+
+fn capture(_: &Simulator) {
+    use cudarc::driver::sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL as MODE;
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let blas = CudaBlas::new(stream.clone()).unwrap();
+    let x = stream.clone_htod(&numbers(16, 1)).unwrap();
+    let mut out = stream.alloc_zeros::<f32>(16).unwrap();
+    let [m, n, k, lda, ldb, ldc] = [4; 6];
+    let mut multiply = |transa| {
+        let config =
+            GemmConfig { transa, transb: N, m, n, k, alpha: 1.0f32, lda, ldb, beta: 0.0, ldc };
+        // SAFETY: the matrices have the sizes given.
+        unsafe { blas.gemm(config, &x, &x, &mut out) }
+    };
+    multiply(N).unwrap();
+    stream.begin_capture(MODE).unwrap();
+    multiply(N).unwrap();
+    assert!(multiply(T).is_err());
+    let plain = cudarc::driver::sys::CUgraphInstantiate_flags(0);
+    assert_eq!(code(stream.end_capture(plain).map(drop)), 901);
+    multiply(T).unwrap();
+    stream.begin_capture(MODE).unwrap();
+    multiply(T).unwrap();
+    assert!(stream.end_capture(plain).unwrap().is_some());
 }
 
 fn transpositions(_: &Simulator) {

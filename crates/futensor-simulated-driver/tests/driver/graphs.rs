@@ -308,6 +308,19 @@ fn parameters(simulator: &Simulator) {
         simulator.resume();
         assert_eq!(stream.clone_dtoh(&x).unwrap(), [4], "the first launch kept its parameters");
         assert_eq!(stream.clone_dtoh(&y).unwrap(), [35]);
+        assert_eq!((simulator.stats().captures, simulator.stats().node_updates), (1, 1));
+        // Another kernel is not taken.
+        let source = crate::rig::compile(&STEP.replace("* 3", "* 7")).unwrap();
+        let mut another = std::ptr::null_mut();
+        sys::cuModuleLoadData(&mut another, source.as_bytes().unwrap().as_ptr().cast())
+            .result()
+            .unwrap();
+        let mut func = std::ptr::null_mut();
+        sys::cuModuleGetFunction(&mut func, another, c"k".as_ptr()).result().unwrap();
+        let parameters = sys::CUDA_KERNEL_NODE_PARAMS { func, ..parameters };
+        let set = sys::cuGraphExecKernelNodeSetParams_v2(graph.cu_graph_exec(), node, &parameters);
+        assert_eq!(set as u32, 1);
+        sys::cuModuleUnload(another).result().unwrap();
         sys::cuModuleUnload(module).result().unwrap();
     }
 }

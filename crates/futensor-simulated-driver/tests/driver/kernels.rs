@@ -15,6 +15,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("dynamic_shared_memory_has_the_size_asked_for", dynamic_shared),
     ("more_than_48_kib_of_shared_memory_must_be_asked_for", shared_limit),
     ("local_arrays_fit_and_endless_recursion_is_an_illegal_address", recursion),
+    ("a_block_beyond_its_kernels_launch_bounds_is_refused", launch_bounds),
     ("atomics_lose_nothing", atomics),
     ("counting_barriers_count", counting_barriers),
     ("a_missing_barrier_is_seen_under_one_of_two_thread_orders", missing_barrier),
@@ -45,6 +46,24 @@ fn elementwise(_: &Simulator) {
     .unwrap();
     let got = stream.clone_dtoh(&out).unwrap();
     assert!(got.iter().zip(&a).all(|(&y, &x)| y == x.mul_add(2.5, 1.0)));
+}
+
+fn launch_bounds(_: &Simulator) {
+    let context = context(0);
+    let stream = context.new_stream().unwrap();
+    let source = r#"extern "C" __global__ void __launch_bounds__(128, 4) k(int* x) {
+        atomicAdd(x, 1);
+    }"#;
+    let k = kernel(&context, source);
+    use cudarc::driver::sys::CUfunction_attribute::*;
+    assert_eq!(k.get_attribute(CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK).unwrap(), 128);
+    assert_eq!(k.get_attribute(CU_FUNC_ATTRIBUTE_NUM_REGS).unwrap(), 128);
+    let x = stream.alloc_zeros::<i32>(1).unwrap();
+    // SAFETY: the argument matches the kernel.
+    let launch = |threads| unsafe { stream.launch_builder(&k).arg(&x).launch(grid(1, threads)) };
+    assert_eq!(code(launch(129).map(drop)), 701);
+    launch(128).unwrap();
+    assert_eq!(stream.clone_dtoh(&x).unwrap(), [128]);
 }
 
 fn block_sum(_: &Simulator) {

@@ -72,6 +72,19 @@ impl Sim {
         }
     }
 
+    /// A library's kernel is loaded when it is first asked for. In a capture that is not allowed
+    /// ("Lazy Loading", CUDA C++ Programming Guide): who captures has asked for it before.
+    pub fn loads(&mut self, stream: u64, kernel: String) -> Outcome {
+        let capture = self.streams.get(&stream).and_then(|stream| stream.capture);
+        match capture.filter(|_| !self.graphs.loaded.contains(&kernel)) {
+            Some(capture) => Err(self.break_capture(capture, STREAM_CAPTURE_UNSUPPORTED)),
+            None => {
+                self.graphs.loaded.insert(kernel);
+                Ok(())
+            }
+        }
+    }
+
     /// That no capture is under way during which this thread may not make an unsafe call, one that
     /// may wait for the device or use the legacy stream (`cuThreadExchangeStreamCaptureMode`).
     pub fn is_safe(&mut self) -> Outcome {
