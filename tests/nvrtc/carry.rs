@@ -72,7 +72,7 @@ fn carry(from: &Path, to: &Path) -> Result<String, String> {
                 continue;
             }
             match compiler.compile(&unit.source, unit.arch, source::OPTIONS) {
-                Ok(Compiled { image, spills }) => {
+                Ok(Compiled { image, spills, .. }) => {
                     disk.put(unit.key, &image);
                     compiled.fetch_add(1, Relaxed);
                     spilling.fetch_add(spills.len(), Relaxed);

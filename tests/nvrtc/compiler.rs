@@ -6,7 +6,9 @@
 use libloading::Library;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
+use std::process::Command;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The opened library.
 pub struct Compiler {
@@ -23,6 +25,18 @@ pub struct Compiled {
     pub image: Vec<u8>,
     /// The kernels that keep registers in memory, each with how much.
     pub spills: Vec<String>,
+    /// What each kernel takes.
+    pub used: Vec<Used>,
+}
+
+/// What a kernel takes of a multiprocessor, by the assembler's word.
+pub struct Used {
+    /// Its name.
+    pub kernel: String,
+    /// Of a thread.
+    pub registers: u32,
+    /// Bytes of a block, those that a launch asks for left out.
+    pub shared: u32,
 }
 
 impl Compiler {
@@ -120,6 +134,7 @@ impl Compiler {
             0 => Ok(Compiled {
                 image: read("nvrtcGetCUBINSize", "nvrtcGetCUBIN"),
                 spills: spills(&log),
+                used: used(&log),
             }),
             _ => Err(log),
         };
@@ -148,6 +163,68 @@ fn spills(log: &str) -> Vec<String> {
     spilling
 }
 
+/// What each kernel takes, from the same log.
+fn used(log: &str) -> Vec<Used> {
+    let mut all: Vec<Used> = Vec::new();
+    for line in log.lines() {
+        if let Some((_, name)) = line.split_once("Compiling entry function '") {
+            let kernel = name.split('\'').next().unwrap_or(name).to_owned();
+            all.push(Used { kernel, registers: 0, shared: 0 });
+        } else if let (Some((_, words)), Some(last)) = (line.split_once(": Used "), all.last_mut())
+        {
+            for part in words.split(", ") {
+                let number = |end| part.strip_suffix(end).and_then(|n| n.trim().parse().ok());
+                last.registers = number("registers").unwrap_or(last.registers);
+                last.shared = number("bytes smem").unwrap_or(last.shared);
+            }
+        }
+    }
+    all
+}
+
+/// NVIDIA's disassembler: `FUTENSOR_NVDISASM`, else what `tests/nvrtc/install` brought, else that
+/// of the path.
+fn disassembler() -> Command {
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/nvrtc/lib"));
+    let brought = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let brought = brought.map(|p| p.path().join("site-packages/nvidia/cu13/bin/nvdisasm"));
+    let named = std::env::var_os("FUTENSOR_NVDISASM").map(PathBuf::from);
+    let found = named.into_iter().chain(brought).find(|path| path.exists());
+    Command::new(found.unwrap_or_else(|| "nvdisasm".into()))
+}
+
+/// True where there is a disassembler.
+pub fn has_disassembler() -> bool {
+    disassembler().arg("--version").output().is_ok_and(|out| out.status.success())
+}
+
+/// The instructions of a CUBIN, each with the kernel that it belongs to.
+///
+/// # Errors
+/// Why the disassembler did not take it.
+pub fn disassembly(image: &[u8]) -> Result<Vec<(String, String)>, String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("futensor-{}-{}.cubin", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, image).map_err(|e| e.to_string())?;
+    let out = disassembler().arg("-c").arg(&path).output().map_err(|e| e.to_string());
+    let _ = std::fs::remove_file(&path);
+    let out = out?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    let (mut kernel, mut all) = (String::new(), Vec::new());
+    for line in String::from_utf8_lossy(&out.stdout).lines() {
+        let line = line.trim();
+        if let Some((_, name)) = line.split_once(".section\t.text.") {
+            kernel = name.split(',').next().unwrap_or(name).to_owned();
+        } else if let Some((_, code)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
+            all.push((kernel.clone(), code.trim().to_owned()));
+        }
+    }
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,8 +248,10 @@ mod tests {
             )
         };
         let source = kernel("fits", 4) + &kernel("holds_much", 64);
-        let Compiled { image, spills } = compiler.compile(&source, 90, &[]).expect("it compiles");
+        let Compiled { image, spills, used } =
+            compiler.compile(&source, 90, &[]).expect("it compiles");
         assert_eq!(&image[..4], b"\x7fELF");
+        assert!(used.len() == 2 && used.iter().all(|used| used.registers > 4));
         assert!(matches!(&spills[..], [one] if one.starts_with("holds_much: ")), "{spills:?}");
         let refused = compiler.compile("extern \"C\" __global__ void f() { nonsense; }", 90, &[]);
         assert!(refused.is_err_and(|log| log.contains("nonsense")));

@@ -1,7 +1,8 @@
 //! Every CUDA kernel goes through NVIDIA's own compiler, and through the host's with values.
 //!
 //! The pure layers of the crate are compiled into this test, so that it sees the kernels as the
-//! backend does. Where a compiler is missing its trials are reported as ignored.
+//! backend does. Where a compiler is missing its trials are reported as ignored, and so are those
+//! of the machine code without NVIDIA's disassembler.
 
 #![allow(dead_code, unused, missing_docs)]
 
@@ -36,6 +37,7 @@ mod host {
 }
 
 mod catalogue;
+mod machine;
 #[path = "host.rs"]
 mod on_host;
 mod values;
@@ -62,7 +64,7 @@ fn main() {
                     let _ = std::fs::write(&path, &text);
                     Failed::from(format!("{}\n{why}", path.display()))
                 };
-                let Compiled { image, spills } = compiler
+                let Compiled { image, spills, .. } = compiler
                     .compile(&text, arch, cuda::kernels::source::OPTIONS)
                     .map_err(failed)?;
                 // An ELF file that holds every entry by name.
@@ -82,6 +84,16 @@ fn main() {
             });
             trials.push(trial.with_ignored_flag(missing));
         }
+    }
+    let missing = compiler.is_none() || !futensor_nvrtc::has_disassembler();
+    for family in machine::names() {
+        let compiler = compiler.clone();
+        let trial =
+            Trial::test(format!("machine_code_of_{family}_is_within_its_bounds"), move || {
+                let compiler = compiler.ok_or("there is no NVRTC")?;
+                machine::check(&compiler, family).map_err(Failed::from)
+            });
+        trials.push(trial.with_ignored_flag(missing));
     }
     let missing = !on_host::is_there();
     for (name, test) in values::TESTS {

@@ -4,6 +4,7 @@ mod attention;
 mod elementwise;
 mod indexing;
 mod ops;
+mod paged;
 mod reductions;
 mod reference;
 mod rows;
@@ -20,6 +21,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ),
     ("odd_lengths_and_alignments_change_no_value", elementwise::odd_lengths),
     ("ten_dimensions_are_walked_by_several_launches", elementwise::ten_dimensions),
+    ("instructions_are_counted_as_they_are", crate::machine::counting),
     ("offsets_beyond_2_31_are_walked_in_64_bits", wide::far_apart),
     ("an_output_may_lie_in_its_input", elementwise::in_place),
     ("arange_counts_from_the_first_element", elementwise::arange),
@@ -51,6 +53,7 @@ pub const TESTS: &[(&str, fn())] = &[
     ("sorts_are_stable_with_nan_last", indexing::sorts),
     ("topk_takes_the_first_of_a_sort", indexing::topk),
     ("attention_and_its_gradients_agree_with_plain_loops", attention::all_results),
+    ("attention_over_pages_agrees_with_plain_loops", paged::pages),
     ("integer_products_wrap_and_float_products_agree", indexing::products),
 ];
 

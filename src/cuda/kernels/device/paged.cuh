@@ -13,7 +13,17 @@ struct Paged {
     double scale;
 };
 
-enum { SPAN = 512, SPAN_THREADS = 128 };
+enum { SPAN = 512, SPAN_THREADS = 128, COLUMNS_MAX = 512 };
+
+// Of a key whose page is not there.
+FN i64 nowhere() { return (i64)(1ull << 63); }
+
+// True where rows at these steps can be read 16 bytes at a time.
+template <class K> FN bool by_sixteen(const K* x, const i64 (&steps)[3], i64 step, i64 columns) {
+    const i64 v = 16 / sizeof(K);
+    const bool even = ((steps[0] | steps[1] | steps[2] | columns) & (v - 1)) == 0;
+    return step == 1 && even && ((u64)x & 15) == 0;
+}
 
 template <class C> struct LargestScore {
     typedef C A;
@@ -24,23 +34,29 @@ template <class C> struct SumOfPowers {
     static FN_MEMBER A join(A a, A b) { return a + b; }
 };
 
-// Of each span the largest score, the sum of powers, and the sum of values.
+// Of each span the largest score, the sum of powers, and the sum of values. The places of its keys
+// and values are found once. Eight threads read a key, four keys at a time; a thread reads 16 bytes
+// of every n-th value. The order of the sums depends on the width and the type alone.
 template <class T, class K, class J, class L>
 FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L* lengths,
                     typename Stored<T>::C* parts, IndexError* error, const Paged& a) {
     typedef typename Stored<T>::C C;
-    __shared__ C powers[SPAN];
-    const i64 unit = blockIdx.x, span = blockIdx.y;
-    const i64 head = unit % a.heads, query = unit / a.heads % a.queries,
-              b = unit / a.heads / a.queries;
-    C* to = parts + (unit * a.spans + span) * (a.wide + 2);
+    enum { V = 16 / sizeof(K), TEAM = 8, TEAMS = SPAN_THREADS / TEAM, AT_ONCE = 4 };
+    __shared__ i64 keys[SPAN], values[SPAN];
+    __shared__ C powers[SPAN], queries[COLUMNS_MAX], sums[SPAN_THREADS * V];
+    // There are fewer than 2^31 units, and a span ends before 2^25: a grid has no more.
+    const u32 heads = (u32)a.heads, unit = blockIdx.x, head = unit % heads, rest = unit / heads,
+              query = rest % (u32)a.queries;
+    const i64 b = rest / (u32)a.queries;
+    C* to = parts + ((i64)unit * a.spans + blockIdx.y) * (a.wide + 2);
     i64 length = (i64)lengths[b * a.lengths];
     const i64 room = a.most * a.page;
     if ((u64)length > (u64)room) {
-        if (threadIdx.x == 0 && span == 0) report(error, (u64)b, length, (u64)room + 1);
+        if (threadIdx.x == 0 && blockIdx.y == 0) report(error, (u64)b, length, (u64)room + 1);
         length = 0;
     }
-    const i64 limit = a.causal ? length - a.queries + query + 1 : length, first = span * SPAN;
+    const i64 limit = a.causal ? length - a.queries + query + 1 : length;
+    const u32 first = blockIdx.y * SPAN;
     if (first >= limit) {
         if (threadIdx.x == 0) {
             to[0] = -inf(C());
@@ -48,30 +64,71 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
         }
         return;
     }
-    const i64 n = limit - first < SPAN ? limit - first : SPAN;
-    const i64 row = b * a.q[0] + query * a.q[1] + head * a.q[2], shared = head / a.group;
-    // The place of a key, below 0 where its page is not there.
-    auto place = [&](i64 key, const i64 (&steps)[3]) -> i64 {
-        const i64 page = (i64)table[b * a.table[0] + key / a.page * a.table[1]];
-        if ((u64)page >= (u64)a.pages) {
-            report(error, (u64)(b * a.most + key / a.page), page, (u64)a.pages);
-            return -1;
-        }
-        return page * steps[0] + key % a.page * steps[1] + shared * steps[2];
-    };
+    const u32 n = limit - first < SPAN ? (u32)(limit - first) : SPAN;
+    const i64 row = b * a.q[0] + query * a.q[1] + head * a.q[2],
+              shared = head / (u32)a.group;
+    const u32 page_size = a.page < (1 << 30) ? (u32)a.page : 1u << 30;
+    for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
+        const u32 at = (first + j) / page_size, in = first + j - at * page_size;
+        const i64 page = (i64)table[b * a.table[0] + at * a.table[1]];
+        const bool there = (u64)page < (u64)a.pages;
+        if (!there) report(error, (u64)(b * a.most + at), page, (u64)a.pages);
+        keys[j] = there ? page * a.k[0] + in * a.k[1] + shared * a.k[2] : nowhere();
+        values[j] = there ? page * a.v[0] + in * a.v[1] + shared * a.v[2] : nowhere();
+    }
+    for (u32 c = threadIdx.x; c < a.width && c < COLUMNS_MAX; c += SPAN_THREADS)
+        queries[c] = load(q[row + c * a.q_step]);
+    __syncthreads();
     C most = -inf(C());
-    for (i64 j = threadIdx.x; j < n; j += SPAN_THREADS) {
-        const i64 at = place(first + j, a.k);
-        C score = 0;
-        if (at >= 0)
-            for (i64 c = 0; c < a.width; ++c)
-                score = score + load(q[row + c * a.q_step]) * load(k[at + c * a.k_step]);
-        powers[j] = score = score * (C)a.scale;
-        most = maximum(most, score);
+    if (a.width <= COLUMNS_MAX && by_sixteen(k, a.k, a.k_step, a.width)) {
+        const u32 lane = threadIdx.x % TEAM, team = threadIdx.x / TEAM, width = (u32)a.width;
+        for (u32 j0 = 0; j0 < n; j0 += TEAMS * AT_ONCE) {
+            const K* from[AT_ONCE];
+            C score[AT_ONCE];
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) {
+                const u32 j = j0 + u * TEAMS + team;
+                const i64 at = j < n ? keys[j] : nowhere();
+                from[u] = at == nowhere() ? 0 : k + at;
+                score[u] = 0;
+            }
+            for (u32 c = lane * V; c < width; c += TEAM * V) {
+                Vec<K, V> part[AT_ONCE] = {};
+#pragma unroll
+                for (int u = 0; u < AT_ONCE; ++u)
+                    if (from[u]) part[u] = load_full<V>(from[u], c);
+#pragma unroll
+                for (int i = 0; i < V; ++i) {
+                    const C by = queries[c + i];
+#pragma unroll
+                    for (int u = 0; u < AT_ONCE; ++u) score[u] = score[u] + by * load(part[u].v[i]);
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < AT_ONCE; ++u) {
+                const u32 j = j0 + u * TEAMS + team;
+#pragma unroll
+                for (int d = 1; d < TEAM; d *= 2) score[u] = score[u] + lane_xor(score[u], d);
+                if (j >= n) continue;
+                score[u] = score[u] * (C)a.scale;
+                if (lane == 0) powers[j] = score[u];
+                most = maximum(most, score[u]);
+            }
+        }
+    } else {
+        for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
+            const i64 at = keys[j];
+            C score = 0;
+            if (at != nowhere())
+                for (i64 c = 0; c < a.width; ++c)
+                    score = score + load(q[row + c * a.q_step]) * load(k[at + c * a.k_step]);
+            powers[j] = score = score * (C)a.scale;
+            most = maximum(most, score);
+        }
     }
     most = join_all<LargestScore<C>, SPAN_THREADS>(most);
     C total = 0;
-    for (i64 j = threadIdx.x; j < n; j += SPAN_THREADS) {
+    for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
         powers[j] = most == -inf(C()) ? (C)0 : exp(powers[j] - most);
         total = total + powers[j];
     }
@@ -80,13 +137,42 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
         to[0] = most;
         to[1] = total;
     }
-    for (i64 c = threadIdx.x; c < a.wide; c += SPAN_THREADS) {
-        C found = 0;
-        for (i64 j = 0; j < n; ++j) {
-            const i64 at = place(first + j, a.v);
-            if (at >= 0) found = found + powers[j] * load(v[at + c * a.v_step]);
+    if (!by_sixteen(v, a.v, a.v_step, a.wide)) {
+        for (i64 c = threadIdx.x; c < a.wide; c += SPAN_THREADS) {
+            C found = 0;
+            for (u32 j = 0; j < n; ++j) {
+                const i64 at = values[j];
+                if (at != nowhere()) found = found + powers[j] * load(v[at + c * a.v_step]);
+            }
+            to[2 + c] = found;
         }
-        to[2 + c] = found;
+        return;
+    }
+    const u32 packs = (u32)a.wide / V;
+    for (u32 c0 = 0; c0 < packs; c0 += SPAN_THREADS) {
+        const u32 here = packs - c0 < SPAN_THREADS ? packs - c0 : SPAN_THREADS,
+                  groups = SPAN_THREADS / here, c = threadIdx.x % here,
+                  group = threadIdx.x / here;
+        C found[V] = {};
+        if (group < groups) {
+#pragma unroll 4
+            for (u32 j = group; j < n; j += groups) {
+                const i64 at = values[j];
+                if (at == nowhere()) continue;
+                const Vec<K, V> part = load_full<V>(v + at, (c0 + c) * V);
+#pragma unroll
+                for (int i = 0; i < V; ++i) found[i] = found[i] + powers[j] * load(part.v[i]);
+            }
+        }
+        __syncthreads();  // earlier sums are read
+#pragma unroll
+        for (int i = 0; i < V; ++i) sums[threadIdx.x * V + i] = found[i];
+        __syncthreads();
+        for (u32 i = threadIdx.x; i < here * V; i += SPAN_THREADS) {
+            C all = 0;
+            for (u32 g = 0; g < groups; ++g) all = all + sums[g * here * V + i];
+            to[2 + c0 * V + i] = all;
+        }
     }
 }
 
