@@ -20,7 +20,7 @@ use std::time::Duration;
 const USAGE: &str = "\
 usage: chat MODEL [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--slots N] [--pages MIB] \
 [--context TOKENS]
-                  [--waiting N] [--deadline SECONDS]
+                  [--waiting N] [--deadline SECONDS] [--api-key KEY] [--origin URL]
 
   MODEL                  a GGUF file, or a folder with config.json, tokenizer.json and *.safetensors
   --listen ADDRESS:PORT  where it listens; 127.0.0.1:8082 by default
@@ -32,6 +32,8 @@ usage: chat MODEL [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--slots N] [--p
   model's
   --waiting N            requests that may wait; more are answered 503; 256 by default
   --deadline SECONDS     how long a request may take; 600 by default
+  --api-key KEY          clients have to bring it; by default that of the variable CHAT_API_KEY
+  --origin URL           pages from there may ask, as pages of this machine may; `*`: all pages
   --help                 this page";
 
 struct Arguments {
@@ -43,7 +45,8 @@ struct Arguments {
 
 fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
     let (mut model, mut listen, mut device) = (None, "127.0.0.1:8082".to_owned(), None);
-    let mut config = Config::default();
+    let key = std::env::var("CHAT_API_KEY").ok().filter(|key| !key.is_empty());
+    let mut config = Config { key, ..Config::default() };
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"));
         let number = |text: String| {
@@ -57,6 +60,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Outcome<Arguments> {
             "--waiting" => config.options.waiting = number(value()?)?,
             "--deadline" => config.deadline = Duration::from_secs(number(value()?)? as u64),
             "--device" => device = Some(value()?),
+            "--api-key" => config.key = Some(value()?),
+            "--origin" => config.origins.push(value()?),
             _ if model.is_none() && !word.starts_with('-') => model = Some(PathBuf::from(word)),
             _ => return Err(format!("{word} is not known\n{USAGE}").into()),
         }

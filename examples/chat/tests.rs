@@ -1,18 +1,20 @@
 //! The chat example with a real HTTP client, on a small model of random weights that the tests
 //! write as a GGUF file.
 //!
-//! OpenAI's own client speaks to it where `FUTENSOR_PYTHON`, or `python3` on the path, has the
-//! package `openai`; a browser opens the page where there is one. Without them those trials are
-//! reported as ignored.
+//! OpenAI's own clients speak to it where `FUTENSOR_PYTHON`, or `python3` on the path, has the
+//! package `openai`, and where the folder `FUTENSOR_NODE_MODULES` has npm's; a browser opens the
+//! page where there is one. Without them those trials are reported as ignored.
 
 #[path = "../../tests/support/browser.rs"]
 mod browser;
+mod clients;
 mod limits;
 mod pages;
 mod tiny;
 
 use browser::Browser;
 use chat::{App, Config};
+use clients::*;
 use futensor::{CpuOptions, Device};
 use futensor_generate::Options;
 use libtest_mimic::{Arguments, Trial};
@@ -21,9 +23,7 @@ use pages::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tiny::model;
 
@@ -202,14 +202,15 @@ fn what_is_wrong_is_said() {
     let long = "a".repeat(600);
     for (path, body, status, words) in [
         ("chat/", "{".to_string(), 400, "EOF"),
+        ("chat/", "[]".to_string(), 400, "no object"),
         ("chat/", hello(json!({ "colour": "red" })).to_string(), 400, "unknown field `colour`"),
         ("chat/", hello(json!({ "model": "gpt-4" })).to_string(), 404, "no model \\\"gpt-4\\\""),
         ("chat/", hello(json!({ "messages": [] })).to_string(), 400, "no messages"),
         ("chat/", json!({ "prompt": "a" }).to_string(), 400, "messages are needed"),
-        ("chat/", hello(json!({ "n": 2 })).to_string(), 400, "one choice"),
+        ("chat/", hello(json!({ "n": 0 })).to_string(), 400, "0 answers"),
+        ("chat/", hello(json!({ "n": 200 })).to_string(), 400, "200 answers"),
         ("chat/", hello(json!({ "temperature": -1 })).to_string(), 400, "temperature"),
         ("chat/", hello(json!({ "max_tokens": 0 })).to_string(), 400, "no tokens"),
-        ("chat/", hello(json!({ "max_tokens": 600 })).to_string(), 400, "more than the 512"),
         ("chat/", hello(json!({ "top_logprobs": 3 })).to_string(), 400, "logprobs"),
         (
             "chat/",
@@ -218,7 +219,7 @@ fn what_is_wrong_is_said() {
             "constraint",
         ),
         ("", json!({ "prompt": [] }).to_string(), 400, "the prompt is empty"),
-        ("", json!({ "prompt": ["a", "b"] }).to_string(), 400, "2 prompts"),
+        ("", json!({ "prompt": ["a", 1] }).to_string(), 400, "a prompt is a text"),
         ("", json!({ "prompt": [9999] }).to_string(), 400, "token 9999"),
         (
             "",
@@ -371,6 +372,9 @@ fn what_makes_an_answer_random_is_a_seed_of_its_own() {
     let likeliest = text(json!({ "temperature": 0 }));
     assert_eq!(text(json!({ "top_k": 1 })), likeliest);
     assert_eq!(text(json!({ "top_p": 1e-6 })), likeliest);
+    assert_eq!(text(json!({ "min_p": 1.0 })), likeliest);
+    assert_ne!(text(json!({ "temperature": 0, "frequency_penalty": 2.0 })), likeliest);
+    assert_ne!(text(json!({ "temperature": 0, "logit_bias": { "40": 100 } })), likeliest);
     assert_ne!(text(json!({ "temperature": 0, "repetition_penalty": 5.0 })), likeliest);
     assert_ne!(text(json!({ "temperature": 2.0 })), text(json!({ "temperature": 1.0 })));
     assert_eq!(text(json!({})), text(json!({ "temperature": 1.0 })), "OpenAI's default");
@@ -503,51 +507,6 @@ fn a_lost_device_ends_its_streams_and_says_so() {
     server.until(|s| s.running == 0 && s.pages_used == 0);
 }
 
-/// A Python that has OpenAI's client.
-fn python() -> Option<PathBuf> {
-    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let find = || {
-        let python = std::env::var_os("FUTENSOR_PYTHON").map_or("python3".into(), PathBuf::from);
-        let ran = Command::new(&python).args(["-c", "import openai"]).output();
-        ran.is_ok_and(|ran| ran.status.success()).then_some(python)
-    };
-    FOUND.get_or_init(find).clone()
-}
-
-fn openais_own_client_speaks_to_it() {
-    let server = serve();
-    let script = "import sys\nfrom openai import OpenAI, NotFoundError, BadRequestError\n\
-        c = OpenAI(base_url=sys.argv[1], api_key='none')\n\
-        assert [m.id for m in c.models.list()] == ['tiny']\n\
-        ask = dict(model='tiny', messages=[{'role': 'user', 'content': 'Hello'}], max_tokens=20, \
-        seed=5)\n\
-        whole = c.chat.completions.create(**ask)\n\
-        pieces = list(c.chat.completions.create(stream=True, stream_options={'include_usage': \
-        True}, **ask))\n\
-        text = ''.join(p.choices[0].delta.content or '' for p in pieces if p.choices)\n\
-        assert text == whole.choices[0].message.content, (text, whole)\n\
-        assert pieces[-1].usage == whole.usage, (pieces[-1], whole.usage)\n\
-        done = c.completions.create(model='tiny', prompt='Hello', max_tokens=3, logprobs=2)\n\
-        assert done.usage.completion_tokens == len(done.choices[0].logprobs.tokens)\n\
-        for wrong, kind in [({'model': 'no'}, NotFoundError), ({'top_p': 7}, \
-        BadRequestError)]:\n    \
-            try:\n        c.chat.completions.create(**{**ask, **wrong})\n        assert False\n    \
-            except kind as e:\n        print(e)\n";
-    let ran = Command::new(python().expect("ignored without it"))
-        .args(["-c", script, &server.url("/v1")])
-        .env_remove("HTTP_PROXY")
-        .env_remove("http_proxy")
-        .env("NO_PROXY", "127.0.0.1")
-        .output()
-        .unwrap();
-    assert!(
-        ran.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&ran.stdout),
-        String::from_utf8_lossy(&ran.stderr)
-    );
-}
-
 macro_rules! trials {
     ($($name:ident)*) => {
         vec![$(Trial::test(stringify!($name), || {
@@ -575,11 +534,17 @@ fn main() {
         the_end_waits_for_answers_under_way
         whoever_runs_it_sees_what_it_does
         a_lost_device_ends_its_streams_and_says_so
+        what_changes_no_answer_is_ignored
+        several_answers_are_those_that_one_would_get_alone
+        an_error_has_openais_code
+        a_key_and_an_origin_let_in_whom_they_should
         the_page_and_all_its_files_are_served_with_a_policy
         what_others_have_written_is_as_they_published_it
     );
-    let in_python = trials!(openais_own_client_speaks_to_it);
+    let in_python = trials!(openais_own_clients_speak_to_it);
     trials.extend(in_python.into_iter().map(|t| t.with_ignored_flag(python().is_none())));
+    let in_node = trials!(openais_npm_client_speaks_to_it);
+    trials.extend(in_node.into_iter().map(|t| t.with_ignored_flag(node_modules().is_none())));
     let in_browser = trials!(
         the_page_chats_in_a_real_browser
         the_page_shows_a_hostile_answer_and_does_nothing_of_it

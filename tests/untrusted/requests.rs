@@ -88,8 +88,10 @@ fn body(bytes: &[u8]) -> bool {
     let is_chat = !bytes.windows(8).any(|w| w == b"\"prompt\"");
     let read = runtime.block_on(chat::ask::read(app, bytes.to_vec(), is_chat));
     match read {
-        Ok((request, asked)) => {
-            assert!(request.check().is_ok() && asked.prompt == request.prompt.len());
+        Ok((requests, asked)) => {
+            assert!(requests.iter().all(|request| request.check().is_ok()));
+            let prompts: usize = requests.iter().map(|request| request.prompt.len()).sum();
+            assert_eq!(asked.prompt * asked.choices, prompts);
             true
         }
         Err(refusal) => {
@@ -119,6 +121,11 @@ pub const BODY: Target = Target {
                 "response_format": { "type": "regex", "regex": "[ab]{1,9}" } }),
             json!({ "prompt": "Once upon a time", "logprobs": 3, "stop": "x" }),
             json!({ "prompt": [1, 2, 3], "frequency_penalty": 0, "presence_penalty": 0.0 }),
+            json!({ "prompt": ["a", [1, 2]], "n": 2, "logit_bias": { "3": -1 }, "min_p": 0.1 }),
+            json!({ "messages": [{ "role": "assistant", "content": null, "refusal": null,
+                "tool_calls": [{ "id": "a", "type": "function",
+                "function": { "name": "f", "arguments": "{\"a\":1}" } }] }],
+                "chat_template_kwargs": { "thinks": true } }),
         ];
         bodies.map(|body| body.to_string().into_bytes()).into()
     },

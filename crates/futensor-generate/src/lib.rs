@@ -55,7 +55,7 @@ mod sampling;
 mod template;
 mod tokenizer;
 
-pub use constraint::Constraint;
+pub use constraint::{Constraint, Tagged};
 pub use engine::{Engine, Stats, Tokens};
 pub use error::{Error, Result};
 pub use helpers::Work;

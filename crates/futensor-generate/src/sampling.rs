@@ -6,33 +6,55 @@
 
 use crate::error::{Error, Result};
 
-/// Tokens that a choice looks at: the likeliest ones. The rest of the vocabulary is never drawn.
-pub const CANDIDATES: usize = 64;
-
 /// So many of the last tokens the repetition penalty looks at.
 pub const PENALIZED: usize = 64;
 
 /// Alternatives at most that log-probabilities are told of.
 pub const ALTERNATIVES: usize = 20;
 
+/// Tokens with a bias at most.
+const BIASED_MAX: usize = 1024;
+
 /// How the next token is chosen from what the model says. The default is the likeliest: greedy.
+///
+/// Biases and penalties change the logits, which the temperature then divides; `min_p`, `top_k` and
+/// `top_p`, in this order, leave some of the vocabulary, and one of these is drawn by its
+/// probability.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Logits are divided by it; 0 is greedy.
     pub temperature: f32,
-    /// Of so many likeliest tokens; 0 is as many as are looked at, 64.
+    /// Of so many likeliest tokens; 0 is all of them.
     pub top_k: usize,
     /// Of the likeliest tokens that together have this probability.
     pub top_p: f32,
+    /// Of the tokens that are at least so probable, as a part of the likeliest one's probability.
+    pub min_p: f32,
     /// Logits of the last 64 tokens are divided by it (multiplied, where negative); 1 is none.
     pub repetition_penalty: f32,
+    /// Is subtracted from a token's logit as often as the answer has that token.
+    pub frequency_penalty: f32,
+    /// Is subtracted from the logits of all tokens that the answer has.
+    pub presence_penalty: f32,
+    /// Is added to the logits of these tokens. No token is listed twice.
+    pub logit_bias: Vec<(u32, f32)>,
     /// What random numbers are made from.
     pub seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Sampling {
-        Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0, seed: 0 }
+        Sampling {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
     }
 }
 
@@ -45,8 +67,8 @@ impl Sampling {
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return no(format!("top_p is above 0 and at most 1, not {}", self.top_p));
         }
-        if self.top_k > CANDIDATES {
-            return no(format!("top_k is at most {CANDIDATES}, not {}", self.top_k));
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return no(format!("min_p is between 0 and 1, not {}", self.min_p));
         }
         if !(self.repetition_penalty >= 0.01 && self.repetition_penalty <= 100.0) {
             return no(format!(
@@ -54,12 +76,44 @@ impl Sampling {
                 self.repetition_penalty
             ));
         }
-        Ok(())
+        for (name, value) in
+            [("frequency", self.frequency_penalty), ("presence", self.presence_penalty)]
+        {
+            if !(-100.0..=100.0).contains(&value) {
+                return no(format!("a {name} penalty is between -100 and 100, not {value}"));
+            }
+        }
+        let biases = &self.logit_bias;
+        if biases.len() > BIASED_MAX {
+            return no(format!("{} biases of logits, of {BIASED_MAX} at most", biases.len()));
+        }
+        if let Some((token, bias)) = biases.iter().find(|(_, b)| !(-100.0..=100.0).contains(b)) {
+            return no(format!("a bias is between -100 and 100, not {bias} (token {token})"));
+        }
+        let mut tokens: Vec<u32> = biases.iter().map(|(token, _)| *token).collect();
+        tokens.sort_unstable();
+        match tokens.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => no(format!("two biases of token {}", pair[0])),
+            None => Ok(()),
+        }
     }
 
     /// Nothing but the likeliest token is asked for.
     pub(crate) fn is_plain(&self) -> bool {
-        self.temperature == 0.0 && self.repetition_penalty == 1.0
+        self.temperature == 0.0
+            && self.repetition_penalty == 1.0
+            && !self.counts()
+            && self.logit_bias.is_empty()
+    }
+
+    /// It matters how often the answer has which token.
+    pub(crate) fn counts(&self) -> bool {
+        self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+
+    /// The largest logits that have to be found.
+    pub(crate) fn largest(&self) -> usize {
+        if self.temperature == 0.0 { 0 } else { self.top_k }
     }
 
     /// The random number for the token at this position: in [0, 1), by SplitMix64 (Steele, Lea and
@@ -99,11 +153,17 @@ mod tests {
             Sampling { temperature: f32::NAN, ..Sampling::default() },
             Sampling { top_p: 0.0, ..Sampling::default() },
             Sampling { top_p: f32::NAN, ..Sampling::default() },
-            Sampling { top_k: 65, ..Sampling::default() },
+            Sampling { min_p: 1.5, ..Sampling::default() },
+            Sampling { frequency_penalty: f32::NAN, ..Sampling::default() },
+            Sampling { presence_penalty: 101.0, ..Sampling::default() },
+            Sampling { logit_bias: vec![(1, 200.0)], ..Sampling::default() },
+            Sampling { logit_bias: vec![(1, 1.0), (2, 1.0), (1, 1.0)], ..Sampling::default() },
+            Sampling { logit_bias: (0..1025).map(|t| (t, 1.0)).collect(), ..Sampling::default() },
             Sampling { repetition_penalty: 0.0, ..Sampling::default() },
         ] {
             assert!(wrong.check().unwrap_err().is_request(), "{wrong:?}");
         }
-        assert!(Sampling::default().check().is_ok());
+        let large = Sampling { top_k: usize::MAX, ..Sampling::default() };
+        assert!(Sampling::default().check().is_ok() && large.check().is_ok());
     }
 }

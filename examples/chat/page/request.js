@@ -1,6 +1,9 @@
 // One request, whose answer comes token by token. Its faults are said in words.
 class Fault extends Error {}
 
+// What an error has as its status, where it comes within an answer.
+const statuses = { server_busy: 503, server_lost: 503, timeout: 504, server_error: 500 };
+
 function words(status, kind, text, again) {
   if (kind === "server_lost")
     return `The device is lost. The server has to be started again. (${text})`;
@@ -60,7 +63,7 @@ async function ask(messages, signal, token) {
       if (!event.startsWith("data: ") || event === "data: [DONE]") continue;
       const piece = JSON.parse(event.slice(6));
       if (piece.error)
-        throw new Fault(words(piece.error.code, piece.error.type, piece.error.message));
+        throw new Fault(words(statuses[piece.error.type], piece.error.type, piece.error.message));
       const [choice] = piece.choices;
       if (!choice) continue;
       token(choice.delta.content ?? "");

@@ -5,6 +5,7 @@ use super::ask::{Asked, Refusal};
 use futensor_generate::{End, Logprobs, Token, Tokenizer, Tokens};
 use futures::{Stream, StreamExt};
 use serde_json::{Map, Value, json};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,9 +15,28 @@ pub struct Answer {
     asked: Asked,
     created: u64,
     began: Instant,
+    choices: Vec<Choice>,
+}
+
+/// One of the texts that an answer gives.
+#[derive(Default)]
+struct Choice {
     /// Tokens so far, and characters.
     count: usize,
     offset: usize,
+    ended: bool,
+    /// Of an answer in one piece.
+    text: String,
+    reason: Value,
+    logprobs: Value,
+}
+
+/// Tokens with the numbers of their choices.
+type Tagged = Pin<Box<dyn Stream<Item = (usize, futensor_generate::Result<Token>)> + Send>>;
+
+fn tagged(streams: Vec<Tokens>) -> Tagged {
+    let tag = |(index, tokens): (usize, Tokens)| tokens.map(move |token| (index, token));
+    Box::pin(futures::stream::select_all(streams.into_iter().enumerate().map(tag)))
 }
 
 fn end(end: Option<End>) -> Value {
@@ -36,9 +56,11 @@ fn named(tokenizer: &Tokenizer, token: u32) -> String {
 }
 
 impl Answer {
-    pub fn new(app: Arc<App>, asked: Asked) -> Answer {
+    /// One of so many choices in all.
+    pub fn new(app: Arc<App>, asked: Asked, choices: usize) -> Answer {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
-        Answer { app, asked, created, began: Instant::now(), count: 0, offset: 0 }
+        let choices = (0..choices).map(|_| Choice::default()).collect();
+        Answer { app, asked, created, began: Instant::now(), choices }
     }
 
     fn object(&self, choices: Vec<Value>, piece: bool) -> Value {
@@ -56,14 +78,14 @@ impl Answer {
 
     fn usage(&self) -> Value {
         let prompt = self.asked.prompt;
+        let count: usize = self.choices.iter().map(|choice| choice.count).sum();
         json!({
-            "prompt_tokens": prompt, "completion_tokens": self.count,
-            "total_tokens": prompt + self.count,
+            "prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count,
         })
     }
 
     /// A token's probabilities, in the words of the route.
-    fn logprobs(&self, token: &Token, logprobs: &Logprobs) -> Value {
+    fn logprobs(&self, token: &Token, logprobs: &Logprobs, offset: usize) -> Value {
         let tokenizer = self.app.engine.model().tokenizer();
         if self.asked.chat {
             let one = |id: u32, logprob: f32| {
@@ -82,102 +104,110 @@ impl Answer {
             .collect();
         json!({
             "tokens": [named(tokenizer, token.id)], "token_logprobs": [logprobs.chosen],
-            "top_logprobs": [top], "text_offset": [self.offset],
+            "top_logprobs": [top], "text_offset": [offset],
         })
     }
 
-    /// Counts a token, and gives its probabilities where they were asked for.
-    fn take(&mut self, token: &Token) -> Value {
-        if self.count == 0 {
+    /// Counts a token of a choice, and gives its probabilities where they were asked for.
+    fn take(&mut self, index: usize, token: &Token) -> Value {
+        if self.choices.iter().all(|choice| choice.count == 0) {
             self.app.metrics.first_token(self.began.elapsed());
         }
-        let logprobs = token.logprobs.as_ref().map_or(Value::Null, |l| self.logprobs(token, l));
-        self.count += 1;
-        self.offset += token.text.chars().count();
+        let offset = self.choices[index].offset;
+        let logprobs =
+            token.logprobs.as_ref().map_or(Value::Null, |l| self.logprobs(token, l, offset));
+        let choice = &mut self.choices[index];
+        choice.count += 1;
+        choice.offset += token.text.chars().count();
+        choice.ended |= token.end.is_some();
         logprobs
     }
 
     /// All of it in one piece.
-    pub async fn whole(mut self, mut tokens: Tokens) -> Result<String, Refusal> {
-        let (mut text, mut reason, mut all) = (String::new(), Value::Null, Value::Null);
-        while let Some(token) = tokens.next().await {
+    pub async fn whole(mut self, streams: Vec<Tokens>) -> Result<String, Refusal> {
+        let mut tokens = tagged(streams);
+        while let Some((index, token)) = tokens.next().await {
             let token = token?;
-            join(&mut all, self.take(&token));
-            text.push_str(&token.text);
-            reason = end(token.end);
+            let logprobs = self.take(index, &token);
+            let choice = &mut self.choices[index];
+            join(&mut choice.logprobs, logprobs);
+            choice.text.push_str(&token.text);
+            choice.reason = end(token.end);
         }
-        let short = all.is_null();
-        let write = move || {
-            let mut choice = json!({ "index": 0, "finish_reason": reason });
-            choice["logprobs"] = all;
+        // Probabilities are some thousand bytes a token.
+        match self.choices.iter().all(|choice| choice.logprobs.is_null()) {
+            true => Ok(self.written()),
+            false => tokio::task::spawn_blocking(move || self.written())
+                .await
+                .map_err(|e| Refusal::of_server(e.to_string())),
+        }
+    }
+
+    fn written(mut self) -> String {
+        let mut choices = Vec::new();
+        for (index, choice) in std::mem::take(&mut self.choices).into_iter().enumerate() {
+            let mut one = json!({ "index": index, "finish_reason": choice.reason });
+            one["logprobs"] = choice.logprobs;
             match self.asked.chat {
                 true => {
-                    choice["message"] =
-                        json!({ "role": "assistant", "content": text, "refusal": null })
+                    one["message"] =
+                        json!({ "role": "assistant", "content": choice.text, "refusal": null })
                 }
-                false => choice["text"] = text.into(),
+                false => one["text"] = choice.text.into(),
             }
-            let mut whole = self.object(Vec::new(), false);
-            whole["choices"] = vec![choice].into();
-            whole["usage"] = self.usage();
-            whole.to_string()
-        };
-        // Probabilities are some thousand bytes a token.
-        match short {
-            true => Ok(write()),
-            false => tokio::task::spawn_blocking(write).await.map_err(|e| Refusal {
-                status: 500,
-                kind: "server_error",
-                text: e.to_string(),
-                param: None,
-            }),
+            choices.push(one);
+            self.choices.push(Choice { count: choice.count, ..Choice::default() });
         }
+        let mut whole = self.object(choices, false);
+        whole["usage"] = self.usage();
+        whole.to_string()
     }
 
     /// One event a token, and what follows the last.
     pub fn events(
         self,
-        tokens: Tokens,
+        streams: Vec<Tokens>,
     ) -> impl Stream<Item = Result<String, std::convert::Infallible>> + Send {
-        let events = futures::stream::unfold(
-            (self, tokens, false),
-            |(mut answer, mut tokens, done)| async move {
-                let token = match tokens.next().await {
-                    _ if done => return None,
-                    None => return None,
-                    Some(Err(error)) => {
-                        let event = event(&error_body(&error.into()));
-                        return Some((event, (answer, tokens, true)));
-                    }
-                    Some(Ok(token)) => token,
-                };
-                let first = answer.count == 0;
-                let logprobs = answer.take(&token);
-                let mut text = String::new();
-                let mut choice = json!({ "index": 0, "finish_reason": null, "logprobs": logprobs });
-                match answer.asked.chat {
-                    true => {
-                        choice["delta"] = json!({ "content": token.text });
-                        if first {
-                            choice["delta"]["role"] = "assistant".into();
-                        }
-                    }
-                    false => choice["text"] = token.text.into(),
-                }
-                choice["finish_reason"] = end(token.end);
-                text.push_str(&event(&answer.object(vec![choice], true)));
-                if token.end.is_some() {
-                    if answer.asked.usage {
-                        let mut last = answer.object(Vec::new(), true);
-                        last["usage"] = answer.usage();
-                        text.push_str(&event(&last));
-                    }
-                    text.push_str("data: [DONE]\n\n");
-                }
-                Some((text, (answer, tokens, false)))
-            },
-        );
+        let begin = (self, Some(tagged(streams)));
+        let events = futures::stream::unfold(begin, |(mut answer, tokens)| async move {
+            let mut tokens = tokens?;
+            match tokens.next().await? {
+                (_, Err(error)) => Some((event(&error_body(&error.into())), (answer, None))),
+                (index, Ok(token)) => Some((answer.piece(index, token), (answer, Some(tokens)))),
+            }
+        });
         events.map(Ok)
+    }
+
+    /// A token's event; behind the last of all choices what ends the stream.
+    fn piece(&mut self, index: usize, token: Token) -> String {
+        let first = self.choices[index].count == 0;
+        let logprobs = self.take(index, &token);
+        let mut choice = json!({ "index": index, "finish_reason": null, "logprobs": logprobs });
+        match self.asked.chat {
+            true => {
+                choice["delta"] = json!({ "content": token.text });
+                if first {
+                    choice["delta"]["role"] = "assistant".into();
+                }
+            }
+            false => choice["text"] = token.text.into(),
+        }
+        choice["finish_reason"] = end(token.end);
+        let mut piece = self.object(vec![choice], true);
+        if self.asked.usage {
+            piece["usage"] = Value::Null;
+        }
+        let mut text = event(&piece);
+        if self.choices.iter().all(|choice| choice.ended) {
+            if self.asked.usage {
+                let mut last = self.object(Vec::new(), true);
+                last["usage"] = self.usage();
+                text.push_str(&event(&last));
+            }
+            text.push_str("data: [DONE]\n\n");
+        }
+        text
     }
 }
 
@@ -204,6 +234,6 @@ fn join(all: &mut Value, one: Value) {
 pub fn error_body(refusal: &Refusal) -> Value {
     json!({ "error": {
         "message": refusal.text, "type": refusal.kind, "param": refusal.param,
-        "code": refusal.status,
+        "code": refusal.code,
     } })
 }

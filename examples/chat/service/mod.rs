@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod ask;
+mod door;
 mod metrics;
 mod page;
 #[path = "../../support/prometheus.rs"]
@@ -15,7 +16,7 @@ use std::future::{Future, IntoFuture};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -27,6 +28,23 @@ pub struct Config {
     pub deadline: Duration,
     /// How long the end may take.
     pub drain: Duration,
+    /// How long clients may take.
+    pub patience: Patience,
+    /// What clients have to bring as `Authorization: Bearer KEY`, where there is one.
+    pub key: Option<String>,
+    /// Whose pages may ask, beside those of this machine; `*` is everybody's.
+    pub origins: Vec<String>,
+}
+
+/// How long clients may take.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    /// For the head of a request.
+    pub head: Duration,
+    /// For its body.
+    pub body: Duration,
+    /// To take some of what they are sent.
+    pub read: Duration,
 }
 
 impl Default for Config {
@@ -35,6 +53,13 @@ impl Default for Config {
             options: Options::default(),
             deadline: Duration::from_secs(600),
             drain: Duration::from_secs(10),
+            patience: Patience {
+                head: Duration::from_secs(20),
+                body: Duration::from_secs(30),
+                read: Duration::from_secs(60),
+            },
+            key: None,
+            origins: Vec::new(),
         }
     }
 }
@@ -46,8 +71,26 @@ pub struct App {
     pub name: String,
     pub config: Config,
     metrics: Metrics,
+    /// When it began, in seconds.
+    began: u64,
     /// Requests so far: part of their names, and of the seeds of those that bring none.
     count: AtomicU64,
+}
+
+impl App {
+    /// Refuses a model that it does not have.
+    fn knows(&self, model: Option<&str>) -> Result<(), ask::Refusal> {
+        let Some(model) = model.filter(|&model| model != self.name) else { return Ok(()) };
+        let model: String = model.chars().take(60).collect();
+        let text = format!("there is no model {model:?}: {:?} is", self.name);
+        let refusal = ask::Refusal { status: 404, ..ask::Refusal::of_request(text, "model") };
+        Err(refusal.code("model_not_found"))
+    }
+
+    /// A number that no request of this service has had, or had before it was started again.
+    fn unique(&self, count: u64) -> u64 {
+        self.began.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(count)
+    }
 }
 
 /// Loads a model and starts its engine.
@@ -59,7 +102,8 @@ pub async fn start(device: &Device, path: &Path, config: Config) -> Outcome<Arc<
     let name = path.file_stem().map_or("model".into(), |stem| stem.to_string_lossy().into_owned());
     let engine = Engine::start(model, config.options.clone())?;
     let (metrics, count) = (Metrics::default(), AtomicU64::new(0));
-    Ok(Arc::new(App { engine, name, config, metrics, count }))
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    Ok(Arc::new(App { engine, name, config, metrics, began, count }))
 }
 
 /// Serves until `asked` resolves; then takes no new connections, lets the answers under way come to

@@ -1,11 +1,11 @@
-//! The routes: OpenAI's, `/healthz` and `/metrics`; the page's are in `page`.
+//! The routes: OpenAI's, `/health`, `/healthz` and `/metrics`; the page's are in `page`.
 
 use super::answer::{Answer, error_body};
 use super::ask::{self, Refusal};
-use super::{App, metrics, page};
+use super::{App, door, metrics, page};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -22,23 +22,20 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(one_model))
+        .route("/health", get(healthz))
         .route("/healthz", get(healthz))
         .route("/metrics", get(metrics_text))
         .merge(page::router())
-        .fallback(|| async { refused(&no_route()) })
+        .fallback(|| async { refused(&Refusal::new(404, "there is no such route")) })
+        .method_not_allowed_fallback(|| async {
+            refused(&Refusal::new(405, "the route is there for another method"))
+        })
+        .layer(axum::middleware::from_fn_with_state(app.clone(), door::door))
         .with_state(app)
 }
 
-fn no_route() -> Refusal {
-    Refusal {
-        status: 404,
-        kind: "invalid_request_error",
-        text: "there is no such route".into(),
-        param: None,
-    }
-}
-
-fn refused(refusal: &Refusal) -> Response {
+pub fn refused(refusal: &Refusal) -> Response {
     let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, Json(error_body(refusal))).into_response();
     if status == StatusCode::SERVICE_UNAVAILABLE {
@@ -77,12 +74,7 @@ async fn complete(app: Arc<App>, request: Request, chat: bool) -> Response {
 
 /// The body, unless its head, or what comes of it, says that it is too large.
 async fn received(request: Request) -> Result<Vec<u8>, Refusal> {
-    let no = |status: u16, text: String| Refusal {
-        status,
-        kind: "invalid_request_error",
-        text,
-        param: None,
-    };
+    let no = |status: u16, text: String| Refusal::new(status, text);
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if length.is_some_and(|length: u64| length > BODY_MAX as u64) {
@@ -108,15 +100,19 @@ async fn received(request: Request) -> Result<Vec<u8>, Refusal> {
 
 async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
-    let body = received(request).await?;
-    let (mut request, asked) = ask::read(app, body, chat).await?;
+    let body = tokio::time::timeout(app.config.patience.body, received(request)).await;
+    let body = body.map_err(|_| Refusal::new(408, "the body did not come in time"))??;
+    let (requests, asked) = ask::read(app, body, chat).await?;
     let wanted = headers.get("x-deadline-ms").and_then(|v| v.to_str().ok()?.parse().ok());
     let deadline =
         wanted.map_or(app.config.deadline, |ms| Duration::from_millis(ms).min(app.config.deadline));
-    request.deadline = Some(deadline);
-    let tokens = app.engine.try_generate(request)?;
+    let begin = |mut request: futensor_generate::Request| {
+        request.deadline = Some(deadline);
+        app.engine.try_generate(request)
+    };
+    let tokens = requests.into_iter().map(begin).collect::<Result<Vec<_>, _>>()?;
     let stream = asked.stream;
-    let answer = Answer::new(app.clone(), asked);
+    let answer = Answer::new(app.clone(), asked, tokens.len());
     if !stream {
         let head = [(header::CONTENT_TYPE, "application/json")];
         return Ok((head, answer.whole(tokens).await?).into_response());
@@ -125,9 +121,22 @@ async fn answer(app: &Arc<App>, request: Request, chat: bool) -> Result<Response
     Ok((head, Body::from_stream(answer.events(tokens))).into_response())
 }
 
+fn model(app: &App) -> serde_json::Value {
+    json!({
+        "id": app.name, "object": "model", "created": app.began, "owned_by": "futensor",
+        "max_model_len": app.engine.context(),
+    })
+}
+
 async fn models(State(app): State<Arc<App>>) -> Response {
-    let model = json!({ "id": app.name, "object": "model", "created": 0, "owned_by": "futensor" });
-    Json(json!({ "object": "list", "data": [model] })).into_response()
+    Json(json!({ "object": "list", "data": [model(&app)] })).into_response()
+}
+
+async fn one_model(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response {
+    match app.knows(Some(&id)) {
+        Ok(()) => Json(model(&app)).into_response(),
+        Err(refusal) => refused(&refusal),
+    }
 }
 
 /// 200 while the model can answer, 503 while it cannot. Looks, and waits for nothing: an op on a

@@ -1,8 +1,10 @@
 //! Constraints as grammars over a model's tokens: compiled by helpers, within limits, and known by
 //! their text from then on.
 
-use super::Constraint;
+use super::ends::ends;
 use super::guide::Guide;
+use super::numbers::Numbers;
+use super::{Constraint, Tagged};
 use crate::error::{Error, Result};
 use crate::helpers::{Helpers, Work};
 use crate::lock::lock;
@@ -10,6 +12,7 @@ use crate::tokenizer::Tokenizer;
 use futures_channel::oneshot;
 use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,6 +20,10 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 /// So many are compiled at the same time; others wait.
 const AT_A_TIME: usize = 4;
+/// White space between two words of JSON.
+const WHITE: &str = r"\n?[\x20\x09]{1,32}|\n";
+/// Characters of an error of the library's at most: it may tell of the whole grammar.
+const ERROR_MAX: usize = 200;
 /// So many texts are known at most: the one that was wanted least lately is forgotten.
 const KNOWN_MAX: usize = 64;
 
@@ -53,25 +60,25 @@ fn limits(limits: &mut ParserLimits) {
 
 /// A constraint that was compiled, with what it allows first.
 pub struct Grammar {
-    matcher: Mutex<Matcher>,
+    guide: Mutex<Guide>,
     first: Vec<u32>,
 }
 
 impl Grammar {
     /// What guides one answer, and what it may begin with.
     pub fn begin(&self) -> (Guide, Vec<u32>) {
-        (Guide::new(lock(&self.matcher).deep_clone()), self.first.clone())
+        (lock(&self.guide).deep_clone(), self.first.clone())
     }
 
     /// As long as this is there, nobody begins.
     #[cfg(test)]
     pub fn hold(&self) -> std::sync::MutexGuard<'_, impl Sized> {
-        lock(&self.matcher)
+        lock(&self.guide)
     }
 }
 
 /// A constraint's kind and text.
-type Key = (bool, String);
+type Key = (u8, String);
 
 /// Is told of the grammar. One that is dropped untold tells of a panic.
 struct Tell(Option<Box<dyn FnOnce(Result<Arc<Grammar>>) + Send>>);
@@ -148,7 +155,11 @@ impl Grammars {
 
     fn seek(&self, constraint: &Constraint, tell: Tell) {
         let key = match constraint.text() {
-            Ok(text) => (matches!(constraint, Constraint::Regex(_)), text),
+            Ok(text) => match constraint {
+                Constraint::Regex(_) => (0, text),
+                Constraint::JsonSchema(_) => (1, text),
+                Constraint::Tagged(_) => (2, text),
+            },
             Err(error) => return tell.say(Err(error)),
         };
         {
@@ -181,16 +192,83 @@ impl Grammars {
         let factory = factory.as_ref().map_err(Error::clone)?;
         let grammar = match constraint {
             Constraint::Regex(regex) => TopLevelGrammar::from_regex(regex),
-            Constraint::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Constraint::JsonSchema(schema) => {
+                TopLevelGrammar::from_json_schema(bounded(endless(schema)?))
+            }
+            Constraint::Tagged(tagged) => {
+                endless(&tagged.schema)?;
+                TopLevelGrammar::from_lark(lark(tagged))
+            }
         };
         let matcher = Matcher::new(factory.create_parser(grammar));
+        let json = !matches!(constraint, Constraint::Regex(_));
         let mut guide = match matcher.get_error() {
-            Some(error) => return Err(Error::request(format!("the constraint: {error}"))),
-            None => Guide::new(matcher),
+            Some(error) => {
+                return Err(Error::request(format!("the constraint: {}", brief(&error))));
+            }
+            None => Guide::new(matcher, json.then(|| Numbers::new(&self.tokenizer))),
         };
         // The first is by far the slowest: most of what it has to find out stays found.
         let first = guide.mask()?;
-        Ok(Grammar { matcher: Mutex::new(guide.into_matcher()), first })
+        Ok(Grammar { guide: Mutex::new(guide), first })
+    }
+}
+
+/// Refuses a schema that no text is of.
+fn endless(schema: &Value) -> Result<&Value> {
+    match ends(schema) {
+        true => Ok(schema),
+        false => Err(Error::request("the constraint: the schema refers to itself without end")),
+    }
+}
+
+/// The grammar of a text with JSON in it. What begins a call is taken as such wherever it stands.
+fn lark(tagged: &Tagged) -> String {
+    let (schema, quoted) = (bounded(&tagged.schema), |text: &str| json!(text).to_string());
+    let close = match tagged.close.is_empty() {
+        true => String::new(),
+        false => quoted(&tagged.close),
+    };
+    let rules = match tagged.free {
+        false => format!("start: {} call {close}", quoted(&tagged.open)),
+        true => {
+            let open: String = tagged.open.chars().map(escaped).collect();
+            format!(
+                "start: (begin call {close})* TEXT\nbegin[lazy]: /(.|\\n)*{open}/\n\
+                 TEXT: /(.|\\n)*/"
+            )
+        }
+    };
+    format!("{rules}\ncall: %json {schema}")
+}
+
+/// A character as itself in a regular expression.
+fn escaped(c: char) -> String {
+    match c {
+        'a'..='z' | 'A'..='Z' | '0'..='9' => c.into(),
+        c => format!("\\x{{{:x}}}", c as u32),
+    }
+}
+
+/// A schema whose texts have no more white space than somebody who indents writes: after many line
+/// breaks another is often the likeliest token.
+fn bounded(schema: &Value) -> Value {
+    let mut schema = match schema {
+        Value::Bool(true) => json!({}),
+        schema => schema.clone(),
+    };
+    if let Value::Object(members) = &mut schema {
+        members.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE }));
+    }
+    schema
+}
+
+/// The first sentence of the library's error.
+fn brief(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    match line.char_indices().nth(ERROR_MAX) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line.into(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The position of one answer in its grammar, and the tokens that may follow.
 
 use super::Grammar;
+use super::numbers::Numbers;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use llguidance::Matcher;
@@ -8,30 +9,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 /// How far one answer has come in its grammar.
-pub struct Guide(Matcher);
+pub struct Guide {
+    matcher: Matcher,
+    /// Of a text that is JSON.
+    numbers: Option<Numbers>,
+}
 
 impl Guide {
-    pub fn new(matcher: Matcher) -> Guide {
-        Guide(matcher)
-    }
-
-    pub fn into_matcher(self) -> Matcher {
-        self.0
+    pub fn new(matcher: Matcher, numbers: Option<Numbers>) -> Guide {
+        Guide { matcher, numbers }
     }
 
     /// Which tokens may come next: a bit each, the lowest of the first word first.
     pub fn mask(&mut self) -> Result<Vec<u32>> {
         let mask = self
-            .0
+            .matcher
             .compute_mask_or_eos()
             .map_err(|e| Error::request(format!("the constraint: {e}")))?;
-        Ok(mask.as_slice().to_vec())
+        let mask = mask.as_slice();
+        Ok(self.numbers.as_ref().and_then(|n| n.end(mask)).unwrap_or_else(|| mask.to_vec()))
     }
 
     /// The token that was chosen. True where nothing can follow.
     pub fn accept(&mut self, token: u32) -> Result<bool> {
-        self.0.consume_token(token).map_err(|e| Error::request(format!("the constraint: {e}")))?;
-        Ok(self.0.is_stopped())
+        let wrong = |e| Error::request(format!("the constraint: {e}"));
+        self.matcher.consume_token(token).map_err(wrong)?;
+        self.numbers.iter_mut().for_each(|n| n.accept(token));
+        Ok(self.matcher.is_stopped())
+    }
+
+    pub fn deep_clone(&self) -> Guide {
+        Guide { matcher: self.matcher.deep_clone(), numbers: self.numbers.clone() }
     }
 }
 

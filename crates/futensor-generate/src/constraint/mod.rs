@@ -4,8 +4,10 @@
 //! Constraints come from anybody. They are compiled on helper threads, once for each text
 //! (`grammar`); the helpers also find the tokens that an answer may go on with (`guide`).
 
+mod ends;
 mod grammar;
 mod guide;
+mod numbers;
 #[cfg(test)]
 mod tests;
 
@@ -23,16 +25,35 @@ pub enum Constraint {
     /// A regular expression that matches the whole text; of 8 KiB at most.
     Regex(String),
     /// A JSON schema that the text, as JSON, is valid against; of 128 KiB and nested 64 deep at
-    /// most, with 2,048 properties an object. Properties come in the schema's order, which
+    /// most, with 2,048 properties an object. White space and digits in a row are limited: a model
+    /// may write another for ever. Properties come in the schema's order, which
     /// `serde_json` keeps in every program that has this package: `llguidance` turns its feature
     /// `preserve_order` on.
     JsonSchema(serde_json::Value),
+    /// A text in which JSON that is valid against a schema stands between two marks.
+    Tagged(Tagged),
+}
+
+/// JSON within a text: the calls of tools, say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tagged {
+    /// What stands before the JSON.
+    pub open: String,
+    /// What the JSON is valid against, within [`JsonSchema`](Constraint::JsonSchema)'s limits.
+    pub schema: serde_json::Value,
+    /// What stands behind it.
+    pub close: String,
+    /// There may be any other text before and behind it, and it may come any number of times, or
+    /// not at all.
+    pub free: bool,
 }
 
 /// Bytes of an expression at most.
 const REGEX_MAX: usize = 8 << 10;
 /// Bytes of a schema's text at most.
 const SCHEMA_MAX: usize = 128 << 10;
+/// Bytes of the marks around JSON within a text at most.
+const MARKS_MAX: usize = 256;
 /// Lists and objects within each other at most.
 const DEPTH_MAX: usize = 64;
 /// Members of one object at most: 2,048 properties that may be left out take half a second to
@@ -55,6 +76,14 @@ impl Constraint {
                 measure(schema)?;
                 let text = schema.to_string();
                 if text.len() > SCHEMA_MAX { Err(large(SCHEMA_MAX)) } else { Ok(text) }
+            }
+            Constraint::Tagged(Tagged { open, schema, close, free }) => {
+                if open.is_empty() || open.len() + close.len() > MARKS_MAX {
+                    return Err(Error::request("the constraint: marks that are empty or too long"));
+                }
+                let schema = Constraint::JsonSchema(schema.clone()).text()?;
+                // With nothing that could be taken for a part of the next.
+                Ok(Value::from(vec![open.as_str(), close, &schema, &free.to_string()]).to_string())
             }
         }
     }

@@ -61,6 +61,76 @@ fn a_text_that_follows_a_grammar_is_of_it() {
     assert!(text.find("\"b\"").unwrap() < text.find("\"a\"").unwrap(), "{text}");
 }
 
+/// Somebody who likes one kind of byte best, as a greedy model does, comes to an end all the same.
+#[test]
+fn white_space_and_digits_do_not_go_on_for_ever() {
+    let tokenizer = vocabulary().tokenizer().unwrap();
+    let first = |token: &u32| tokenizer.bytes(*token).first().copied().unwrap_or(0);
+    let prefers = |liked: fn(u8) -> bool, then: &'static [u8]| {
+        move |allowed: &[u32]| {
+            let likes = allowed.iter().find(|token| liked(first(token)));
+            let closes = || allowed.iter().find(|token| then.contains(&first(token)));
+            *likes.or_else(closes).unwrap_or(&allowed[0])
+        }
+    };
+    let list = json!({ "type": "array", "items": { "type": "integer" }, "maxItems": 2 });
+    for schema in [list, json!({ "type": "number" }), json!(true)] {
+        let schema = || Constraint::JsonSchema(schema.clone());
+        let text = follow(schema(), prefers(|b| b.is_ascii_digit(), b"[,]}"));
+        let runs = text.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap();
+        assert!((1..=24).contains(&runs), "{text:?}");
+        let text = follow(schema(), prefers(|b| b == b'\n' || b == b' ', b"]0"));
+        let runs = text.split(|c: char| !c.is_whitespace()).map(str::len).max().unwrap();
+        assert!(runs <= 33, "{text:?}");
+        assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text:?}");
+    }
+    // A text is not a number, however many digits it has.
+    let text = follow(
+        Constraint::JsonSchema(json!({ "type": "string", "pattern": "^[0-9]{40}$" })),
+        |allowed| allowed[0],
+    );
+    assert_eq!(text.len(), 42, "{text:?}");
+}
+
+#[test]
+fn json_within_a_text_is_of_its_schema() {
+    let schema = json!({ "type": "object", "properties": { "a": { "enum": [1, 2] } },
+        "required": ["a"], "additionalProperties": false });
+    let tagged = |free| {
+        let (open, close) = ("<call>\n".into(), "\n</call>".into());
+        Constraint::Tagged(Tagged { open, schema: schema.clone(), close, free })
+    };
+    let text = follow(tagged(false), |allowed| *allowed.last().unwrap());
+    let json = text.strip_prefix("<call>\n").unwrap().strip_suffix("\n</call>").unwrap();
+    let value: Value = serde_json::from_str(json).unwrap();
+    assert!(value["a"] == 1 || value["a"] == 2, "{text}");
+    // Where it may come or not, whatever begins as one goes on as one.
+    let tokenizer = vocabulary().tokenizer().unwrap();
+    let allows = |text: &str| {
+        let (mut guide, mut mask) = compile(&grammars(), tagged(true)).unwrap().begin();
+        for &byte in text.as_bytes() {
+            let is = |t: &u32| tokenizer.bytes(*t) == [byte];
+            let token = (0..tokenizer.len() as u32).find(is).expect("each byte is a token");
+            if mask[token as usize / 32] >> (token % 32) & 1 == 0 {
+                return false;
+            }
+            guide.accept(token).unwrap();
+            mask = guide.mask().unwrap();
+        }
+        true
+    };
+    for right in [
+        "nothing <b> of it\n",
+        "so: <call>\n{\"a\":1}\n</call> and <call>\n{\"a\": 2}\n</call>",
+        "<call>{",
+    ] {
+        assert!(allows(right), "{right}");
+    }
+    for wrong in ["<call>\n{\"b", "so: <call>\n[", "<call>\n{\"a\":1}\n</call>\n<call>\n{\"a\":3"] {
+        assert!(!allows(wrong), "{wrong}");
+    }
+}
+
 /// A schema in which this many lists are within each other.
 fn nested(depth: usize) -> Value {
     (0..depth)
@@ -80,6 +150,18 @@ fn what_is_no_grammar_is_the_requests_error() {
         (Constraint::JsonSchema(nested(64)), "nested more than 64 deep"),
         (Constraint::JsonSchema(nested(2_000)), "nested more than 64 deep"),
         (Constraint::JsonSchema(json!({ "properties": wide })), "an object of 2049 members"),
+        (Constraint::JsonSchema(json!({ "$ref": "#" })), "refers to itself without end"),
+        (
+            Constraint::JsonSchema(json!({ "$ref": "#/$defs/a",
+                "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } })),
+            "refers to itself without end",
+        ),
+        (
+            Constraint::JsonSchema(json!({ "$ref": "#/$defs/a", "$defs": { "a": {
+                "type": "object", "properties": { "a": { "$ref": "#/$defs/a" } },
+                "required": ["a"] } } })),
+            "refers to itself without end",
+        ),
         (
             Constraint::JsonSchema(json!({ "type": "number", "multipleOf": 100.03 })),
             "multiples of 100.03",
@@ -88,9 +170,13 @@ fn what_is_no_grammar_is_the_requests_error() {
         for _ in 0..2 {
             let error = compile(&grammars, wrong.clone()).err().unwrap();
             assert!(error.is_request() && error.to_string().contains(words), "{error}");
+            assert!(error.to_string().len() < 250, "{error}");
         }
     }
-    for right in [nested(60), json!({ "type": "number", "multipleOf": 0.01 })] {
+    let tree = json!({ "$ref": "#/$defs/a", "$defs": { "a": { "type": "object",
+        "properties": { "a": { "anyOf": [{ "type": "null" }, { "$ref": "#/$defs/a" }] } },
+        "required": ["a"] } } });
+    for right in [nested(60), json!({ "type": "number", "multipleOf": 0.01 }), tree] {
         assert!(compile(&grammars, Constraint::JsonSchema(right)).is_ok());
     }
 }

@@ -12,7 +12,7 @@ use crate::model::{Choice, Runner, Wish};
 use crate::request::{End, Logprobs, Token};
 use crate::sampling::{PENALIZED, Sampling};
 use crate::tokenizer::{Text, Tokenizer};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -30,7 +30,12 @@ pub struct Client {
     pub text: Text,
     /// Of one with a constraint, once that is compiled.
     pub guide: Option<Guided>,
-    pub sampling: Sampling,
+    pub sampling: Arc<Sampling>,
+    /// Tokens of the prompt.
+    pub prompt: usize,
+    /// How often the answer has which token, as far as that was counted and is wanted.
+    pub counts: BTreeMap<u32, u32>,
+    pub counted: usize,
     pub logprobs: Option<usize>,
     pub ignore_end: bool,
 }
@@ -162,19 +167,21 @@ impl<R: Runner> Driver<R> {
     /// How the token at this position is to be chosen.
     fn wish(&mut self, id: Id, position: usize) -> Result<Wish> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(Wish::default()) };
-        let sampling = &client.sampling;
+        let sampling = client.sampling.clone();
         // The last token before is the device's to add: the host may not know it yet.
-        let recent = match (sampling.repetition_penalty, self.planner.known(id)) {
-            (1.0, _) | (_, None) => Vec::new(),
-            (_, Some(known)) => {
-                let end = known.len().min(position - 1);
-                known[end.saturating_sub(PENALIZED - 1)..end].to_vec()
-            }
+        let known = self.planner.known(id).unwrap_or_default();
+        let known = &known[..known.len().min(position - 1)];
+        let recent = match sampling.repetition_penalty {
+            1.0 => Vec::new(),
+            _ => known[known.len().saturating_sub(PENALIZED - 1)..].to_vec(),
         };
+        let listed = client.listed(known);
         Ok(Wish {
             draw: if sampling.temperature > 0.0 { sampling.draw(position) } else { 0.0 },
-            sampling: sampling.clone(),
+            sampling,
             recent,
+            listed,
+            answered: position > client.prompt,
             mask: client.guide.as_ref().map(Guided::mask).transpose()?,
             logprobs: client.logprobs,
         })
@@ -330,6 +337,28 @@ impl Client {
     /// True where that is not known yet.
     fn waits(&self) -> bool {
         self.guide.as_ref().is_some_and(Guided::waits)
+    }
+
+    /// Tokens with biases and counts, of those before the last; all that is known is counted once.
+    fn listed(&mut self, known: &[u32]) -> Vec<(u32, f32, u32)> {
+        let sampling = &self.sampling;
+        if sampling.counts() {
+            for &token in known.get(self.prompt + self.counted..).unwrap_or_default() {
+                *self.counts.entry(token).or_default() += 1;
+                self.counted += 1;
+            }
+        }
+        let count = |token: u32| self.counts.get(&token).copied().unwrap_or(0);
+        let mut listed: Vec<(u32, f32, u32)> =
+            sampling.logit_bias.iter().map(|&(token, bias)| (token, bias, count(token))).collect();
+        let biased: HashSet<u32> = sampling.logit_bias.iter().map(|(token, _)| *token).collect();
+        let others = self.counts.iter().filter(|(token, _)| !biased.contains(token));
+        listed.extend(others.map(|(&token, &count)| (token, 0.0, count)));
+        // Where the last one is the first to be counted.
+        if listed.is_empty() && sampling.counts() {
+            listed.push((0, 0.0, 0));
+        }
+        listed
     }
 
     /// What the reader is given for a choice.

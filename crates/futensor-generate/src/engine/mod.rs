@@ -20,6 +20,7 @@ use crate::options::Options;
 use crate::request::Request;
 use crate::tokenizer::Text;
 use driver::{Client, Driver};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, OnceLock};
@@ -251,7 +252,8 @@ impl Engine {
             }
         }
         let vocabulary = self.0.model.vocabulary() as u32;
-        if let Some(token) = request.prompt.iter().find(|&&token| token >= vocabulary) {
+        let biased = request.sampling.logit_bias.iter().map(|(token, _)| token);
+        if let Some(token) = request.prompt.iter().chain(biased).find(|&&t| t >= vocabulary) {
             return no(format!("token {token} is not one of the model's {vocabulary}"));
         }
         // One that lies beyond all time is none.
@@ -272,7 +274,10 @@ impl Engine {
             tokenizer: self.0.model.tokenizer().clone(),
             text: Text::new(&request.stop),
             guide: None,
-            sampling: request.sampling,
+            sampling: Arc::new(request.sampling),
+            prompt: request.prompt.len(),
+            counts: BTreeMap::new(),
+            counted: 0,
             logprobs: request.logprobs,
             ignore_end: request.ignore_end,
         };

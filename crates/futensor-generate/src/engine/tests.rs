@@ -199,7 +199,10 @@ impl Run {
             tokenizer: self.tokenizer.clone(),
             text: Text::new(&[]),
             guide: None,
-            sampling: Sampling::default(),
+            sampling: Arc::new(Sampling::default()),
+            prompt: prompt.len(),
+            counts: Default::default(),
+            counted: 0,
             logprobs: None,
             ignore_end: false,
         };

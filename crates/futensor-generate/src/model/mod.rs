@@ -43,11 +43,16 @@ pub trait Runner: Send + 'static {
 /// How one token is to be chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Wish {
-    pub sampling: Sampling,
+    pub sampling: Arc<Sampling>,
     /// A random number in [0, 1).
     pub draw: f32,
     /// Tokens before the row's own that are to be penalised.
     pub recent: Vec<u32>,
+    /// Tokens with a bias, or with a count, or both: how often the answer has them, but for the
+    /// row's own token.
+    pub listed: Vec<(u32, f32, u32)>,
+    /// The row's own token is one of the answer's.
+    pub answered: bool,
     /// The tokens that may be chosen, a bit each.
     pub mask: Option<Vec<u32>>,
     /// So many alternatives are to be told of.

@@ -9,7 +9,7 @@ use super::forward::{Rows, State, Turns};
 use super::{Choice, Llama, Runner, Wish};
 use crate::batch_planner::{Limits, Step};
 use crate::error::Result;
-use crate::sampling::{CANDIDATES, PENALIZED};
+use crate::sampling::PENALIZED;
 use futensor::region::{Flat, Region, Tensors};
 use futensor::{DType, TensorFuture};
 use std::future::Future;
@@ -23,17 +23,22 @@ struct Kind {
     choosing: usize,
     /// They do not all take the likeliest token.
     wishes: bool,
+    /// Of so many largest logits, at most.
+    largest: usize,
+    /// Tokens with a bias or a count, at most.
+    listed: usize,
     mask: bool,
     logprobs: bool,
 }
 
 impl Tensors for Kind {
     fn into_flat(self, flat: &mut Flat) {
-        (self.choosing, [self.wishes, self.mask, self.logprobs]).into_flat(flat);
+        let numbers = [self.choosing, self.largest, self.listed];
+        (numbers, [self.wishes, self.mask, self.logprobs]).into_flat(flat);
     }
     fn from_flat(flat: &mut Flat) -> Option<Kind> {
-        let (choosing, [wishes, mask, logprobs]) = Tensors::from_flat(flat)?;
-        Some(Kind { choosing, wishes, mask, logprobs })
+        let ([choosing, largest, listed], [wishes, mask, logprobs]) = Tensors::from_flat(flat)?;
+        Some(Kind { choosing, wishes, largest, listed, mask, logprobs })
     }
 }
 
@@ -45,6 +50,9 @@ const PLANS_MAX: usize = 256;
 /// A step's numbers, a row each beside the tables of pages: token, slot, place, position, and which
 /// rows choose.
 const ROWS: usize = 5;
+
+/// Numbers of a row that chooses, which are floats.
+const FLOATS: usize = 8;
 
 /// The model as a runner of steps.
 pub struct Steps {
@@ -109,15 +117,24 @@ impl Steps {
             let mut told = Vec::new();
             let chosen = if kind.wishes {
                 let float = |k: usize| inputs[1].i(k).reshape([-1, 1]);
-                let last = tokens.index_select(0, choosing.clamp_min(0));
+                let last = tokens.index_select(0, choosing.clamp_min(0)).reshape([-1, 1]);
+                let mut more = inputs[4..].iter();
+                let listed = (kind.listed > 0).then(|| [(); 3].map(|()| next(&mut more)));
                 let wishes = Wishes {
                     temperature: float(0),
                     top_p: float(1),
-                    draw: float(2),
-                    penalty: float(3),
-                    top_k: float(4),
-                    recent: choose::with_last(&inputs[2], &last),
-                    mask: kind.mask.then(|| inputs[3].to_dtype(DType::Bool)),
+                    min_p: float(2),
+                    draw: float(3),
+                    repetition: float(4),
+                    frequency: float(5),
+                    presence: float(6),
+                    answered: float(7),
+                    top_k: inputs[2].clone(),
+                    largest: kind.largest,
+                    last,
+                    recent: inputs[3].clone(),
+                    listed,
+                    mask: kind.mask.then(|| next(&mut more).to_dtype(DType::Bool)),
                 };
                 choose::choose(&logits, &wishes)
             } else {
@@ -167,27 +184,44 @@ impl Steps {
         if !kind.wishes {
             return (kind, inputs);
         }
-        let mut floats = vec![0f32; 5 * m];
-        floats[m..].fill(1.0);
-        let mut recent = vec![0i64; m * (PENALIZED - 1)];
+        let mut floats = vec![0f32; FLOATS * m];
+        // Rows that fill up have a temperature, and no penalty.
+        floats[4 * m..5 * m].fill(1.0);
+        let (mut top_k, mut recent) = (vec![0i64; m], vec![-1i64; m * (PENALIZED - 1)]);
         for (k, wish) in wishes.iter().enumerate() {
             let s = &wish.sampling;
-            let top_k = if s.top_k == 0 { CANDIDATES } else { s.top_k } as f32;
-            for (at, value) in [s.temperature, s.top_p, wish.draw, s.repetition_penalty, top_k]
-                .into_iter()
-                .enumerate()
-            {
-                floats[at * m + k] = value;
-            }
-            let own = &mut recent[k * (PENALIZED - 1)..(k + 1) * (PENALIZED - 1)];
-            // Places that are over stand for the last one again: a token is penalised once.
-            if let Some(&first) = wish.recent.first() {
-                own.fill(first as i64);
-            }
+            let own: [f32; FLOATS] = [
+                s.temperature,
+                s.top_p,
+                s.min_p,
+                wish.draw,
+                s.repetition_penalty,
+                s.frequency_penalty,
+                s.presence_penalty,
+                f32::from(wish.answered),
+            ];
+            own.into_iter().enumerate().for_each(|(at, value)| floats[at * m + k] = value);
+            top_k[k] = s.top_k.min(self.model.vocabulary()) as i64;
+            let own = &mut recent[k * (PENALIZED - 1)..];
             wish.recent.iter().zip(own).for_each(|(&token, to)| *to = token as i64);
         }
-        inputs.push(device.from_vec(floats, [5, m]));
+        inputs.push(device.from_vec(floats, [FLOATS, m]));
+        inputs.push(device.from_vec(top_k, [m, 1]));
         inputs.push(device.from_vec(recent, [m, PENALIZED - 1]));
+        if kind.listed > 0 {
+            let shape = [m, kind.listed];
+            let (mut tokens, mut biases) =
+                (vec![0i64; m * kind.listed], vec![0f32; m * kind.listed]);
+            let mut counts = biases.clone();
+            for (k, wish) in wishes.iter().enumerate() {
+                for (at, &(token, bias, count)) in (k * kind.listed..).zip(&wish.listed) {
+                    (tokens[at], biases[at], counts[at]) = (token as i64, bias, count as f32);
+                }
+            }
+            inputs.push(device.from_vec(tokens, shape));
+            inputs.push(device.from_vec(biases, shape));
+            inputs.push(device.from_vec(counts, shape));
+        }
         if kind.mask {
             let vocabulary = self.model.vocabulary();
             let mut allowed = vec![1u8; m * vocabulary];
@@ -208,7 +242,17 @@ fn kind(wishes: &[Wish], choosing: usize) -> Kind {
     let any = |asks: fn(&Wish) -> bool| wishes.iter().any(asks);
     let (mask, logprobs) = (any(|w| w.mask.is_some()), any(|w| w.logprobs.is_some()));
     let plain = !mask && !any(|w| !w.sampling.is_plain());
-    Kind { choosing, wishes: !plain, mask, logprobs }
+    // Few sizes, so that there are few plans.
+    let most = |of: fn(&Wish) -> usize| match wishes.iter().map(of).max().unwrap_or(0) {
+        0 => 0,
+        n => n.checked_next_power_of_two().unwrap_or(n).max(64),
+    };
+    let (largest, listed) = (most(|w| w.sampling.largest()), most(|w| w.listed.len()));
+    Kind { choosing, wishes: !plain, largest, listed, mask, logprobs }
+}
+
+fn next(inputs: &mut std::slice::Iter<'_, TensorFuture>) -> TensorFuture {
+    inputs.next().expect("an input for each thing that the kind names").clone()
 }
 
 impl Runner for Steps {

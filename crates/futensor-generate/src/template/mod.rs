@@ -89,12 +89,29 @@ impl Template {
     /// # Cancel safety
     /// Dropping the future gives the text up.
     pub fn render(&self, messages: impl Serialize + Send + 'static) -> Work<String> {
+        self.render_with(messages, serde_json::Map::new())
+    }
+
+    /// The same, with more that the template is told by name, such as `tools`.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the text up.
+    pub fn render_with(
+        &self,
+        messages: impl Serialize + Send + 'static,
+        more: serde_json::Map<String, serde_json::Value>,
+    ) -> Work<String> {
         let environment = self.environment.clone();
         let (begin, end) = (self.begin.clone(), self.end.clone());
         outside().work(move || {
             let mut environment = environment?;
             let values = Value::from(Serde(messages));
-            let (messages, bytes) = (values.len().unwrap_or(0) as u64, bytes_of(&values));
+            let more = Value::from(Serde(more));
+            let messages = values.len().unwrap_or(0) as u64;
+            let bytes = bytes_of(&values) + bytes_of(&more);
             let fuel = FUEL + FUEL_OF_MESSAGE.saturating_mul(messages) + bytes / BYTES_OF_FUEL;
             environment.set_fuel(Some(fuel.min(FUEL_MAX)));
             let wrong = |e: minijinja::Error| match e.kind() {
@@ -106,14 +123,14 @@ impl Template {
             let template = environment.get_template(NAME).map_err(wrong)?;
             let compiled = get_compiled_template(&template);
             let paid = paid::paid(&compiled.instructions).map_err(wrong)?;
+            // Where there are none, `transformers` says so as well.
+            let none = context! { tools => Value::from(()), documents => Value::from(()) };
             let context = context! {
                 messages => values,
                 add_generation_prompt => true,
                 bos_token => begin,
                 eos_token => end,
-                // There are none, which `transformers` says as well.
-                tools => Value::from(()),
-                documents => Value::from(()),
+                ..context! { ..more, ..none }
             };
             let (mut text, escape) = (String::new(), compiled.initial_auto_escape.clone());
             let mut out = make_string_output(&mut text);

@@ -381,3 +381,19 @@ fn slices_items_and_maps_are_pythons() {
     let error = render("{% set k = [1] %}{{ {k: 1} }}").unwrap_err();
     assert!(error.is_request() && error.to_string().contains("a key is"), "{error}");
 }
+
+#[test]
+fn a_template_is_told_more_by_name() {
+    let source = "{{ bos_token }}{% for t in tools or [] %}{{ t.name }},{% endfor %}{{ thinks }}\
+        {{ messages[0].content }}";
+    let template = Template::new(source, "<s>", "</s>").unwrap();
+    let messages = || [json!({ "role": "user", "content": "Hello" })];
+    let more = json!({ "tools": [{ "name": "a" }, { "name": "b" }], "thinks": 1,
+        "bos_token": "no" });
+    let text = |more: &serde_json::Value| {
+        let more = more.as_object().unwrap().clone();
+        block_on(template.render_with(messages(), more)).unwrap()
+    };
+    assert_eq!(text(&more), "<s>a,b,1Hello");
+    assert_eq!(text(&json!({})), "<s>Hello");
+}
