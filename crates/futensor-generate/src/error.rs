@@ -50,6 +50,10 @@ impl Error {
         Error::new(Kind::Deadline, "the deadline has passed")
     }
 
+    pub(crate) fn unread(after: std::time::Duration) -> Error {
+        Error::new(Kind::Deadline, format!("nobody has read for {} s", after.as_secs_f32()))
+    }
+
     pub(crate) fn ended() -> Error {
         Error::new(Kind::Ended, "the engine has ended")
     }
@@ -69,7 +73,7 @@ impl Error {
         matches!(self.kind, Kind::Busy)
     }
 
-    /// The request's deadline has passed.
+    /// The request's deadline has passed, or nobody has read its stream for too long.
     pub fn is_deadline(&self) -> bool {
         matches!(self.kind, Kind::Deadline)
     }

@@ -26,9 +26,10 @@
 //!
 //! - **The same tokens, whoever else is there**: bit for bit alone and among any neighbours,
 //!   whether a prompt was computed at once, in pieces, or shared.
-//! - **Nobody's request hurts another.** A reader that is slow stops its own request; one that goes
-//!   away frees slot and pages when the step under way is through; one that is admitted has the
-//!   memory that it may come to need.
+//! - **Nobody's request hurts another.** A reader that is slow stops its own request, and gives
+//!   its slot and pages back after a while; one that goes away frees them when the step under way
+//!   is through. A request has the pages that it uses. Where there are none left the last to come
+//!   waits again, and goes on with the tokens that it would have had.
 //! - **Every stream ends**, with its last token or with an error.
 //! - **What comes from outside is bounded**, in size, depth and work, and does not run on the
 //!   caller's thread: constraints are compiled, templates run and files read by helper threads, and

@@ -1,5 +1,7 @@
 //! What an engine has to share among requests.
 
+use std::time::Duration;
+
 /// What there is to share among requests.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -19,6 +21,11 @@ pub struct Options {
     pub waiting: usize,
     /// Tokens that wait for a slow reader before its request stops.
     pub buffer: usize,
+    /// A request that has stopped, and whose reader takes nothing for so long, gives its slot and
+    /// pages back until he does.
+    pub pause: Duration,
+    /// After so long it ends.
+    pub unread: Duration,
 }
 
 impl Default for Options {
@@ -32,6 +39,8 @@ impl Default for Options {
             chunk_beside: 64,
             waiting: 256,
             buffer: 64,
+            pause: Duration::from_secs(5),
+            unread: Duration::from_secs(60),
         }
     }
 }

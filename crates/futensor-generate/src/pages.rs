@@ -4,9 +4,6 @@
 //! that are known can be shared: whoever begins with the same tokens takes it instead of computing
 //! it again. What follows is written to pages of one's own, so a shared page never changes. A page
 //! that nobody uses any more keeps its content until its room is needed, the longest unused first.
-//!
-//! A sequence is promised at its admission all the pages that it may come to need, so nobody who
-//! was admitted runs out of room.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -38,7 +35,6 @@ pub struct Pages {
     /// Pages with content and without users, by age.
     idle: BTreeMap<u64, Page>,
     known: HashMap<Key, Page>,
-    promised: usize,
     serial: u64,
     clock: u64,
 }
@@ -52,7 +48,6 @@ impl Pages {
             free: (1..=count as Page).rev().collect(),
             idle: BTreeMap::new(),
             known: HashMap::new(),
-            promised: 0,
             serial: BEGINNING,
             clock: 0,
         }
@@ -73,9 +68,9 @@ impl Pages {
         self.count() - self.free.len() - self.idle.len()
     }
 
-    /// Pages that can still be promised.
+    /// Pages that nobody uses.
     pub fn available(&self) -> usize {
-        self.free.len() + self.idle.len() - self.promised
+        self.free.len() + self.idle.len()
     }
 
     /// The page that follows the beginning `after` with these tokens, with the serial number of the
@@ -99,30 +94,15 @@ impl Pages {
         entry.users += 1;
     }
 
-    /// Promises pages, or says that there are not as many.
-    pub fn promise(&mut self, pages: usize) -> bool {
-        let fits = pages <= self.available();
-        if fits {
-            self.promised += pages;
-        }
-        fits
-    }
-
-    /// Takes promises back.
-    pub fn forgo(&mut self, pages: usize) {
-        self.promised -= pages;
-    }
-
-    /// A promised page, without content.
-    pub fn take(&mut self) -> Page {
-        self.promised -= 1;
-        let page = self.free.pop().unwrap_or_else(|| {
-            let (_, page) = self.idle.pop_first().expect("what was promised is there");
+    /// A page of one's own, without content; none where all are used.
+    pub fn take(&mut self) -> Option<Page> {
+        let page = self.free.pop().or_else(|| {
+            let (_, page) = self.idle.pop_first()?;
             self.forget(page);
-            page
-        });
+            Some(page)
+        })?;
         self.entries[page as usize].users = 1;
-        page
+        Some(page)
     }
 
     /// Says what a page has come to hold: these tokens after the beginning `after`. Gives the
@@ -190,7 +170,6 @@ impl Pages {
             }
         }
         assert_eq!(self.known.len(), self.entries.iter().filter(|e| e.holds.is_some()).count());
-        assert!(self.promised <= self.free.len() + self.idle.len(), "every promise can be kept");
     }
 }
 
@@ -201,8 +180,7 @@ mod tests {
     #[test]
     fn a_beginning_is_found_again_and_only_that_one() {
         let mut pages = Pages::new(4, 2);
-        assert!(pages.promise(3));
-        let (a, b) = (pages.take(), pages.take());
+        let (a, b) = (pages.take().unwrap(), pages.take().unwrap());
         let one = pages.learn(a, BEGINNING, &[1, 2]);
         let two = pages.learn(b, one, &[3, 4]);
         assert_eq!(pages.find(BEGINNING, &[1, 2]), Some((a, one)));
@@ -215,31 +193,27 @@ mod tests {
     #[test]
     fn what_nobody_uses_stays_until_its_room_is_needed_the_oldest_first() {
         let mut pages = Pages::new(2, 1);
-        assert!(pages.promise(2));
-        let (a, b) = (pages.take(), pages.take());
+        let (a, b) = (pages.take().unwrap(), pages.take().unwrap());
+        assert_eq!(pages.take(), None);
         let one = pages.learn(a, BEGINNING, &[1]);
         pages.learn(b, one, &[2]);
         pages.release(b);
         pages.release(a);
         assert_eq!((pages.used(), pages.available()), (0, 2));
         assert!(pages.find(one, &[2]).is_some());
-        assert!(pages.promise(1));
-        assert_eq!(pages.take(), b);
+        assert_eq!(pages.take(), Some(b));
         assert!(pages.find(one, &[2]).is_none() && pages.find(BEGINNING, &[1]).is_some());
         pages.check(&[&[b]]);
     }
 
     #[test]
-    fn a_promise_is_kept_whoever_shares_what() {
+    fn what_is_shared_is_given_to_nobody_else() {
         let mut pages = Pages::new(2, 1);
-        assert!(pages.promise(1));
-        let a = pages.take();
+        let a = pages.take().unwrap();
         pages.learn(a, BEGINNING, &[1]);
         pages.release(a);
-        assert!(pages.promise(2) && !pages.promise(1));
-        pages.forgo(1);
         pages.share(a);
-        assert_eq!(pages.available(), 0);
-        assert_ne!(pages.take(), a);
+        assert_eq!(pages.available(), 1);
+        assert!(pages.take().is_some_and(|page| page != a) && pages.take().is_none());
     }
 }

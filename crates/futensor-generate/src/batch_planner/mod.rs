@@ -2,7 +2,9 @@
 //! `engine` drives. The planner knows tokens by number, pages and a clock that it is told; no
 //! tensor, no thread, no future.
 //!
-//! A *sequence* is a request that was admitted: it has a slot and a promise of pages. A *step* is
+//! A *sequence* is a request that was admitted: it has a slot, and takes pages as it grows. Where
+//! there is none left, whoever came last waits again, with the tokens that it has as its prompt;
+//! what follows is the same. So the first always goes on. A *step* is
 //! one run of the model over packed *rows*, each a token of some sequence at its position; every
 //! sequence whose last token is among them gets its next one. A token that an earlier step is still
 //! working on is *pending*: the host does not know it, the device does. So steps are planned ahead,
@@ -19,6 +21,11 @@ use crate::pages::{Page, Pages};
 use sequence::Sequence;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// So many may go before the first of those who wait, who has no room yet.
+const OVERTAKE_MAX: usize = 16;
+/// So many of those who wait are looked at for that.
+const LOOK_MAX: usize = 16;
 
 /// What there is to share.
 #[derive(Clone, Debug)]
@@ -123,12 +130,18 @@ pub struct BatchPlanner {
     waiting: BTreeMap<Id, Job>,
     /// Those that are not to be admitted yet.
     held: BTreeMap<Id, Job>,
+    /// Those that nobody reads: they are not to be admitted before somebody does.
+    paused: BTreeMap<Id, Job>,
+    /// The first of those who wait, and how many went before it.
+    overtaken: (Id, usize),
     running: BTreeMap<Id, Sequence>,
     /// Of all that have not ended.
     deadlines: BTreeSet<(Duration, Id)>,
     slots: Vec<usize>,
     /// Tokens of prompts that were not computed, since another had done so.
     shared_tokens: u64,
+    /// Sequences that had to wait again.
+    preempted: u64,
 }
 
 impl BatchPlanner {
@@ -138,9 +151,12 @@ impl BatchPlanner {
             slots: (0..limits.slots).rev().collect(),
             waiting: BTreeMap::new(),
             held: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            overtaken: (0, 0),
             running: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             shared_tokens: 0,
+            preempted: 0,
             limits,
         }
     }
@@ -150,7 +166,7 @@ impl BatchPlanner {
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting.len() + self.held.len()
+        self.waiting.len() + self.held.len() + self.paused.len()
     }
 
     /// The sequences, in the order in which they came.
@@ -158,8 +174,17 @@ impl BatchPlanner {
         self.running.keys().copied()
     }
 
+    /// Those that nobody reads and that wait for that.
+    pub fn paused(&self) -> impl Iterator<Item = Id> {
+        self.paused.keys().copied()
+    }
+
     pub fn shared_tokens(&self) -> u64 {
         self.shared_tokens
+    }
+
+    pub fn preempted(&self) -> u64 {
+        self.preempted
     }
 
     /// Takes a request in; it waits for a slot and pages.
@@ -174,10 +199,28 @@ impl BatchPlanner {
         self.waiting.extend(self.held.remove(&id).map(|job| (id, job)));
     }
 
+    /// Nobody reads this one: what it has is others' until somebody does, and it
+    /// is [resumed](Self::resume). False where that is so already, or there is room for a token.
+    pub fn pause(&mut self, id: Id) -> bool {
+        let stays = |s: &&mut Sequence| s.stalls() && !s.leaves && !s.ended;
+        let Some(sequence) = self.running.get_mut(&id).filter(stays) else { return false };
+        sequence.leaves = true;
+        self.let_go(id);
+        true
+    }
+
+    /// Somebody reads a paused one again, and has room for so many tokens: it may be admitted, and
+    /// has the place of its number.
+    pub fn resume(&mut self, id: Id, room: usize) {
+        let job = self.paused.remove(&id);
+        self.waiting.extend(job.map(|job| (id, Job { room, ..job })));
+    }
+
     /// The request has enough, or nobody wants it any more. What it has is free at once, or when
     /// the steps that it is part of are through.
     pub fn end(&mut self, id: Id) {
         let job = self.waiting.remove(&id).or_else(|| self.held.remove(&id));
+        let job = job.or_else(|| self.paused.remove(&id));
         if let Some(at) = job.and_then(|job| job.deadline) {
             self.deadlines.remove(&(at, id));
         }
@@ -195,10 +238,10 @@ impl BatchPlanner {
         true
     }
 
-    /// Its reader has room for so many tokens now.
-    pub fn room(&mut self, id: Id, room: usize) {
+    /// Its reader has room for so many tokens now; with `waits` it is to be given nothing yet.
+    pub fn room(&mut self, id: Id, room: usize, waits: bool) {
         if let Some(sequence) = self.running.get_mut(&id) {
-            sequence.room = room;
+            (sequence.room, sequence.waits) = (room, waits);
         }
     }
 
@@ -215,9 +258,9 @@ impl BatchPlanner {
         ids.into_iter().map(|id| Event::Late { id }).collect()
     }
 
-    /// The next step, or none where nobody can go on before something else happens.
+    /// The next step, or none where nobody can go on before something else happens. Whoever waits
+    /// is [admitted](Self::admit) before.
     pub fn plan(&mut self) -> Option<Step> {
-        self.admit();
         let mut step = Step::default();
         // Those who wait for their next token first, so that no prompt holds them up; then prompts,
         // the oldest first.
@@ -310,13 +353,35 @@ impl BatchPlanner {
         events
     }
 
-    /// Those who wait get slots and pages in the order in which they came; nobody overtakes, so
-    /// that nobody waits for ever. Gives who was admitted.
+    /// Those who wait get slots and pages, in the order in which they came. Where there is no room
+    /// for the first, some who need less may go before it: not more than a few, so that nobody
+    /// waits for ever. Gives who was admitted.
     pub fn admit(&mut self) -> Vec<Id> {
         let mut admitted = Vec::new();
-        while let (Some(first), Some(_)) = (self.waiting.first_entry(), self.slots.last()) {
-            let Some(mut sequence) = Sequence::admit(first.get(), &mut self.pages) else { break };
-            let ((id, job), Some(slot)) = (first.remove_entry(), self.slots.pop()) else { break };
+        let mut after = 0;
+        let mut looks = 0;
+        while looks < LOOK_MAX
+            && let Some(&slot) = self.slots.last()
+            && let Some(&first) = self.waiting.keys().next()
+            && let Some((&id, job)) = self.waiting.range(after..).next()
+        {
+            if self.overtaken.0 != first {
+                self.overtaken = (first, 0);
+            }
+            let (size, active) = (self.limits.page, self.running.values().filter(|s| !s.ended));
+            // What the others will take soon, so that hardly anybody waits twice.
+            let others: usize = active.map(|s| s.lacks(size).max(1)).sum();
+            if others >= self.pages.available() || id != first && self.overtaken.1 >= OVERTAKE_MAX {
+                break;
+            }
+            looks += 1;
+            after = id + 1;
+            let Some(mut sequence) = Sequence::admit(job, &mut self.pages, others) else {
+                continue;
+            };
+            self.overtaken.1 += (id != first) as usize;
+            let Some(job) = self.waiting.remove(&id) else { break };
+            self.slots.pop();
             self.shared_tokens += sequence.queued as u64;
             (sequence.slot, sequence.known) = (slot, job.prompt);
             self.running.insert(id, sequence);
@@ -326,37 +391,71 @@ impl BatchPlanner {
     }
 
     fn add_rows(&mut self, step: &mut Step, id: Id, most: usize) {
-        let Some(sequence) = self.running.get_mut(&id) else { return };
-        let before = step.rows.len();
+        let (before, size) = (step.rows.len(), self.limits.page);
         let mut left = most;
-        while left > 0 && sequence.rows_left() > 0 {
+        while left > 0
+            && let Some(sequence) = self.running.get_mut(&id)
+            && sequence.can_go_on()
+        {
             // Somebody may have computed the next page since.
             let adopted = sequence.adopt(&mut self.pages);
             self.shared_tokens += adopted as u64;
             if adopted > 0 {
                 continue;
             }
-            let row = sequence.row(id, &mut self.pages);
+            if sequence.needs_page(size) && self.pages.available() == 0 && !self.make_room(id) {
+                break;
+            }
+            let Some(sequence) = self.running.get_mut(&id) else { break };
+            let Some(row) = sequence.row(id, &mut self.pages) else { break };
             sequence.remember(&mut self.pages);
             // What it chooses comes in the next step.
             left = if row.chooses { 0 } else { left - 1 };
             step.rows.push(row);
         }
-        if step.rows.len() > before {
+        if let Some(sequence) = self.running.get_mut(&id).filter(|_| step.rows.len() > before) {
             sequence.flights += 1;
             step.members.push(id);
             step.tables.insert(sequence.slot, sequence.table.clone());
         }
     }
 
-    /// Frees what a sequence has that ended and is part of no step any more.
+    /// Has another wait again, so that there is a page for this one: somebody whom nobody reads,
+    /// or else whoever came last, behind this one. True where there is a page at once: pages that
+    /// steps under way write to are free when those are through.
+    fn make_room(&mut self, id: Id) -> bool {
+        // One is enough, and may be on its way already.
+        if !self.running.values().any(|s| s.leaves) {
+            let stays = |(other, s): &(&Id, &Sequence)| **other != id && !s.ended;
+            let mut stalled = self.running.iter().rev().filter(stays).filter(|(_, s)| s.stalls());
+            let mut last = self.running.iter().rev().filter(stays).filter(|(o, _)| **o > id);
+            let Some(other) = stalled.next().or_else(|| last.next()).map(|(id, _)| *id) else {
+                return false;
+            };
+            if let Some(sequence) = self.running.get_mut(&other) {
+                sequence.leaves = true;
+            }
+            self.let_go(other);
+        }
+        self.pages.available() > 0
+    }
+
+    /// Frees what a sequence has that ended, or has to wait again, and is part of no step any more.
     fn let_go(&mut self, id: Id) {
-        if self.running.get(&id).is_some_and(|s| s.ended && s.flights == 0) {
-            let Some(sequence) = self.running.remove(&id) else { return };
-            self.slots.push(sequence.slot);
-            self.pages.forgo(sequence.promised);
-            // The end first, so that beginnings are the last to be forgotten.
-            sequence.table.iter().rev().for_each(|&page| self.pages.release(page));
+        let goes = |s: &&Sequence| (s.ended || s.leaves) && s.flights == 0;
+        if self.running.get(&id).filter(goes).is_none() {
+            return;
+        }
+        let Some(mut sequence) = self.running.remove(&id) else { return };
+        self.slots.push(sequence.slot);
+        // The end first, so that beginnings are the last to be forgotten.
+        let table = std::mem::take(&mut sequence.table);
+        table.iter().rev().for_each(|&page| self.pages.release(page));
+        if !sequence.ended {
+            self.preempted += 1;
+            let stalls = sequence.stalls();
+            let waits = if stalls { &mut self.paused } else { &mut self.waiting };
+            waits.insert(id, sequence.job());
         }
     }
 }

@@ -16,8 +16,6 @@ pub struct Sequence {
     /// Tokens that it may have in the end.
     pub length_max: usize,
     pub table: Vec<Page>,
-    /// Pages it was promised and has not taken.
-    pub promised: usize,
     /// Pages whose content is known to others, and the beginning that they make up.
     remembered: usize,
     beginning: u64,
@@ -25,14 +23,18 @@ pub struct Sequence {
     pub flights: usize,
     pub deadline: Option<Duration>,
     pub room: usize,
-    one_by_one: bool,
+    pub one_by_one: bool,
     pub ended: bool,
+    /// It gets no more rows, and waits again once steps with rows of it are through.
+    pub leaves: bool,
+    /// It is not known yet what may follow.
+    pub waits: bool,
 }
 
 impl Sequence {
-    /// Shares what others have computed of the prompt, and is promised the rest; none where there
-    /// is not enough.
-    pub fn admit(job: &Job, pages: &mut Pages) -> Option<Sequence> {
+    /// Shares what others have computed of the prompt; none where there is no room for the rest,
+    /// beside `others` that are spoken for.
+    pub fn admit(job: &Job, pages: &mut Pages, others: usize) -> Option<Sequence> {
         let length_max = job.prompt.len() + job.tokens;
         let mut sequence = Sequence {
             length_max,
@@ -49,12 +51,11 @@ impl Sequence {
             shared.push(page);
             beginning = serial;
         }
-        let own = length_max.div_ceil(pages.size()) - shared.len();
-        if own + idle > pages.available() || !pages.promise(own) {
+        let own = (job.prompt.len() + 1).div_ceil(pages.size()) - shared.len();
+        if own + idle + others > pages.available() {
             return None;
         }
         shared.iter().for_each(|&page| pages.share(page));
-        sequence.promised = own;
         sequence.queued = shared.len() * pages.size();
         sequence.remembered = shared.len();
         sequence.beginning = beginning;
@@ -70,7 +71,36 @@ impl Sequence {
     pub fn can_go_on(&self) -> bool {
         let waits = self.one_by_one && self.pending > 0;
         let full = self.known.len() + self.pending >= self.length_max;
-        !self.ended && !full && !waits && self.pending < self.room && self.rows_left() > 0
+        !self.ended
+            && !self.leaves
+            && !self.waits
+            && !full
+            && !waits
+            && self.pending < self.room
+            && self.rows_left() > 0
+    }
+
+    /// Its reader has room for no other token.
+    pub fn stalls(&self) -> bool {
+        self.pending >= self.room
+    }
+
+    /// Pages that it will take for the tokens that it has, and one more.
+    pub fn lacks(&self, size: usize) -> usize {
+        let length = (self.known.len() + self.pending + 1).min(self.length_max);
+        length.div_ceil(size).saturating_sub(self.table.len())
+    }
+
+    /// What it is where it has to wait again.
+    pub fn job(self) -> Job {
+        Job {
+            tokens: self.length_max - self.known.len(),
+            prompt: self.known,
+            deadline: self.deadline,
+            room: self.room,
+            one_by_one: self.one_by_one,
+            held: false,
+        }
     }
 
     /// Takes the next page from another who has computed it, in place of computing it: how many
@@ -86,9 +116,6 @@ impl Sequence {
         let Some((page, serial)) = pages.find(self.beginning, &self.known[at..at + size]) else {
             return 0;
         };
-        // A page that is idle is taken from those available, and a promise is given back for it.
-        pages.forgo(1);
-        self.promised -= 1;
         pages.share(page);
         self.table.push(page);
         self.beginning = serial;
@@ -97,19 +124,23 @@ impl Sequence {
         size
     }
 
-    /// The next row.
-    pub fn row(&mut self, id: Id, pages: &mut Pages) -> Row {
+    /// The next row lies in a page that it does not have.
+    pub fn needs_page(&self, size: usize) -> bool {
+        self.queued == self.table.len() * size
+    }
+
+    /// The next row; none where there is no page for it.
+    pub fn row(&mut self, id: Id, pages: &mut Pages) -> Option<Row> {
         let position = self.queued;
         let (index, place) = (position / pages.size(), position % pages.size());
         if index == self.table.len() {
-            self.table.push(pages.take());
-            self.promised -= 1;
+            self.table.push(pages.take()?);
         }
         self.queued += 1;
         let chooses = self.rows_left() == 0;
         self.pending += chooses as usize;
         let token = self.known.get(position).copied();
-        Row { id, slot: self.slot, token, position, page: self.table[index], place, chooses }
+        Some(Row { id, slot: self.slot, token, position, page: self.table[index], place, chooses })
     }
 
     /// Tells of pages that are full of known tokens.

@@ -38,6 +38,10 @@ pub struct Client {
     pub counted: usize,
     pub logprobs: Option<usize>,
     pub ignore_end: bool,
+    /// It has had a slot.
+    pub begun: bool,
+    /// Since when its reader has no room, and how many tokens it had read then.
+    pub full: Option<(u64, Duration)>,
 }
 
 /// See the module.
@@ -48,11 +52,23 @@ pub struct Driver<R: Runner> {
     flights: VecDeque<(Step, R::Flight)>,
     clients: HashMap<Id, Client>,
     helpers: Helpers,
-    buffer: usize,
+    readers: Readers,
+    /// When a reader has paused for long enough.
+    again: Option<Duration>,
+}
+
+/// What readers are given.
+#[derive(Clone, Copy)]
+pub struct Readers {
+    /// Tokens that wait for one.
+    pub buffer: usize,
+    /// A request whose reader takes none of them for so long waits, and ends after so long.
+    pub pause: Duration,
+    pub end: Duration,
 }
 
 impl<R: Runner> Driver<R> {
-    pub fn new(shared: Arc<Shared>, limits: Limits, runner: R, buffer: usize) -> Driver<R> {
+    pub fn new(shared: Arc<Shared>, limits: Limits, runner: R, readers: Readers) -> Driver<R> {
         Driver {
             shared,
             planner: BatchPlanner::new(limits),
@@ -60,7 +76,8 @@ impl<R: Runner> Driver<R> {
             flights: VecDeque::new(),
             clients: HashMap::new(),
             helpers: Helpers::looked_after(),
-            buffer: buffer.max(1),
+            readers: Readers { buffer: readers.buffer.max(1), ..readers },
+            again: None,
         }
     }
 
@@ -82,7 +99,11 @@ impl<R: Runner> Driver<R> {
                 self.tell(event, &[]);
             }
             if self.flights.len() < AHEAD {
+                self.resume(now);
                 self.admit();
+                if self.look(now) {
+                    continue;
+                }
             }
             while self.flights.len() < AHEAD && self.queue() {}
             self.count();
@@ -91,7 +112,7 @@ impl<R: Runner> Driver<R> {
             self.land(choices);
         }
         let soon = self.helpers.look(now).then(|| now + STUCK);
-        Some(self.planner.deadline().into_iter().chain(soon).min())
+        Some(self.planner.deadline().into_iter().chain(soon).chain(self.again).min())
     }
 
     fn obey(&mut self, command: Command) {
@@ -100,7 +121,7 @@ impl<R: Runner> Driver<R> {
                 lock(&self.shared.stats).requests += 1;
                 let id = client.id;
                 self.clients.insert(id, *client);
-                self.planner.submit(id, Job { room: self.buffer, ..job });
+                self.planner.submit(id, Job { room: self.readers.buffer, ..job });
             }
             Command::Compiled(id, Ok(grammar)) => {
                 if let Some(client) = self.clients.get_mut(&id) {
@@ -123,7 +144,10 @@ impl<R: Runner> Driver<R> {
     /// request whose mask takes longer is left out of the next one.
     fn admit(&mut self) {
         for id in self.planner.admit() {
-            if let Some(client) = self.clients.get(&id) {
+            // One that was there before knows what may follow.
+            if let Some(client) = self.clients.get_mut(&id)
+                && !std::mem::replace(&mut client.begun, true)
+            {
                 client.ask(&self.helpers, &self.shared);
             }
         }
@@ -134,15 +158,43 @@ impl<R: Runner> Driver<R> {
         }
     }
 
-    /// Queues the next step, where there is one.
-    fn queue(&mut self) -> bool {
-        // Who waits has been given nothing yet.
+    /// Those whom nobody read wait for a slot once somebody does, and end where nobody has for long.
+    fn resume(&mut self, now: Duration) {
+        self.again = None;
+        let Readers { buffer, end, .. } = self.readers;
+        let paused: Vec<Id> = self.planner.paused().collect();
+        for id in paused {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let (room, since) = client.reads(buffer, buffer / 2, now);
+            match since.map(|since| since.saturating_add(end)) {
+                None => self.planner.resume(id, room),
+                Some(at) if at <= now => self.fail(id, Error::unread(end)),
+                at => self.again = self.again.into_iter().chain(at).min(),
+            }
+        }
+    }
+
+    /// Sees what readers have taken: whoever has room goes on, and whoever takes nothing for long
+    /// waits: then there is room for others.
+    fn look(&mut self, now: Duration) -> bool {
+        let Readers { buffer, pause, .. } = self.readers;
+        let mut paused = false;
         let running: Vec<Id> = self.planner.running().collect();
         for id in running {
-            let Some(client) = self.clients.get(&id) else { continue };
-            let room = client.channel.room(self.buffer, self.planner.pending(id));
-            self.planner.room(id, if client.waits() { 0 } else { room });
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let pending = self.planner.pending(id);
+            let (room, since) = client.reads(buffer, pending, now);
+            self.planner.room(id, room, client.waits());
+            match since.map(|since| since.saturating_add(pause)) {
+                Some(at) if at <= now => paused |= self.planner.pause(id),
+                at => self.again = self.again.into_iter().chain(at).min(),
+            }
         }
+        paused
+    }
+
+    /// Queues the next step, where there is one.
+    fn queue(&mut self) -> bool {
         let Some(step) = self.planner.plan() else { return false };
         let mut wishes = Vec::new();
         let mut lost = Vec::new();
@@ -285,6 +337,7 @@ impl<R: Runner> Driver<R> {
         stats.waiting = self.planner.waiting();
         stats.pages_used = self.planner.pages().used();
         stats.shared_tokens = self.planner.shared_tokens();
+        stats.preempted = self.planner.preempted();
     }
 
     #[cfg(test)]
@@ -332,6 +385,18 @@ impl Client {
         if self.guide.is_some() {
             helpers.push(move || drop(self));
         }
+    }
+
+    /// How many tokens its reader has room for; where those are not more than are pending, since
+    /// when it has taken none.
+    fn reads(&mut self, buffer: usize, pending: usize, now: Duration) -> (usize, Option<Duration>) {
+        let (room, read) = self.channel.room(buffer, pending);
+        self.full = match self.full {
+            _ if room > pending => None,
+            Some((before, since)) if before == read => Some((read, since)),
+            _ => Some((read, now)),
+        };
+        (room, self.full.map(|(_, since)| since))
     }
 
     /// True where that is not known yet.

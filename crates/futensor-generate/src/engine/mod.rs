@@ -19,7 +19,7 @@ use crate::model::{Llama, Runner, Steps};
 use crate::options::Options;
 use crate::request::Request;
 use crate::tokenizer::Text;
-use driver::{Client, Driver};
+use driver::{Client, Driver, Readers};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -57,6 +57,8 @@ pub struct Stats {
     pub tokens: u64,
     /// Tokens of prompts that nobody had to compute again.
     pub shared_tokens: u64,
+    /// How often a request gave its slot and pages back, and waited again.
+    pub preempted: u64,
 }
 
 enum Command {
@@ -154,7 +156,9 @@ impl Engine {
         let steps = Steps::new(model.clone(), &limits);
         let shared = Arc::new(Shared::default());
         lock(&shared.stats).pages = limits.pages;
-        let driver = Driver::new(shared.clone(), limits.clone(), steps, options.buffer);
+        let Options { buffer, pause, unread, .. } = options;
+        let readers = Readers { buffer, pause, end: unread };
+        let driver = Driver::new(shared.clone(), limits.clone(), steps, readers);
         let spawned = std::thread::Builder::new()
             .name("futensor-generate".into())
             .spawn(move || live(driver));
@@ -280,6 +284,8 @@ impl Engine {
             counted: 0,
             logprobs: request.logprobs,
             ignore_end: request.ignore_end,
+            begun: false,
+            full: None,
         };
         if !shared.send(Command::New(Box::new(client), job)) {
             shared.open.fetch_sub(1, AcqRel);

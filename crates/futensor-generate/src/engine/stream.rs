@@ -14,6 +14,8 @@ use std::task::{Context, Poll, Waker};
 #[derive(Default)]
 struct State {
     unread: VecDeque<Result<Token>>,
+    /// How many were read.
+    read: u64,
     waker: Option<Waker>,
     /// Nothing more will come.
     ended: bool,
@@ -40,13 +42,13 @@ impl Channel {
         }
     }
 
-    /// How many more there is room for, beside `pending` that will come; where there is none the
-    /// reader will ring.
-    pub fn room(&self, buffer: usize, pending: usize) -> usize {
+    /// How many more there is room for, and how many were read; where those are not more than are
+    /// `pending` the reader will ring.
+    pub fn room(&self, buffer: usize, pending: usize) -> (usize, u64) {
         let state = &mut *lock(&self.0);
         let room = buffer.saturating_sub(state.unread.len());
         state.waits = room <= pending;
-        room
+        (room, state.read)
     }
 }
 
@@ -70,6 +72,7 @@ impl Tokens {
     fn next(&self) -> Option<Option<Result<Token>>> {
         let state = &mut *lock(&self.channel.0);
         let token = state.unread.pop_front();
+        state.read += token.is_some() as u64;
         if token.is_some() && std::mem::take(&mut state.waits) {
             self.shared.unparker.unpark();
         }

@@ -2,7 +2,7 @@
 //! steps that fail. The model keeps tokens in its pages and chooses by what it finds there, so a
 //! page that is given to two, freed too early or shared wrongly shows in somebody's tokens.
 
-use super::driver::{Client, Driver};
+use super::driver::{Client, Driver, Readers};
 use super::stream::{Channel, Tokens};
 use super::{Command, Shared, Stats};
 use crate::batch_planner::{Job, Limits, Step};
@@ -163,12 +163,18 @@ struct Run {
 
 impl Run {
     fn new(limits: Limits, buffer: usize, tokenizer: Arc<Tokenizer>) -> Run {
+        let readers =
+            Readers { buffer, pause: Duration::from_secs(1_000), end: Duration::from_secs(2_000) };
+        Run::with(limits, readers, tokenizer)
+    }
+
+    fn with(limits: Limits, readers: Readers, tokenizer: Arc<Tokenizer>) -> Run {
         let shared = Arc::new(Shared::default());
         let world = Arc::new(Mutex::new(World::default()));
         let kept = vec![None; (limits.pages + 1) * limits.page];
         let (page, slots) = (limits.page, limits.slots);
         let simulated = Simulated { world: world.clone(), kept, last: vec![0; slots], page, slots };
-        let driver = Driver::new(shared.clone(), limits, simulated, buffer);
+        let driver = Driver::new(shared.clone(), limits, simulated, readers);
         Run { shared, driver, world, tokenizer, next: 0 }
     }
 
@@ -205,6 +211,8 @@ impl Run {
             counted: 0,
             logprobs: None,
             ignore_end: false,
+            begun: false,
+            full: None,
         };
         let held = grammar.is_some();
         let job = Job { prompt: prompt.clone(), tokens: most, deadline, room: 0, one_by_one, held };
@@ -222,17 +230,18 @@ impl Run {
     }
 }
 
-/// One seeded life of an engine.
-fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
+/// One seeded life of an engine: how often somebody waited again.
+fn live(seed: u64, tokenizer: &Arc<Tokenizer>) -> u64 {
     let mut random = Random(seed);
     let mut pick = |n: u64| random.below(n);
     let (page, slots) = (1 + pick(4) as usize, 1 + pick(4) as usize);
     let context = 24;
-    let pages = context / page + 1 + pick(12) as usize;
+    let pages = context / page + 1 + pick(6) as usize;
     let rows = slots + 1 + pick(8) as usize;
     let limits = Limits { slots, rows, rows_beside: 1 + pick(3) as usize, pages, page, context };
     let buffer = 1 + pick(4) as usize;
-    let mut run = Run::new(limits, buffer, tokenizer.clone());
+    let (pause, end) = (Duration::from_millis(1 + pick(30)), Duration::from_secs(1_000));
+    let mut run = Run::with(limits, Readers { buffer, pause, end }, tokenizer.clone());
     let cx = &mut Context::from_waker(Waker::noop());
     let (mut askers, mut now, mut to_come, mut faults) =
         (Vec::new(), Duration::ZERO, 3 + pick(8), false);
@@ -282,6 +291,7 @@ fn live(seed: u64, tokenizer: &Arc<Tokenizer>) {
     );
     assert_eq!(run.shared.open.load(Acquire), 0);
     run.driver.planner().check();
+    stats.preempted
 }
 
 #[test]
@@ -291,13 +301,55 @@ fn no_page_is_lost_and_no_stream_without_end_whoever_hangs_up_is_late_or_fails()
         Ok(seed) => seed.parse().map(|seed| seed..seed + 1).unwrap(),
         Err(_) => 0..10_000,
     };
+    let (mut lives, mut preempted) = (0, 0);
     for seed in seeds {
         let lived = std::panic::catch_unwind(|| live(seed, &tokenizer));
-        lived.unwrap_or_else(|panic| {
+        lives += 1;
+        preempted += lived.unwrap_or_else(|panic| {
             eprintln!("FUTENSOR_SEED={seed}");
             std::panic::resume_unwind(panic)
         });
     }
+    assert!(lives < 100 || preempted > lives / 8, "{preempted} waited again in {lives} lives");
+}
+
+/// Somebody who does not read gives up what he has, gets the rest when he does, and ends in the
+/// end.
+#[test]
+fn one_that_nobody_reads_makes_room_and_ends() {
+    let limits = Limits { slots: 1, rows: 4, rows_beside: 1, pages: 8, page: 2, context: 16 };
+    let (pause, end) = (Duration::from_secs(5), Duration::from_secs(60));
+    let readers = Readers { buffer: 2, pause, end };
+    let mut run = Run::with(limits, readers, Arc::new(vocabulary().tokenizer().unwrap()));
+    let cx = &mut Context::from_waker(Waker::noop());
+    lock(&run.world).through = u64::MAX;
+    let mut slow = run.ask(vec![4], 9, None, false);
+    let mut quick = run.ask(vec![3], 2, None, false);
+    let at = |seconds: u64| Duration::from_secs(seconds);
+    assert_eq!(run.driver.poll(cx, at(1)), Some(Some(at(6))));
+    assert_eq!(run.stats().running, 1);
+    assert_eq!(run.driver.poll(cx, at(6)), Some(Some(at(61))));
+    assert_eq!((run.stats().running, run.stats().preempted), (0, 1));
+    while !quick.read(false, at(6), cx) {}
+    // One read is a sign of life, and two of them are room.
+    assert!(!slow.read(false, at(7), cx));
+    assert_eq!(run.driver.poll(cx, at(50)), Some(Some(at(110))));
+    assert!(!slow.read(false, at(51), cx));
+    run.driver.poll(cx, at(51)).unwrap();
+    assert!(!slow.read(false, at(52), cx) && slow.read.len() == 3);
+    run.driver.poll(cx, at(53)).unwrap();
+    run.driver.poll(cx, at(60)).unwrap();
+    assert_eq!((run.stats().running, run.stats().waiting), (0, 1));
+    assert_eq!(run.driver.poll(cx, at(300)), Some(None));
+    let error = loop {
+        match Pin::new(&mut slow.tokens).poll_next(cx) {
+            Poll::Ready(Some(Ok(_))) => {}
+            Poll::Ready(Some(Err(error))) => break error,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(error.is_deadline() && error.to_string().contains("nobody has read"), "{error}");
+    assert_eq!((run.stats().failed, run.stats().waiting), (1, 0));
 }
 
 #[test]

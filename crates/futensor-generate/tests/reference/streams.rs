@@ -196,3 +196,69 @@ fn an_engine_goes_on_while_constraints_are_compiled() {
     .collect();
     assert!(text.trim_start_matches('3') == "4" || text.chars().all(|c| c == '3'), "{text}");
 }
+
+/// A model of random weights, whose tokens depend on all that went before.
+fn random(device: &Device) -> futensor_generate::Llama {
+    let generator = futensor::Generator::new(9);
+    let matrix = |out: usize, into: usize| {
+        let x = generator.randn(device, [out, into]) * (1.5 / (into as f64).sqrt());
+        x.to_dtype(futensor::DType::BF16)
+    };
+    let mut tensors = vec![
+        ("token_embd.weight".to_owned(), matrix(90, 64)),
+        ("output_norm.weight".to_owned(), device.ones([64])),
+    ];
+    for k in 0..2 {
+        for (name, out, into) in [
+            ("attn_q", 64, 64),
+            ("attn_k", 32, 64),
+            ("attn_v", 32, 64),
+            ("attn_output", 64, 64),
+            ("ffn_gate", 96, 64),
+            ("ffn_up", 96, 64),
+            ("ffn_down", 64, 96),
+        ] {
+            tensors.push((format!("blk.{k}.{name}.weight"), matrix(out, into)));
+        }
+        for name in ["attn_norm", "ffn_norm"] {
+            tensors.push((format!("blk.{k}.{name}.weight"), device.ones([64])));
+        }
+    }
+    let metadata = files::metadata([2, 512, 64, 96, 4, 2], 90, Vec::new());
+    files::load(device, metadata, tensors).unwrap()
+}
+
+/// There are pages for two of eight: the others wait again and again, and nobody hears of it.
+#[test]
+fn whoever_has_to_wait_again_goes_on_to_the_bit() {
+    let device = Device::cpu_with(CpuOptions::default());
+    // A page of four tokens has a kilobyte.
+    let start = |slots: usize, kilobytes: usize| {
+        let options =
+            Options { slots, page: 4, pages_bytes: kilobytes << 10, ..Options::default() };
+        Engine::start(random(&device), options).unwrap()
+    };
+    let request = |k: u32| {
+        let prompt = (0..3 + k * 3).map(|at| (at * 7 + k) % 90).collect();
+        let mut request = Request::new(prompt).tokens_max(40).logprobs(2);
+        request.ignore_end = true;
+        if k % 2 == 1 {
+            request.sampling.temperature = 1.0;
+            request.sampling.frequency_penalty = 0.4;
+            request.sampling.seed = k.into();
+        }
+        request
+    };
+    let engine = start(1, 64);
+    let alone: Vec<_> = (0..8).map(|k| super::answer(&engine, request(k))).collect();
+    let engine = start(8, 24);
+    let streams: Vec<_> = (0..8).map(|k| engine.generate(request(k)).unwrap()).collect();
+    let together: Vec<Vec<futensor_generate::Token>> = block_on(futures::future::join_all(
+        streams.into_iter().map(|stream| stream.map(|token| token.unwrap()).collect()),
+    ));
+    assert!(engine.stats().preempted > 3, "{:?}", engine.stats());
+    for (k, (together, alone)) in together.iter().zip(&alone).enumerate() {
+        assert_eq!(together, alone, "request {k}");
+    }
+    until(&engine, |s| s.pages_used == 0);
+}
