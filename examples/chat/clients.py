@@ -9,6 +9,7 @@ Any model will do: nothing is said of what it says.
 
 import http.client
 import json
+import socket
 import sys
 import threading
 import time
@@ -89,6 +90,29 @@ def post(body, **headers):
     )
 
 
+def line(data):
+    link = socket.create_connection((HOST.hostname, HOST.port), timeout=60)
+    link.sendall(data)
+    return link
+
+
+def head(body, more=""):
+    return (
+        f"POST /v1/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {KEY}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n{more}\r\n"
+    ).encode() + body
+
+
+def half_closed(stream):
+    body = json.dumps(
+        {"prompt": "a", "max_tokens": 30, "stream": stream, "ignore_eos": True}
+    ).encode()
+    link = line(head(body, "connection: close\r\n"))
+    link.shutdown(socket.SHUT_WR)
+    got = b"".join(iter(lambda: link.recv(65536), b""))
+    return got.startswith(b"HTTP/1.1 200") or b"\r\n\r\nHTTP/1.1 200" in got
+
+
 def again(message):
     """The server's own answer, handed back as clients do."""
     return chat(messages=[*USER, message, *USER]).choices[0].message.content is not None
@@ -133,6 +157,51 @@ def left():
             return True
         time.sleep(0.05)
     return False
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "of two numbers",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"$ref": "#/$defs/x"}, "b": {"type": "integer"}},
+                "$defs": {"x": {"type": "integer"}},
+                "required": ["a", "b"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    for name in ("add", "multiply")
+]
+
+
+def right_call(call, only=("add", "multiply")):
+    arguments = json.loads(call.function.arguments)
+    return (
+        call.function.name in only
+        and all(isinstance(arguments[k], int) for k in "ab")
+        and bool(call.id)
+    )
+
+
+def called(**more):
+    choice = chat(tools=TOOLS, max_tokens=200, **more).choices[0]
+    return choice.finish_reason == "tool_calls" and all(
+        right_call(c) for c in choice.message.tool_calls
+    )
+
+
+def streamed_calls(**more):
+    found = [c for p in pieces(tools=TOOLS, max_tokens=200, **more) for c in p.choices]
+    calls = [call for c in found for call in c.delta.tool_calls or []]
+    return (
+        bool(calls)
+        and all(right_call(c) for c in calls)
+        and found[-1].finish_reason == "tool_calls"
+    )
 
 
 def code(call, kind, code):
@@ -319,6 +388,37 @@ EXPECTED = {
             "json_schema": {"name": "a", "schema": {"$ref": "#"}},
         },
     ),
+    # Tools
+    "tools": lambda: called(tool_choice="required"),
+    "a tool by its name": lambda: called(
+        tool_choice={"type": "function", "function": {"name": "add"}}
+    ),
+    "tools streamed": lambda: streamed_calls(tool_choice="required"),
+    "tools, of its own will": lambda: (
+        chat(tools=TOOLS, tool_choice="auto").choices[0].finish_reason
+        in ("stop", "length", "tool_calls")
+    ),
+    "no tool": lambda: text(tools=TOOLS, tool_choice="none") == text(),
+    "a tool that is not there": lambda: refused(
+        "tool_choice", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "no"}}
+    ),
+    "a call and its result": lambda: turns(
+        [
+            *USER,
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "a",
+                        "type": "function",
+                        "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "3"},
+        ]
+    ),
     # Probabilities
     "logprobs": lambda: (
         len(chat(logprobs=True, top_logprobs=3).choices[0].logprobs.content[0].top_logprobs) == 3
@@ -359,6 +459,8 @@ EXPECTED = {
         "access-control-allow-origin"
         not in raw("GET", "/v1/models", origin="https://example.com")[1]
     ),
+    "half-closed, in one piece": lambda: half_closed(False),
+    "half-closed, streamed": lambda: half_closed(True),
     "a raw post": lambda: post({"prompt": "a", "max_tokens": 1})[0] == 200,
 }
 

@@ -23,6 +23,8 @@ pub fn what_changes_no_answer_is_ignored() {
         json!({ "tools": [], "tool_choice": null, "functions": null, "logit_bias": {} }),
         json!({ "stop": null, "stop": [], "seed": 5, "top_k": -1, "min_p": 0, "n": null }),
         json!({ "prompt_cache_key": "a", "safety_identifier": "b", "cache_prompt": true }),
+        json!({ "tools": [{ "type": "function", "function": { "name": "a" } }],
+            "tool_choice": "none" }),
         json!({ "tool_choice": "none", "modalities": ["text"], "response_format": null }),
         json!({ "stream_options": null, "logprobs": false, "top_logprobs": 0, "echo": false }),
         json!({ "frequency_penalty": 0, "presence_penalty": 0, "repeat_penalty": 1.0 }),
@@ -180,6 +182,74 @@ pub fn a_key_and_an_origin_let_in_whom_they_should() {
         ["https://evil.example", "http://localhost.evil.example", "null", "http://a@localhost"]
     {
         assert_eq!(preflight(origin), (None, None), "{origin}");
+    }
+}
+
+pub fn a_call_is_of_its_tools_schema() {
+    let server = serve();
+    let tool = |name: &str| {
+        let number = json!({ "$ref": "#/$defs/number" });
+        json!({ "type": "function", "function": { "name": name, "parameters": {
+            "type": "object", "properties": { "a": number, "b": number }, "required": ["a", "b"],
+            "additionalProperties": false, "$defs": { "number": { "type": "integer" } } } } })
+    };
+    let body = |choice: Value| {
+        hello(json!({ "tools": [tool("add"), tool("multiply")], "tool_choice": choice,
+            "max_tokens": 300, "temperature": 2.0 }))
+    };
+    let right = |call: &Value, names: &[&str]| {
+        let text = call["function"]["arguments"].as_str().unwrap();
+        let arguments: Value = serde_json::from_str(text).unwrap();
+        assert!(names.contains(&call["function"]["name"].as_str().unwrap()), "{call}");
+        assert!(arguments["a"].is_i64() && arguments["b"].is_i64() && call["id"].is_string());
+    };
+    let multiply = json!({ "type": "function", "function": { "name": "multiply" } });
+    for (choice, names) in
+        [(json!("required"), &["add", "multiply"][..]), (multiply, &["multiply"])]
+    {
+        let mut body = body(choice);
+        let (status, answer) = server.ask("/v1/chat/completions", &body);
+        let first = &answer["choices"][0];
+        assert_eq!((status, &first["finish_reason"]), (200, &json!("tool_calls")), "{answer}");
+        assert!(first["message"]["content"].is_null(), "{answer}");
+        right(&first["message"]["tool_calls"][0], names);
+        body["stream"] = true.into();
+        let (_, text, _) = server.post("/v1/chat/completions", &body.to_string());
+        let events = super::events(&text);
+        let last = &events.last().unwrap()["choices"][0];
+        assert_eq!(last["finish_reason"], "tool_calls", "{text}");
+        let of = |calls: &Value| calls[0]["function"].clone();
+        assert_eq!(of(&last["delta"]["tool_calls"]), of(&first["message"]["tool_calls"]));
+        let said = |e: &Value| e["choices"][0]["delta"]["content"] != "";
+        assert!(!events.iter().any(said), "{text}");
+    }
+    // The call and what came of it, as the client hands them back.
+    let call = json!({ "id": "a", "type": "function",
+        "function": { "name": "add", "arguments": "{\"a\":1,\"b\":2}" } });
+    let messages = json!([{ "role": "user", "content": "Hello" },
+        { "role": "assistant", "content": null, "tool_calls": [call] },
+        { "role": "tool", "tool_call_id": "a", "content": "3" }]);
+    let before = content(&server, json!({ "messages": messages }));
+    let words = "<tool_call>\n{\"name\":\"add\",\"arguments\":{\"a\":1,\"b\":2}}\n</tool_call>";
+    let plain = json!([{ "role": "user", "content": "Hello" },
+        { "role": "assistant", "content": words },
+        { "role": "user", "content": "<tool_response>\n3\n</tool_response>" }]);
+    assert_eq!(content(&server, json!({ "messages": plain })), before);
+    for (more, name) in [
+        (json!({ "tools": [{ "type": "web_search" }] }), "tools"),
+        (json!({ "tool_choice": "required" }), "tool_choice"),
+        (
+            json!({ "tools": [tool("add")], "tool_choice": { "type": "function",
+            "function": { "name": "no" } } }),
+            "tool_choice",
+        ),
+        (
+            json!({ "tools": [tool("add")], "response_format": { "type": "json_object" } }),
+            "response_format",
+        ),
+    ] {
+        let (status, answer) = server.ask("/v1/chat/completions", &hello(more));
+        assert!(status == 400 && answer["error"]["param"] == name, "{answer}");
     }
 }
 

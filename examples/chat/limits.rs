@@ -15,7 +15,7 @@ pub fn the_servers_thread_is_free_while_constraints_are_compiled() {
         let app = chat::start(&device, model(), Config::default()).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(chat::serve(app, listener, std::future::pending()));
+        tokio::spawn(chat::serve(app, listener, std::future::pending::<()>));
         // The longest time for which another task had no turn.
         let longest = Arc::new(std::sync::Mutex::new(Duration::ZERO));
         let seen = longest.clone();

@@ -77,7 +77,7 @@ async fn run() -> Outcome<()> {
         .await
         .map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{} with {} on {device}", listener.local_addr()?, app.name);
-    chat::serve(app, listener, command::asked_to_end()).await
+    chat::serve(app, listener, command::asked_to_end).await
 }
 
 #[tokio::main]

@@ -9,6 +9,7 @@
 mod browser;
 mod clients;
 mod limits;
+mod lines;
 mod pages;
 mod tiny;
 
@@ -19,6 +20,7 @@ use futensor::{CpuOptions, Device};
 use futensor_generate::Options;
 use libtest_mimic::{Arguments, Trial};
 use limits::*;
+use lines::*;
 use pages::*;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -31,7 +33,7 @@ use tiny::model;
 struct Server {
     address: SocketAddr,
     app: Arc<App>,
-    end: Option<tokio::sync::oneshot::Sender<()>>,
+    end: Option<tokio::sync::mpsc::UnboundedSender<()>>,
     served: Option<tokio::task::JoinHandle<chat::Outcome<()>>>,
     runtime: tokio::runtime::Runtime,
 }
@@ -48,9 +50,11 @@ fn serve_on(device: Device, config: Config) -> Server {
         let app = chat::start(&device, path, config).await.unwrap();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (end, asked) = tokio::sync::oneshot::channel();
-        let asked = async move {
-            let _ = asked.await;
+        let (end, asked) = tokio::sync::mpsc::unbounded_channel();
+        let asked = Arc::new(tokio::sync::Mutex::new(asked));
+        let asked = move || {
+            let asked = asked.clone();
+            async move { asked.lock().await.recv().await.unwrap_or(()) }
         };
         let served = tokio::spawn(chat::serve(app.clone(), listener, asked));
         (address, app, end, served)
@@ -535,6 +539,12 @@ fn main() {
         whoever_runs_it_sees_what_it_does
         a_lost_device_ends_its_streams_and_says_so
         what_changes_no_answer_is_ignored
+        a_call_is_of_its_tools_schema
+        who_closes_his_side_gets_his_answer
+        who_is_gone_before_his_answer_frees_what_he_had
+        who_takes_long_to_ask_is_not_waited_for
+        a_stream_that_the_end_cuts_is_told_so
+        asked_twice_it_ends_at_once
         several_answers_are_those_that_one_would_get_alone
         an_error_has_openais_code
         a_key_and_an_origin_let_in_whom_they_should

@@ -26,7 +26,7 @@ async function ask(messages, signal, token) {
     response = await fetch("v1/chat/completions", {
       method: "POST",
       signal,
-      headers: { "content-type": "application/json" },
+      headers: { "content-type": "application/json", ...authorization() },
       body: JSON.stringify({ ...(model && { model }), messages, stream: true, ...settings() }),
     });
   } catch (error) {

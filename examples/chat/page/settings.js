@@ -1,5 +1,5 @@
 // The settings, kept by the browser, and the API's address with a line to copy.
-const FIELDS = ["system", "temperature", "top_p", "max_tokens", "seed"];
+const FIELDS = ["system", "temperature", "top_p", "max_tokens", "seed", "key"];
 const KEY = "futensor-chat",
   defaults = Object.fromEntries(FIELDS.map(id => [id, $(id).value]));
 let model = null;
@@ -32,6 +32,8 @@ function settings() {
   };
   return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined));
 }
+const authorization = () =>
+  $("key").value ? { authorization: `Bearer ${$("key").value}` } : {};
 const system = () =>
   $("system").value.trim() ? [{ role: "system", content: $("system").value.trim() }] : [];
 
@@ -50,6 +52,7 @@ function showSettings() {
   $("curl").textContent = [
     `curl ${quoted(base + "/chat/completions")}`,
     "-H 'content-type: application/json'",
+    ...($("key").value ? ["-H 'authorization: Bearer KEY'"] : []),
     `-d ${quoted(JSON.stringify(body))}`,
   ].join(" \\\n  ");
 }
@@ -87,7 +90,9 @@ fill(kept());
 async function introduce() {
   try {
     const [models, health] = await Promise.all(
-      ["v1/models", "healthz"].map(async path => (await fetch(path)).json()),
+      ["v1/models", "healthz"].map(async path =>
+        (await fetch(path, { headers: authorization() })).json(),
+      ),
     );
     model = models.data[0].id;
     $("model").textContent = document.title = model;
@@ -98,3 +103,4 @@ async function introduce() {
   }
 }
 introduce();
+$("key").addEventListener("change", introduce);

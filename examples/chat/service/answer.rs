@@ -2,6 +2,7 @@
 
 use super::App;
 use super::ask::{Asked, Refusal};
+use super::tools::Form;
 use futensor_generate::{End, Logprobs, Token, Tokenizer, Tokens};
 use futures::{Stream, StreamExt};
 use serde_json::{Map, Value, json};
@@ -25,8 +26,9 @@ struct Choice {
     count: usize,
     offset: usize,
     ended: bool,
-    /// Of an answer in one piece.
+    /// What is not told yet, or how much of it was, where a call may begin in it.
     text: String,
+    shown: usize,
     reason: Value,
     logprobs: Value,
 }
@@ -143,6 +145,37 @@ impl Answer {
         }
     }
 
+    /// What a text says beside the calls of tools, and those, as OpenAI writes them.
+    fn calls(&self, choice: usize, text: &str) -> (String, Vec<Value>) {
+        let Some(form) = self.asked.tools else { return (text.into(), Vec::new()) };
+        let (rest, calls) = form.calls(text);
+        let one = |(at, (name, arguments)): (usize, (String, String))| {
+            let id = format!("call-{}-{choice}-{at}", self.asked.id);
+            json!({ "index": at, "id": id, "type": "function",
+                "function": { "name": name, "arguments": arguments } })
+        };
+        (rest, calls.into_iter().enumerate().map(one).collect())
+    }
+
+    /// Tells what is no part of a call, and at the end the calls.
+    fn hold_back(&mut self, form: Form, index: usize, token: &Token, piece: &mut Value) {
+        let choice = &mut self.choices[index];
+        choice.text.push_str(&token.text);
+        let from = choice.shown;
+        if token.end.is_none() {
+            choice.shown += form.plain(&choice.text[from..]);
+            piece["delta"]["content"] = choice.text[from..choice.shown].into();
+            return;
+        }
+        let text = std::mem::take(&mut choice.text);
+        let (rest, calls) = self.calls(index, &text[from..]);
+        if !calls.is_empty() {
+            piece["delta"]["tool_calls"] = calls.into();
+            piece["finish_reason"] = "tool_calls".into();
+        }
+        piece["delta"]["content"] = rest.into();
+    }
+
     fn written(mut self) -> String {
         let mut choices = Vec::new();
         for (index, choice) in std::mem::take(&mut self.choices).into_iter().enumerate() {
@@ -150,8 +183,16 @@ impl Answer {
             one["logprobs"] = choice.logprobs;
             match self.asked.chat {
                 true => {
+                    let (text, calls) = self.calls(index, &choice.text);
                     one["message"] =
-                        json!({ "role": "assistant", "content": choice.text, "refusal": null })
+                        json!({ "role": "assistant", "content": text, "refusal": null });
+                    if !calls.is_empty() {
+                        one["message"]["tool_calls"] = calls.into();
+                        one["finish_reason"] = "tool_calls".into();
+                        if text.trim().is_empty() {
+                            one["message"]["content"] = Value::Null;
+                        }
+                    }
                 }
                 false => one["text"] = choice.text.into(),
             }
@@ -191,9 +232,12 @@ impl Answer {
                     choice["delta"]["role"] = "assistant".into();
                 }
             }
-            false => choice["text"] = token.text.into(),
+            false => choice["text"] = token.text.clone().into(),
         }
         choice["finish_reason"] = end(token.end);
+        if let Some(form) = self.asked.tools {
+            self.hold_back(form, index, &token, &mut choice);
+        }
         let mut piece = self.object(vec![choice], true);
         if self.asked.usage {
             piece["usage"] = Value::Null;

@@ -2,21 +2,24 @@
 
 mod answer;
 pub mod ask;
+mod connection;
 mod door;
 mod metrics;
 mod page;
 #[path = "../../support/prometheus.rs"]
 mod prometheus;
 mod routes;
+mod tools;
 
 use futensor::Device;
 use futensor_generate::{Engine, Llama, Options};
 use metrics::Metrics;
-use std::future::{Future, IntoFuture};
+use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
 
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -106,32 +109,55 @@ pub async fn start(device: &Device, path: &Path, config: Config) -> Outcome<Arc<
     Ok(Arc::new(App { engine, name, config, metrics, began, count }))
 }
 
+/// How long the last events may take.
+const LAST: Duration = Duration::from_millis(500);
+
 /// Serves until `asked` resolves; then takes no new connections, lets the answers under way come to
-/// their end, and ends the engine, all within [`Config::drain`].
-pub async fn serve(
+/// their end, and ends the engine, all within [`Config::drain`]. Where it is asked once more it
+/// ends at once. What is cut is told so.
+pub async fn serve<F: Future<Output = ()> + Send>(
     app: Arc<App>,
     listener: tokio::net::TcpListener,
-    asked: impl Future<Output = ()> + Send + 'static,
+    mut asked: impl FnMut() -> F,
 ) -> Outcome<()> {
-    let (tell, mut told) = tokio::sync::watch::channel(false);
-    let ending = async move {
-        asked.await;
-        tell.send_replace(true);
-    };
-    let server = axum::serve(listener, routes::router(app.clone())).with_graceful_shutdown(ending);
-    let mut server = tokio::spawn(server.into_future());
-    let stop = server.abort_handle();
-    let too_long = async {
-        let _ = told.wait_for(|ending| *ending).await;
-        tokio::time::sleep(app.config.drain).await;
-    };
+    let (tell, told) = tokio::sync::watch::channel(false);
+    let router = routes::router(app.clone());
+    let mut connections = JoinSet::new();
+    {
+        let asked = asked();
+        tokio::pin!(asked);
+        loop {
+            tokio::select! {
+                () = &mut asked => break,
+                Some(_) = connections.join_next() => {}
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        let patience = app.config.patience.clone();
+                        let told = told.clone();
+                        connections.spawn(connection::serve(stream, router.clone(), patience, told));
+                    }
+                    // No file is free, say: others are when somebody leaves.
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+            }
+        }
+    }
+    drop(listener);
+    tell.send_replace(true);
     let closed = tokio::select! {
-        closed = &mut server => Some(closed),
-        () = too_long => None,
+        () = all(&mut connections) => true,
+        () = tokio::time::sleep(app.config.drain) => false,
+        () = asked() => false,
     };
-    // Answers that are not through by now are cut, and their requests end with them.
-    stop.abort();
     app.engine.close();
-    closed.ok_or("some answers did not end in time")???;
+    if !closed {
+        // Streams are told, and then cut.
+        let _ = tokio::time::timeout(LAST, all(&mut connections)).await;
+        return Err("some answers did not end in time".into());
+    }
     Ok(())
+}
+
+async fn all(connections: &mut JoinSet<()>) {
+    while connections.join_next().await.is_some() {}
 }

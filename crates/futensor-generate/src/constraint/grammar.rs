@@ -230,6 +230,10 @@ fn lark(tagged: &Tagged) -> String {
         false => quoted(&tagged.close),
     };
     let rules = match tagged.free {
+        _ if tagged.open.is_empty() && tagged.free => {
+            format!("start: call {close} | TEXT\nTEXT: /[^{{](.|\\n)*/")
+        }
+        false if tagged.open.is_empty() => format!("start: call {close}"),
         false => format!("start: {} call {close}", quoted(&tagged.open)),
         true => {
             let open: String = tagged.open.chars().map(escaped).collect();

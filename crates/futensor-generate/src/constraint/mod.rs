@@ -37,7 +37,8 @@ pub enum Constraint {
 /// JSON within a text: the calls of tools, say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tagged {
-    /// What stands before the JSON.
+    /// What stands before the JSON. Where it is empty the JSON is the whole text, or the text does
+    /// not begin with a brace.
     pub open: String,
     /// What the JSON is valid against, within [`JsonSchema`](Constraint::JsonSchema)'s limits.
     pub schema: serde_json::Value,
@@ -78,8 +79,8 @@ impl Constraint {
                 if text.len() > SCHEMA_MAX { Err(large(SCHEMA_MAX)) } else { Ok(text) }
             }
             Constraint::Tagged(Tagged { open, schema, close, free }) => {
-                if open.is_empty() || open.len() + close.len() > MARKS_MAX {
-                    return Err(Error::request("the constraint: marks that are empty or too long"));
+                if open.len() + close.len() > MARKS_MAX {
+                    return Err(Error::request("the constraint: marks that are too long"));
                 }
                 let schema = Constraint::JsonSchema(schema.clone()).text()?;
                 // With nothing that could be taken for a part of the next.

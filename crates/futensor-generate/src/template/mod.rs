@@ -24,6 +24,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub struct Template {
     /// What it says, where it cannot be read.
     environment: Result<Environment<'static>>,
+    source: String,
     begin: String,
     end: String,
 }
@@ -62,13 +63,20 @@ impl Template {
         let parsed = parsed.map_err(|e| wrong(format!("no thread: {e}")))?;
         let parsed = parsed.and_then(|caught| caught).map_err(|_| wrong("a panic".into()))?;
         let environment = parsed.map_err(|e| wrong(e.to_string()))?;
-        Ok(Template { environment: Ok(environment), begin: begin.into(), end: end.into() })
+        let (begin, end) = (begin.into(), end.into());
+        Ok(Template { environment: Ok(environment), source: source.into(), begin, end })
     }
 
     /// One that refuses every conversation with this.
     pub(crate) fn refusing(error: &Error) -> Template {
         let error = Err(Error::request(error.to_string()));
-        Template { environment: error, begin: String::new(), end: String::new() }
+        let none = String::new;
+        Template { environment: error, source: none(), begin: none(), end: none() }
+    }
+
+    /// What it was made from; nothing of one that refuses.
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// The text of a conversation, up to where the model is to go on. Messages are maps with `role`

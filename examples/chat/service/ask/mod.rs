@@ -9,6 +9,7 @@ mod messages;
 mod options;
 
 use super::App;
+use super::tools::Form;
 use fields::Fields;
 use futensor_generate::Request;
 use serde_json::{Map, Value};
@@ -76,6 +77,8 @@ pub struct Asked {
     pub chat: bool,
     pub stream: bool,
     pub usage: bool,
+    /// How calls of tools are written, where there may be some.
+    pub tools: Option<Form>,
     /// The answer's name.
     pub id: String,
 }

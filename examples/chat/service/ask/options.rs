@@ -3,6 +3,7 @@
 use super::fields::Fields;
 use super::messages::conversation;
 use super::{App, Asked, Begin, Refusal, Understood};
+use crate::tools::{Tools, in_words};
 use futensor_generate::{Constraint, Request, Sampling};
 use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,15 +20,30 @@ pub fn understand(app: &App, mut body: Fields, chat: bool) -> Result<Understood,
     let count = app.count.fetch_add(1, Relaxed);
     app.knows(body.text("model")?.as_deref())?;
     let choices = body.count(&["n"])?.unwrap_or(1);
-    let (begins, format) = match chat {
+    let mut tools = None;
+    let begins = match chat {
         true => {
-            let more = template_options(&mut body)?;
+            let mut more = template_options(&mut body)?;
             let messages = body.list("messages")?;
             let Some(messages) = messages else { return no("messages are needed", "messages") };
-            (vec![Begin::Messages(conversation(messages)?, more)], body.object("response_format")?)
+            let mut messages = conversation(messages)?;
+            let template = app.engine.model().template().map_or("", |t| t.source());
+            let (list, choice) =
+                (body.list("tools")?.unwrap_or_default(), body.take("tool_choice"));
+            tools = Tools::read(list, choice, template)?;
+            if !template.contains("tool_calls") {
+                in_words(&mut messages);
+            }
+            match &tools {
+                Some(tools) if tools.told => tools.tell(&mut messages),
+                Some(tools) => drop(more.insert("tools".into(), tools.list.clone().into())),
+                None => {}
+            }
+            vec![Begin::Messages(messages, more)]
         }
-        false => (prompts(&mut body)?, body.object("response_format")?),
+        false => prompts(&mut body)?,
     };
+    let format = body.object("response_format")?;
     let answers = choices.saturating_mul(begins.len());
     if choices == 0 || answers > ANSWERS_MAX {
         let text = format!("{answers} answers, of 1 to {ANSWERS_MAX} in one request");
@@ -47,14 +63,18 @@ pub fn understand(app: &App, mut body: Fields, chat: bool) -> Result<Understood,
     request.stop = body.texts("stop")?;
     request.ignore_end = body.flag("ignore_eos")?;
     request.logprobs = logprobs(&mut body, chat)?;
-    request.constraint = format.map(constraint).transpose()?.flatten().map(Into::into);
+    let form = format.map(constraint).transpose()?.flatten();
+    if form.is_some() && tools.is_some() {
+        return no("response_format beside tools is not done", "response_format");
+    }
+    request.constraint = form.or(tools.as_ref().map(Tools::constraint)).map(Into::into);
     let stream = body.flag("stream")?;
     let options = body.object("stream_options")?.unwrap_or_default();
     let usage = options.get("include_usage") == Some(&Value::Bool(true));
     // What else changes nothing in its usual value.
     let usual = |name: &str, value: &Value| match name {
         "modalities" => *value == json!(["text"]),
-        "tool_choice" | "function_call" => *value == "none" || *value == "auto",
+        "function_call" => *value == "none" || *value == "auto",
         "repeat_last_n" => *value == 64,
         "min_tokens" => *value == 0,
         "add_generation_prompt" | "skip_special_tokens" => *value == true,
@@ -62,7 +82,6 @@ pub fn understand(app: &App, mut body: Fields, chat: bool) -> Result<Understood,
     };
     for name in [
         "modalities",
-        "tool_choice",
         "function_call",
         "repeat_last_n",
         "min_tokens",
@@ -79,7 +98,8 @@ pub fn understand(app: &App, mut body: Fields, chat: bool) -> Result<Understood,
     // Whatever is too large goes no further.
     request.check()?;
     let id = format!("{}-{:016x}", if chat { "chatcmpl" } else { "cmpl" }, app.unique(count));
-    let asked = Asked { prompt: 0, choices, chat, stream, usage, id };
+    let tools = tools.map(|tools| tools.form);
+    let asked = Asked { prompt: 0, choices, chat, stream, usage, tools, id };
     Ok(Understood { begins, request, asked })
 }
 
