@@ -111,13 +111,19 @@ impl Sweep {
                 _ => None,
             })
             .collect();
-        let run = || whole(op, call(&self.device, &case, &args));
+        let run = async || whole(op, call(&self.device, &case, &args).shaped().await);
         let upstreams: Vec<TensorFuture> = match gradient {
-            true => run().iter().filter(|y| y.dtype().is_float()).map(like).collect(),
+            true => self
+                .runtime
+                .block_on(run())
+                .iter()
+                .filter(|y| y.dtype().is_float())
+                .map(like)
+                .collect(),
             false => Vec::new(),
         };
         let once = async || {
-            let results = run();
+            let results = run().await;
             if !gradient {
                 for y in &results {
                     y.await?;
@@ -160,7 +166,7 @@ impl Sweep {
                 samples.push(from.elapsed().as_secs_f64() / calls as f64);
             }
             samples.sort_by(f64::total_cmp);
-            let first = &run()[0];
+            let first = &run().await[0];
             let mean = first.to_dtype(DType::F64).abs().mean_all().item::<f64>().await?;
             Ok((samples[samples.len() / 2], mean))
         })

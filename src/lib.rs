@@ -162,6 +162,7 @@ pub use tensor::gradient::{GradOptions, Leaf, grad, grad_with};
 pub use tensor::methods::attention::scaled::AttentionOptions;
 pub use tensor::methods::products::einsum::einsum;
 pub use tensor::methods::rows::losses::{LossOptions, Reduction};
+pub use tensor::methods::shaping::axes::meshgrid;
 pub use tensor::methods::shaping::join::{cat, stack};
 pub use tensor::methods::shaping::pad::PadMode;
 pub use tensor::methods::windows::conv::ConvOptions;
@@ -245,9 +246,16 @@ pub mod finite {
 
 /// The futures of reads: [`TensorFuture::to_vec`] and its siblings return them.
 pub mod read {
+    pub use crate::tensor::later::Later;
     #[cfg(feature = "ndarray")]
     pub use crate::tensor::read::ToNdarray;
     pub use crate::tensor::read::{Item, NonZero, Shown, ToVec};
+}
+
+/// Options of ops that few programs name.
+pub mod op_options {
+    pub use crate::tensor::methods::index::place::ScatterOptions;
+    pub use crate::tensor::methods::order::middle::Between;
 }
 
 /// Recordings of a device: which steps ran, on which stream, after which others; which ops were

@@ -61,7 +61,8 @@ fn functions() -> Names {
             let rest = &source[at + "pub fn ".len()..];
             let name = word(rest);
             let signature = rest.split_once('{').map_or(rest, |(signature, _)| signature);
-            let futures = ["-> TensorFuture", "-> Vec<TensorFuture>", "-> (TensorFuture"];
+            let futures =
+                ["-> TensorFuture", "-> Vec<TensorFuture>", "-> (TensorFuture", "-> Later"];
             if !name.is_empty()
                 && futures.iter().any(|f| signature.contains(f))
                 && !NO_OPS.contains(&name)
@@ -189,7 +190,7 @@ fn the_page_of_a_value_has_a_table_of_its_methods_by_family() {
     let mut all = rows_of_the_table();
     all.extend(methods());
     assert!(all.contains("wait_to_read") && all.contains("conv2d"), "{all:?}");
-    all.extend(["cat", "stack", "einsum"].map(str::to_string));
+    all.extend(["cat", "stack", "meshgrid", "einsum"].map(str::to_string));
     let all = without_forms(all);
     let listed: Names = families.iter().flatten().cloned().collect();
     let missing: Vec<&String> = all.difference(&listed).collect();
@@ -242,7 +243,21 @@ fn the_page_of_a_value_has_the_ops_in_the_order_of_the_table() {
 const NOT_SWEPT: &[(&str, &[&str])] = &[
     (
         "a view, or one element: nothing is computed",
-        &["zeros", "ones", "full", "reshape", "flatten", "t", "unsqueeze", "squeeze"],
+        &[
+            "zeros",
+            "ones",
+            "full",
+            "reshape",
+            "flatten",
+            "t",
+            "unsqueeze",
+            "squeeze",
+            "movedim",
+            "unflatten",
+            "unbind",
+            "meshgrid",
+            "diagonal",
+        ],
     ),
     ("values from outside", &["from_vec", "from_slice", "from_future", "to_device"]),
     ("numbers by chance: in `benches/peers/run`", &["rand", "randn", "dropout", "dropout_with"]),

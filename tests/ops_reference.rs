@@ -481,7 +481,7 @@ fn trial(place: Option<Place>, checks: bool, cases: &[Case]) -> Result<Completio
         .iter()
         .map(|case| {
             let (args, bases) = apply::operands(place.device(), case);
-            let mut made = apply::call(place.device(), case, &args);
+            let mut made = place.wait(apply::call(place.device(), case, &args).shaped());
             // A case with gradients is about these: its results are looked at elsewhere.
             if let (Some(gradient), Made::Futures(results)) = (&case.gradient, &made) {
                 made = Made::Gradients(apply::gradients(

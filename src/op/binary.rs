@@ -69,6 +69,23 @@ macro_rules! for_each_binary {
                 cpu: |a, b| a.atan2(b),
                 cuda: "atan2(a, b)",
             }
+            hypot: Hypot {
+                doc: "`sqrt(a^2 + b^2)`, in a form that does not overflow.",
+                class: float, cost: quotient, rounds: more, number: rounded, domain: off_zero,
+                gradient: [(g a y) g.mul(a).div(y); (g b y) g.mul(b).div(y)],
+                cpu: |a, b| a.hypot(b),
+                cuda: "hypot(a, b)",
+            }
+            xlogy: Xlogy {
+                doc: "`a * log(b)`; 0 where `a` is 0, unless `b` is NaN.",
+                class: float, cost: long, rounds: more, number: rounded, domain: positive,
+                gradient: [(g a b) through_factor(&g, &a, &b); (g a b) g.mul(a).div(b)],
+                cpu: |a, b| {
+                    let product = a.mul(b.log());
+                    if a.is_zero() && !b.is_nan() { a.one().sub(a.one()) } else { product }
+                },
+                cuda: "a == T(0) && b == b ? T(0) : a * log(b)",
+            }
             logaddexp: LogAddExp {
                 doc: "`log(e^a + e^b)`, in a form that does not overflow.",
                 class: float, cost: power, rounds: cancels, number: rounded, domain: all,

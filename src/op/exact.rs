@@ -9,6 +9,49 @@ fn sigmoid(x: f64) -> f64 {
     if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
 }
 
+/// By Newton's method, from where the logarithm of `erfc` is nearly a parabola.
+fn erfinv(x: f64) -> f64 {
+    let away = x.abs();
+    if away.is_nan() || away > 1.0 {
+        return f64::NAN;
+    }
+    if away == 1.0 {
+        return f64::INFINITY.copysign(x);
+    }
+    let mut y = if away < 0.5 { away } else { (-(1.0 - away).ln()).sqrt() };
+    for _ in 0..60 {
+        // Near 1 the error function has no digits left, and its complement has.
+        let over = match away < 0.5 {
+            true => libm::erf(y) - away,
+            false => (1.0 - away) - libm::erfc(y),
+        };
+        y -= over / (std::f64::consts::FRAC_2_SQRT_PI * (-y * y).exp());
+    }
+    y.copysign(x)
+}
+
+/// By the recurrence, far up, and the series there.
+fn digamma(x: f64) -> f64 {
+    if x == 0.0 {
+        return f64::INFINITY.copysign(-x);
+    }
+    if x < 0.0 {
+        if x == x.floor() {
+            return f64::NAN;
+        }
+        let turn = std::f64::consts::PI * (x - x.trunc());
+        return digamma(1.0 - x) - std::f64::consts::PI / turn.tan();
+    }
+    let (mut y, mut sum) = (x, 0.0);
+    while y < 40.0 {
+        sum -= 1.0 / y;
+        y += 1.0;
+    }
+    let s = 1.0 / (y * y);
+    let series = s * (1.0 / 12.0 - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s / 240.0)));
+    sum + (y.ln() - 0.5 / y - series)
+}
+
 /// The exact value, of which a float result is the rounding.
 pub(crate) fn exact_unary(op: UnaryOp, x: f64) -> f64 {
     use UnaryOp::*;
@@ -67,6 +110,9 @@ pub(crate) fn exact_unary(op: UnaryOp, x: f64) -> f64 {
             x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
         }
         Erf => libm::erf(x),
+        ErfInv => erfinv(x),
+        Lgamma => libm::lgamma(x),
+        Digamma => digamma(x),
         Floor => x.floor(),
         Ceil => x.ceil(),
         Round => x.round_ties_even(),
@@ -93,7 +139,9 @@ pub(crate) fn whole_unary(op: UnaryOp, x: i128) -> i128 {
         LogicalNot => (x == 0) as i128,
         Sqrt | Rsqrt | Recip | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sin | Cos
         | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh | Asinh | Acosh | Atanh | Sigmoid
-        | Silu | Softplus | Gelu | GeluTanh | Erf => unreachable!("{op:?} of an integer"),
+        | Silu | Softplus | Gelu | GeluTanh | Erf | ErfInv | Lgamma | Digamma => {
+            unreachable!("{op:?} of an integer")
+        }
     }
 }
 
@@ -145,6 +193,9 @@ pub(crate) fn exact_binary(op: BinaryOp, a: f64, b: f64) -> f64 {
             }
         }
         Atan2 => a.atan2(b),
+        Hypot => a.hypot(b),
+        Xlogy if a == 0.0 && !b.is_nan() => 0.0,
+        Xlogy => a * b.ln(),
         LogAddExp if a == b => a + std::f64::consts::LN_2,
         LogAddExp if a.is_nan() || b.is_nan() => f64::NAN,
         LogAddExp => a.max(b) + (-(a - b).abs()).exp().ln_1p(),
@@ -235,6 +286,6 @@ pub(crate) fn whole_binary(op: BinaryOp, a: i128, b: i128) -> i128 {
         BitwiseAnd => a & b,
         BitwiseOr => a | b,
         BitwiseXor => a ^ b,
-        Div | Atan2 | LogAddExp => unreachable!("{op:?} of integers"),
+        Div | Atan2 | LogAddExp | Hypot | Xlogy => unreachable!("{op:?} of integers"),
     }
 }

@@ -25,6 +25,11 @@ macro_rules! for_each_scan {
                 nothing: LOWEST, cpu: |a, b| a.larger(b),
                 cuda_nothing: "lowest(A())", cuda: "maximum(a, b)",
             }
+            cummin: Min {
+                gradient: positions,
+                nothing: HIGHEST, cpu: |a, b| a.smaller(b),
+                cuda_nothing: "highest(A())", cuda: "minimum(a, b)",
+            }
         }
     };
 }

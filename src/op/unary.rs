@@ -252,6 +252,28 @@ and within 7 below -1, where the sum itself would lose its digits.",
                 cpu: |x| x.erf(),
                 cuda: "erf(x)",
             }
+            erfinv: ErfInv {
+                doc: "Inverse of the error function; infinite at -1 and 1, NaN beyond.",
+                page: elementwise, class: float, cost: double, rounds: more, domain: unit,
+                gradient: [(g y) g.mul(y.square().exp()).div(std::f64::consts::FRAC_2_SQRT_PI)],
+                cpu: |x| x.erfinv(),
+                cuda: "erfinv(x)",
+            }
+            lgamma: Lgamma {
+                doc: "Logarithm of the magnitude of the gamma function; infinite at 0, -1, -2, ...",
+                page: elementwise, class: float, cost: double, rounds: more, domain: positive,
+                gradient: [(g x) g.mul(x.digamma())],
+                cpu: |x| x.lgamma(),
+                cuda: "lgamma(x)",
+            }
+            digamma: Digamma {
+                doc: "Slope of the logarithm of the gamma function; infinite at 0, NaN at -1, -2, \
+...",
+                page: elementwise, class: float, cost: double, rounds: more, domain: positive,
+                gradient: [(g x) g.mul(trigamma(&x))],
+                cpu: |x| x.digamma(),
+                cuda: "digamma(x)",
+            }
             floor: Floor {
                 doc: "Rounds down: the largest integer that is at most `x`.",
                 page: elementwise, class: real, cost: simple, rounds: never, domain: all,

@@ -36,6 +36,7 @@ mod budget;
 pub(crate) mod build;
 pub(crate) mod custom;
 pub(crate) mod dims;
+pub(crate) mod later;
 pub(crate) mod operand;
 pub(crate) mod scope;
 pub(crate) mod timeline;
@@ -70,3 +71,5 @@ impl<T: crate::dtype::Element> std::panic::UnwindSafe for read::ToVec<T> {}
 impl<T: crate::dtype::Element> std::panic::RefUnwindSafe for read::ToVec<T> {}
 impl<T: crate::dtype::Element> std::panic::UnwindSafe for read::Item<T> {}
 impl<T: crate::dtype::Element> std::panic::RefUnwindSafe for read::Item<T> {}
+impl<R> std::panic::UnwindSafe for later::Later<R> {}
+impl<R> std::panic::RefUnwindSafe for later::Later<R> {}

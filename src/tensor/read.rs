@@ -37,8 +37,8 @@ struct Slot<R, F> {
 }
 
 /// Memory for all elements, and a function that makes the result once the memory is filled.
-type Unfilled<R> = (*mut u8, Box<dyn FnOnce() -> R + Send>);
-type MakeRoom<R> = Box<dyn Fn() -> Result<Unfilled<R>, Refusal> + Send + Sync>;
+pub(crate) type Unfilled<R> = (*mut u8, Box<dyn FnOnce() -> R + Send>);
+pub(crate) type MakeRoom<R> = Box<dyn Fn() -> Result<Unfilled<R>, Refusal> + Send + Sync>;
 
 impl<R, F> Sink for Slot<R, F>
 where
@@ -79,7 +79,7 @@ pub(crate) struct Reading<R> {
 }
 
 impl<R: Send + 'static> Reading<R> {
-    fn queue(
+    pub(crate) fn queue(
         name: &'static str,
         x: &TensorFuture,
         at: build::At,
@@ -92,7 +92,7 @@ impl<R: Send + 'static> Reading<R> {
         Reading { name, step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {
         ready!(self.step.poll_await(cx, self.name, self.step.node.at))?;
         self.taken()
     }
@@ -379,7 +379,7 @@ impl TensorFuture {
     /// assert_eq!((at.dims(), at.to_vec::<i64>().await?), (&[2, 2][..], vec![0, 1, 1, 1]));
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("argwhere", "masked_select"))]
+    #[doc(alias = "argwhere")]
     #[track_caller]
     pub fn nonzero(&self) -> NonZero {
         let at = Location::caller();

@@ -339,6 +339,18 @@ pub fn cases() -> Vec<Case> {
             },
             true,
         ),
+        Case("cosine_similarity", TWO, Any, |x| x[0].cosine_similarity(&x[1], 1, 1e-8).exp(), true),
+        Case("cdist", &[&[2, 3], &[3, 3]], Apart, |x| x[0].cdist(&x[1], 3.0).exp(), true),
+        Case(
+            "index_put",
+            &[&[3, 4], &[3]],
+            Any,
+            |x| {
+                let (i, j) = (index(&x[0], &[0, -1, 0], &[3]), index(&x[0], &[1, 2, 1], &[3]));
+                x[0].index_put(&[Some(&i), Some(&j)], &x[1], true).exp()
+            },
+            true,
+        ),
         Case("avg_pool2d padded", &[&[1, 2, 3, 4]], Any, |x| x[0].avg_pool2d(padded()).exp(), true),
         Case(
             "conv1d, sides",

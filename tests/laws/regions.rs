@@ -220,6 +220,9 @@ fn nothing_is_read_or_awaited_while_a_region_is_traced(kind: Kind) {
         seen.push(block_on(&x).unwrap_err());
         seen.push(block_on(y.to_vec::<f32>()).unwrap_err());
         seen.push(block_on((&y * 2.0).wait_to_read()).unwrap_err());
+        // What has a shape that depends on data is read for it.
+        seen.push(block_on(y.masked_select(y.gt(0.0))).unwrap_err());
+        seen.push(block_on(x.unique()).unwrap_err());
         *leaked.lock().unwrap() = Some(&x * 3.0);
         y
     });
@@ -228,7 +231,7 @@ fn nothing_is_read_or_awaited_while_a_region_is_traced(kind: Kind) {
     for error in &*seen.lock().unwrap() {
         assert!(error.to_string().contains("region"), "{error}");
     }
-    assert_eq!(seen.lock().unwrap().len(), 3);
+    assert_eq!(seen.lock().unwrap().len(), 5);
     // What left the closure has an end as well, and so has what is made from it.
     let leaked = leaked.lock().unwrap().take().unwrap();
     assert!(block_on(&leaked).is_err() && block_on(&leaked + 1.0).is_err());

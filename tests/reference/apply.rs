@@ -8,6 +8,7 @@ use futensor::rows::{self, OperandRef};
 use futensor::{DType, Device, Element, GradOptions, Index, Scalar, Tensor, TensorFuture};
 use half::{bf16, f16};
 use serde_json::Value;
+use std::pin::Pin;
 
 /// Runs an expression with a type alias bound to the Rust type of a [`DType`].
 macro_rules! typed {
@@ -98,10 +99,25 @@ pub async fn download(x: &TensorFuture) -> futensor::Result<Host> {
 pub enum Made {
     Futures(Vec<TensorFuture>),
     NonZero(NonZero),
+    /// Whose shapes depend on data.
+    Later(Pin<Box<dyn Future<Output = futensor::Result<Vec<TensorFuture>>>>>),
+    /// Such a call that failed.
+    Failed(futensor::Error),
     /// Of the operands that have one, in order.
     Gradients(Vec<TensorFuture>),
     /// The API has no such op, or not with these operands.
     Missing,
+}
+
+impl Made {
+    /// With the shapes that depend on data.
+    pub async fn shaped(self) -> Made {
+        let Made::Later(later) = self else { return self };
+        match later.await {
+            Ok(all) => Made::Futures(all),
+            Err(error) => Made::Failed(error),
+        }
+    }
 }
 
 /// An operand on the device.
@@ -308,6 +324,7 @@ fn number_first(op: &str, a: Scalar, b: &TensorFuture) -> Option<Made> {
         "pow" => futures(a.pow(b)),
         "fmod" => futures(a.fmod(b)),
         "atan2" => futures(a.atan2(b)),
+        "xlogy" => futures(a.xlogy(b)),
         "eq" => futures(b.eq(a)),
         "ne" => futures(b.ne(a)),
         "lt" => futures(b.gt(a)),
@@ -336,6 +353,12 @@ pub async fn read(made: Made) -> futensor::Result<Vec<Host>> {
     let mut out = Vec::new();
     match made {
         Made::Missing => {}
+        Made::Failed(error) => return Err(error),
+        Made::Later(later) => {
+            for x in &later.await? {
+                out.push(download(x).await?);
+            }
+        }
         Made::Futures(all) | Made::Gradients(all) => {
             for x in &all {
                 out.push(download(x).await?);

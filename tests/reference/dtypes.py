@@ -6,6 +6,7 @@ import torch
 
 import dtypes_layers
 import edges
+import vocabulary
 from dtypes_rules import B, Calls, F, I, L, S, U, x
 from elementwise import BINARY, TENSORS_ONLY
 from index import scatter
@@ -518,7 +519,8 @@ def picking(k):
 
 def make():
     k = Calls()
-    for part in (elementwise, reductions, order, shapes, picking, *dtypes_layers.PARTS):
+    for part in (elementwise, reductions, order, shapes, picking, *dtypes_layers.PARTS,
+                 vocabulary.on_types):
         part(k)
     k.g.write()
 

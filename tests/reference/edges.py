@@ -7,6 +7,7 @@ import torch
 
 import edges_layers
 import elementwise
+import vocabulary
 from slopes import ALL, F, FEW, INF, NAN, NUMBERS, case, pairs, rows
 from store import Group
 
@@ -29,7 +30,8 @@ UNARY = {
     "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos,
     "atan": torch.atan,
     "sinh": torch.sinh, "cosh": torch.cosh, "asinh": torch.asinh, "acosh": torch.acosh,
-    "atanh": torch.atanh, "erf": torch.erf,
+    "atanh": torch.atanh, "erf": torch.erf, "erfinv": torch.erfinv, "lgamma": torch.lgamma,
+    "digamma": torch.digamma,
     "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
     "relu": torch.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
@@ -504,7 +506,8 @@ def shapes(g):
 
 def make():
     g = Group("edges")
-    for part in (table, reductions, running, picking, shapes, *edges_layers.PARTS):
+    for part in (table, reductions, running, picking, shapes, *edges_layers.PARTS,
+                 vocabulary.at_edges):
         part(g)
     g.write()
 

@@ -16,10 +16,11 @@ UNARY = {
     "asin": torch.asin, "acos": torch.acos, "atan": torch.atan, "sinh": torch.sinh,
     "cosh": torch.cosh,
     "asinh": torch.asinh, "acosh": torch.acosh, "atanh": torch.atanh,
+    "erfinv": torch.erfinv, "lgamma": torch.lgamma, "digamma": torch.digamma,
 }  # fmt: skip
 
 # Where their gradients are not larger than they need be.
-SMOOTH = {"asin": 0.9, "acos": 0.9, "atanh": 0.9}
+SMOOTH = {"asin": 0.9, "acos": 0.9, "atanh": 0.9, "erfinv": 0.9}
 
 
 def functions(g, grad):
@@ -33,13 +34,15 @@ def functions(g, grad):
             if dtype == torch.float32:
                 ins += shaped(dtype, "beyond")
             for x in ins:
-                elementwise.elementwise(g, op, f, [x], "ulp")
+                # Between its poles a function of these is a sum that may be 0.
+                kind = "poles" if op in ("lgamma", "digamma") else "ulp"
+                elementwise.elementwise(g, op, f, [x], kind)
         for dtype in (torch.float32, torch.float64):
             for x in [noise(dtype, (24,), "gb", scale=1.5)] + shaped(dtype, op, "gb"):
                 base = value(x)
                 base = (
                     base.abs() + 1.2
-                    if op == "acosh"
+                    if op in ("acosh", "lgamma", "digamma")
                     else base.clamp(-SMOOTH.get(op, 9), SMOOTH.get(op, 9))
                 )
                 numeric(Group("unused"), op, f, [base], grad=grad, n=16, ulp=16, check=False)

@@ -28,6 +28,7 @@ import steps  # noqa: E402
 import store  # noqa: E402
 import training  # noqa: E402
 import views  # noqa: E402
+import vocabulary  # noqa: E402
 import windows  # noqa: E402
 
 if __name__ == "__main__":
@@ -37,7 +38,7 @@ if __name__ == "__main__":
     store.ONLY += sys.argv[1:]
     store.ALSO.append(halves.take)
     families = [elementwise, gradients, functions, reduce, order, index, views]
-    families += [matmul, attention, nn, windows]
+    families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
     others = [] if store.ONLY else [training, steps, attention_layers, display, edges]
     for part in families:

@@ -8,7 +8,12 @@ import store
 from elementwise import noise, strided
 from store import DTYPES, FLOATS, numeric
 
-SCANS = {"cumsum": torch.cumsum, "cumprod": torch.cumprod, "cummax": torch.cummax}
+SCANS = {
+    "cumsum": torch.cumsum,
+    "cumprod": torch.cumprod,
+    "cummax": torch.cummax,
+    "cummin": torch.cummin,
+}
 
 
 def pairs(g, x, dtype, gr):
@@ -145,8 +150,8 @@ def runs(g, grad):
     numeric(g, "cumprod", lambda x, dim: torch.cumprod(x, dim), [long], {"dim": 1}, n=5000, ulp=8)
 
 
-def largest_so_far(g, grad):
-    f = lambda x, dim: tuple(torch.cummax(x, dim))  # noqa: E731
+def best_so_far(g, grad, op="cummax"):
+    f = lambda x, dim: tuple(SCANS[op](x, dim))  # noqa: E731
     inf, nan = float("inf"), float("nan")
     odd = [[nan, 1.0, nan, 2.0, inf], [-inf, -inf, 0.0, -0.0, nan], [3.0, 3.0, nan, nan, 3.0]]
     for dtype in DTYPES:
@@ -154,17 +159,17 @@ def largest_so_far(g, grad):
         ties = noise(torch.int64, (4, 9), "cm").remainder(4).to(dtype)
         for x in (noise(dtype, (3, 7), "cm"), ties):
             for dim in (0, 1, -1, 2):
-                numeric(g, "cummax", f, [x], {"dim": dim}, grad=gr)
+                numeric(g, op, f, [x], {"dim": dim}, grad=gr)
         for shape in ((0, 2), (2, 0), (1,), ()):
-            numeric(g, "cummax", f, [noise(dtype, shape)], {"dim": 0})
+            numeric(g, op, f, [noise(dtype, shape)], {"dim": 0})
         if dtype in FLOATS:
             for dim in (0, 1):
-                numeric(g, "cummax", f, [torch.tensor(odd).to(dtype)], {"dim": dim})
+                numeric(g, op, f, [torch.tensor(odd).to(dtype)], {"dim": dim})
     for x in strided(torch.float32, "cm"):
-        numeric(g, "cummax", f, [x], {"dim": 0}, grad=grad)
+        numeric(g, op, f, [x], {"dim": 0}, grad=grad)
     # More than one piece of a GPU's scan, and rows side by side.
-    for shape, dim in (((1, 4500), 1), ((20, 300), 0)):
-        numeric(g, "cummax", f, [noise(torch.float32, shape, "long")], {"dim": dim})
+    for shape, dim in (((1, 4500), 1), ((20, 300), 0)) if op == "cummax" else ():
+        numeric(g, op, f, [noise(torch.float32, shape, "long")], {"dim": dim})
 
 
 def make():
@@ -182,4 +187,5 @@ def make():
         numeric(g, "cumsum", lambda x, dim: torch.cumsum(x, dim), [v], {"dim": 0}, n=8, grad=grad)
         turned(g, grad, v)
     runs(g, grad)
-    largest_so_far(g, grad)
+    best_so_far(g, grad)
+    best_so_far(g, grad, "cummin")

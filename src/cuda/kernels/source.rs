@@ -74,6 +74,8 @@ namespace ft {
 FN float lowest(float) { return -1.0f / 0.0f; }
 FN double lowest(double) { return -1.0 / 0.0; }
 FN i64 lowest(i64) { return (i64)(1ull << 63); }
+template <class A> FN A highest(A a) { return -lowest(a); }
+template <> FN_SPECIAL i64 highest(i64 a) { return ~lowest(a); }
 template <int OP> struct Scan;
 ",
     );

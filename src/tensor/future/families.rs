@@ -10,23 +10,28 @@ macro_rules! families {
             "known at once": shape dims rank numel dtype device;
             "reading": to_vec item display nonzero;
             "one operand": neg abs sign square sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p
-                sin cos tan asin acos atan sinh cosh asinh acosh atanh erf floor ceil round trunc
-                isnan isinf isfinite logical_not bitwise_not;
-            "two operands": add sub mul div pow maximum minimum atan2 logaddexp fmod remainder
-                floor_divide trunc_divide eq ne lt le gt ge logical_and logical_or logical_xor
-                bitwise_and bitwise_or bitwise_xor where_cond masked_fill clamp clamp_min clamp_max;
-            "activations": relu leaky_relu elu gelu gelu_tanh silu sigmoid tanh softplus softmax
-                log_softmax dropout dropout_with;
+                sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv lgamma digamma
+                floor ceil round trunc isnan isinf isfinite logical_not bitwise_not;
+            "two operands": add sub mul div pow maximum minimum atan2 hypot xlogy logaddexp fmod
+                remainder floor_divide trunc_divide eq ne lt le gt ge logical_and logical_or
+                logical_xor bitwise_and bitwise_or bitwise_xor where_cond masked_fill clamp
+                clamp_min clamp_max lerp nan_to_num isclose allclose round_decimals;
+            "activations": relu leaky_relu elu gelu gelu_tanh silu sigmoid tanh softplus
+                softplus_with softmax log_softmax dropout dropout_with;
             "reductions": sum prod mean max min max_initial min_initial any all argmax argmin var
                 std norm logsumexp;
-            "order": cumsum cumsum_with cumprod cumprod_with cummax sort argsort sort_with_positions
-                max_with_positions min_with_positions topk;
+            "order": cumsum cumsum_with cumprod cumprod_with cummax cummin sort argsort
+                sort_with_positions max_with_positions min_with_positions topk kthvalue median
+                quantile;
             "shapes and views": reshape flatten transpose t permute unsqueeze squeeze expand repeat
-                narrow i split split_with_sizes chunk pad pad_mode slice_assign tril triu roll flip,
-                cat stack;
-            "indexing": gather scatter scatter_add scatter_reduce index_copy index_select index take
-                embedding one_hot top_p categorical;
-            "products": matmul linear mm bmm addmm, einsum;
+                narrow i split split_with_sizes chunk pad pad_mode slice_assign tril triu roll flip
+                movedim unflatten unbind tile repeat_interleave diagonal diag trace, cat stack
+                meshgrid;
+            "indexing": gather scatter scatter_add scatter_reduce index_add index_fill index_put
+                index_copy index_select index take embedding one_hot searchsorted histc
+                masked_select index_mask unique bincount repeat_interleave_by top_p categorical;
+            "products": matmul linear mm bmm addmm baddbmm addmv dot outer inner cosine_similarity
+                cdist, einsum;
             "attention": scaled_dot_product_attention paged_attention rope;
             "convolution, pooling": conv1d conv2d conv3d conv_transpose1d conv_transpose2d
                 conv_transpose3d max_pool1d max_pool2d max_pool3d max_pool1d_with_positions

@@ -99,6 +99,41 @@ pub(super) fn through_exponent(g: &TensorFuture, a: &Side, y: &TensorFuture) -> 
     }
 }
 
+/// The gradient of `a log(b)` in `a`: `log(b)`, and 0 where `a` is 0 and `b` has no logarithm.
+pub(super) fn through_factor(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
+    let slope = g.xlogy(b);
+    match a {
+        Side::Value(a) => {
+            let none = match b {
+                Side::Value(b) => b.le(0).logical_and(a.eq(0)),
+                Side::Number(b) if b.as_f64() <= 0.0 => a.eq(0),
+                Side::Number(_) => return slope,
+            };
+            none.where_cond(0.0, slope)
+        }
+        Side::Number(_) => unreachable!("no gradient goes to a number"),
+    }
+}
+
+/// The slope of `digamma`: reflected to above 0.5, moved up by the recurrence, then by its series.
+pub(super) fn trigamma(x: &TensorFuture) -> TensorFuture {
+    const PI: f64 = std::f64::consts::PI;
+    let reflected = x.lt(0.5);
+    let mut y = reflected.where_cond(1.0 - x, x);
+    let mut sum = y.square().recip();
+    for _ in 0..5 {
+        y = y.add(1);
+        sum = sum.add(y.square().recip());
+    }
+    y = y.add(1);
+    let square = y.square().recip();
+    let series = square.mul(1.0 / 6.0 - square.mul(1.0 / 30.0 - square.mul(1.0 / 42.0)));
+    sum = sum.add(series.add(y.mul(2).recip()).add(1).div(y));
+    // Of a turn, the part in which the sine is exact.
+    let below = x.sub(x.round()).mul(PI).sin().square().recip().mul(PI * PI);
+    reflected.where_cond(below.sub(&sum), &sum)
+}
+
 /// The gradient of `maximum(a, b)` in `a`.
 pub(super) fn larger(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
     match (a, b) {

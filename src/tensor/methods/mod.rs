@@ -8,11 +8,11 @@ mod elementwise;
 
 mod reduce;
 
-mod order;
+pub(crate) mod order;
 
 pub(crate) mod shaping;
 
-mod index;
+pub(crate) mod index;
 
 pub(crate) mod products;
 

@@ -79,6 +79,13 @@ impl Scalar {
         build::ask_with_scalar(BinaryOp::Atan2, x.as_ref(), self, true, Location::caller())
             .without(x)
     }
+
+    /// [`TensorFuture::xlogy`].
+    #[track_caller]
+    pub fn xlogy(self, x: impl AsRef<TensorFuture>) -> TensorFuture {
+        build::ask_with_scalar(BinaryOp::Xlogy, x.as_ref(), self, true, Location::caller())
+            .without(x)
+    }
 }
 
 macro_rules! operators {

@@ -11,6 +11,53 @@ pub fn all() -> Vec<Call> {
         ("clamp nan", |x| vec![x.clamp(f64::NAN, f64::INFINITY)]),
         ("clampmin", |x| vec![x.clamp_min(1e300), x.clamp_max(-1e300)]),
         ("elu nan", |x| vec![x.elu(f64::NAN), x.leaky_relu(f64::INFINITY)]),
+        ("lerp", |x| vec![
+            x.lerp(x, 0.5),
+            x.lerp(x, f64::NAN),
+            x.lerp(x, x),
+            x.lerp(x.device().zeros([7, 1, 5]), 2)
+        ]),
+        ("nan_to_num", |x| vec![
+            x.nan_to_num(None, None, None),
+            x.nan_to_num(f64::INFINITY, f64::NAN, 1e300)
+        ]),
+        ("isclose", |x| vec![
+            x.isclose(x, 1e-5, 1e-8, true),
+            x.isclose(x, f64::NAN, 0.0, false),
+            x.isclose(x.device().zeros([7, 5]), f64::INFINITY, 0.0, false),
+            x.allclose(x, 0.0, -1.0, true),
+            x.allclose(x, 0.0, 0.0, false)
+        ]),
+        ("round_decimals", |x| vec![
+            x.round_decimals(i32::MIN),
+            x.round_decimals(i32::MAX),
+            x.round_decimals(0)
+        ]),
+        ("softplus_with", |x| vec![
+            x.softplus_with(0.0, f64::NAN),
+            x.softplus_with(f64::INFINITY, -1.0),
+            x.softplus_with(-1.0, 2.0)
+        ]),
+        ("vectors", |x| vec![
+            x.dot(x),
+            x.dot(x.device().zeros([0])),
+            x.outer(x),
+            x.inner(x),
+            x.inner(x.device().zeros([0])),
+            x.cosine_similarity(x, 0, f64::NAN),
+            x.cosine_similarity(x, 99, 0.0),
+            x.cosine_similarity(x.device().zeros([7, 5]), 0, 1e-8),
+            x.cdist(x, 2.0),
+            x.cdist(x, f64::NAN),
+            x.cdist(x, -1.0),
+            x.cdist(x, f64::INFINITY)
+        ]),
+        ("beside products", |x| vec![
+            x.addmv(x, x, 1, 1),
+            x.addmv(x.device().ones([3, 2]), x.device().ones([2]), 0.5, f64::NAN),
+            x.baddbmm(x, x, 1, 1),
+            x.baddbmm(x.device().ones([2, 3, 0]), x.device().ones([2, 0, 3]), 0, 2)
+        ]),
         ("variances", |x| vec![
             x.var(0, 1.0),
             x.var_all(f64::NAN),

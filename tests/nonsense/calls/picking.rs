@@ -1,7 +1,14 @@
 //! Picking, putting back, sorting.
 
 use super::Call;
+use futensor::op_options::{Between, ScatterOptions};
+use futensor::read::Later;
 use futensor::*;
+
+/// The values of a call whose shape depends on data; none where it fails.
+fn shaped(later: [Later; 2]) -> Vec<TensorFuture> {
+    later.into_iter().filter_map(|x| block_on(x).ok()).collect()
+}
 
 pub fn all() -> Vec<Call> {
     calls![
@@ -63,6 +70,80 @@ pub fn all() -> Vec<Call> {
             x.scatter_reduce(-1, x.device().full(x.shape(), i64::MAX), x, mode)
         ])
         .collect()),
+        ("scatter_reduce alone", |x| [
+            ScatterOptions::mean(),
+            ScatterOptions::mean().include_self(false),
+            ScatterOptions::from(ScatterMode::Max).include_self(false),
+            ScatterOptions::from(ScatterMode::Assign).include_self(false)
+        ]
+        .into_iter()
+        .flat_map(|how| [
+            x.scatter_reduce(0, x.device().full(x.shape(), 0), x, how),
+            x.scatter_reduce(-1, x, x.device().zeros([2]), how)
+        ])
+        .collect()),
+        ("index_add", |x| vec![
+            x.index_add(0, x, x, 1),
+            x.index_add(0, x.device().full([1], 0), x.narrow(0, 0, 1), 2.5),
+            x.index_add(isize::MIN, x.device().full([1], 77), x, i64::MAX),
+            x.index_add(-1, x.device().full((), 0), x, f64::NAN)
+        ]),
+        ("index_fill", |x| vec![
+            x.clone().index_fill(0, x, 1),
+            x.clone().index_fill(-1, x.device().full([1], 0), f64::NAN),
+            x.clone().index_fill(99, x.device().full([1], 0), 1),
+            x.clone().index_fill(0, x.device().full([2], i64::MIN), 1)
+        ]),
+        ("index_put", |x| vec![
+            x.index_put(&[], x, true),
+            x.index_put(&[Some(x)], x, false),
+            x.index_put(&[None, None, None, None], x, false),
+            x.index_put(&[Some(&x.device().full([2], 0))], x.device().zeros([7]), true),
+            x.index_put(&[Some(&x.device().full((), 0))], x.i(0), true),
+            x.index_put(&[Some(&x.device().full([2], i64::MIN))], x.i(0), false)
+        ]),
+        ("searchsorted", |x| vec![
+            x.searchsorted(x, true),
+            x.reshape(-1).searchsorted(x, false),
+            x.searchsorted(x.device().zeros([0]), false),
+            x.searchsorted(x.device().full((), f64::NAN), true)
+        ]),
+        ("histc", |x| vec![
+            x.histc(3, 0.0, 0.0),
+            x.histc(0, 0.0, 1.0),
+            x.histc(2, 1.0, -1.0),
+            x.histc(2, f64::NAN, 1.0),
+            x.histc(2, 0.0, f64::INFINITY),
+            x.histc(usize::MAX, 0.0, 1.0)
+        ]),
+        ("masks", |x| [
+            shaped([x.masked_select(x), x.masked_select(x.ne(x))]),
+            shaped([x.index_mask(x), x.index_mask(x.eq(x))]),
+            shaped([x.bincount(None, 0), x.bincount(Some(x), usize::MAX)]),
+            shaped([
+                x.repeat_interleave_by(x, 0),
+                x.repeat_interleave_by(x.device().full([1], 2), -1)
+            ]),
+            block_on(x.unique()).map_or(Vec::new(), |(a, b, c)| vec![a, b, c])
+        ]
+        .concat()),
+        ("kthvalue", |x| [0, 1, 99, usize::MAX]
+            .into_iter()
+            .flat_map(|k| [x.kthvalue(k, 0), x.kthvalue(k, isize::MIN)])
+            .flat_map(|(a, b)| [a, b])
+            .collect()),
+        ("median", |x| [0, -1, 77, isize::MIN]
+            .into_iter()
+            .map(|d| x.median(d))
+            .flat_map(|(a, b)| [a, b])
+            .chain([x.median_all()])
+            .collect()),
+        ("quantile", |x| vec![
+            x.quantile(0.3, 0, Between::Linear),
+            x.quantile(f64::NAN, 0, Between::Lower),
+            x.quantile(-1.0, -1, Between::Nearest),
+            x.quantile(1.0, 99, Between::Midpoint)
+        ]),
         ("from the end", |x| vec![
             x.gather(0, x.device().full(x.shape(), -1)),
             x.gather(-1, x.device().full(x.shape(), -99)),

@@ -137,6 +137,47 @@ pub fn all() -> Vec<Call> {
             x.flatten(5, 6),
             x.flatten(isize::MIN, isize::MIN)
         ]),
+        ("movedim", |x| vec![
+            x.movedim(0, -1),
+            x.movedim([0, 1], 0),
+            x.movedim([0, 0], [0, 1]),
+            x.movedim(isize::MIN, 0),
+            x.movedim((), ())
+        ]),
+        ("unflatten", |x| vec![
+            x.unflatten(0, [1, -1]),
+            x.unflatten(-1, [-1, -1]),
+            x.unflatten(0, ()),
+            x.unflatten(0, [isize::MAX, isize::MAX, 2]),
+            x.unflatten(0, [-7, 0]),
+            x.unflatten(99, 1)
+        ]),
+        ("unbind", |x| [x.unbind(0), x.unbind(-1), x.unbind(99), x.unbind(isize::MIN)].concat()),
+        ("tile", |x| vec![x.tile(2), x.tile(()), x.tile([0, 2]), x.tile([-1, 1]), x.tile([1; 70])]),
+        ("tile big", |x| vec![x.tile([isize::MAX, 2])]),
+        ("repeat_interleave", |x| vec![
+            x.repeat_interleave(2, 0),
+            x.repeat_interleave(0, -1),
+            x.repeat_interleave(1, 99),
+            x.repeat_interleave(usize::MAX, 0),
+            x.repeat_interleave(1 << 61, -1)
+        ]),
+        ("meshgrid", |x| [meshgrid(&[x, x]), meshgrid(&[x.reshape(-1)])].concat()),
+        ("diagonal", |x| vec![
+            x.diagonal(0, 0, 1),
+            x.diagonal(i64::MIN, 0, -1),
+            x.diagonal(i64::MAX, 0, -1),
+            x.diagonal(0, 0, 0),
+            x.diagonal(0, 99, isize::MIN)
+        ]),
+        ("diag", |x| vec![
+            x.diag(0),
+            x.diag(-1),
+            x.diag(i64::MIN),
+            x.diag(i64::MAX),
+            x.diag(1 << 40)
+        ]),
+        ("trace", |x| vec![x.trace()]),
         ("pad", |x| vec![
             x.pad([1, 1], 0.0),
             x.pad([-1, -1], 0),

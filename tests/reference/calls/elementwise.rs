@@ -10,6 +10,24 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     match (op, args) {
         ("elu", [Arg::Tensor(x)]) => futures(x.elu(number("alpha")?)),
         ("leaky_relu", [Arg::Tensor(x)]) => futures(x.leaky_relu(number("slope")?)),
+        ("lerp", [Arg::Tensor(a), Arg::Tensor(b), Arg::Tensor(w)]) => futures(a.lerp(b, w)),
+        ("lerp", [Arg::Tensor(a), Arg::Tensor(b), Arg::Scalar(w)]) => futures(a.lerp(b, *w)),
+        ("nan_to_num", [Arg::Tensor(x)]) => {
+            futures(x.nan_to_num(number("nan"), number("posinf"), number("neginf")))
+        }
+        ("isclose" | "allclose", [Arg::Tensor(a), Arg::Tensor(b)]) => {
+            let (rtol, atol, nan) = (number("rtol")?, number("atol")?, attrs["equal_nan"] == true);
+            futures(match op {
+                "isclose" => a.isclose(b, rtol, atol, nan),
+                _ => a.allclose(b, rtol, atol, nan),
+            })
+        }
+        ("round_decimals", [Arg::Tensor(x)]) => {
+            futures(x.round_decimals(attrs["decimals"].as_i64()? as i32))
+        }
+        ("softplus_with", [Arg::Tensor(x)]) => {
+            futures(x.softplus_with(number("beta")?, number("threshold")?))
+        }
         ("bitwise_not", [Arg::Tensor(x)]) => futures(x.bitwise_not()),
         ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => {
             futures(x.masked_fill(m, *s))

@@ -3,6 +3,7 @@
 
 use super::super::case::ints;
 use super::{Arg, Made, both, futures};
+use futensor::op_options::Between;
 use serde_json::Value;
 
 /// Calls a case's op, if it is one of these.
@@ -14,6 +15,20 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         "cumsum" => futures(x.cumsum(int("dim")?)),
         "cumprod" => futures(x.cumprod(int("dim")?)),
         "cummax" => both(x.cummax(int("dim")?)),
+        "cummin" => both(x.cummin(int("dim")?)),
+        "kthvalue" => futures(x.kthvalue(int("k")?.try_into().ok()?, int("dim")?).0),
+        "median" => futures(x.median(int("dim")?).0),
+        "median_all" => futures(x.median_all()),
+        "quantile" => {
+            let between = match attrs["interpolation"].as_str()? {
+                "lower" => Between::Lower,
+                "higher" => Between::Higher,
+                "midpoint" => Between::Midpoint,
+                "nearest" => Between::Nearest,
+                _ => Between::Linear,
+            };
+            futures(x.quantile(attrs["q"].as_f64()?, int("dim")?, between))
+        }
         "cumsum_with" => futures(x.cumsum_with(int("dim")?, flag("exclusive"), flag("reverse"))),
         "cumprod_with" => futures(x.cumprod_with(int("dim")?, flag("exclusive"), flag("reverse"))),
         "sort" => {

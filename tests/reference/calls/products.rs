@@ -22,6 +22,23 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             let factor = |name: &str| attrs[name].as_f64().unwrap_or(1.0);
             futures(x.addmm(a, b, factor("beta"), factor("alpha")))
         }
+        ("baddbmm" | "addmv", [Arg::Tensor(x), Arg::Tensor(a), Arg::Tensor(b)]) => {
+            let (beta, alpha) = (attrs["beta"].as_f64()?, attrs["alpha"].as_f64()?);
+            futures(match op {
+                "addmv" => x.addmv(a, b, beta, alpha),
+                _ => x.baddbmm(a, b, beta, alpha),
+            })
+        }
+        ("dot", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.dot(b)),
+        ("outer", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.outer(b)),
+        ("inner", [Arg::Tensor(a), Arg::Tensor(b)]) => futures(a.inner(b)),
+        ("cosine_similarity", [Arg::Tensor(a), Arg::Tensor(b)]) => {
+            let dim = attrs["dim"].as_i64()? as isize;
+            futures(a.cosine_similarity(b, dim, attrs["eps"].as_f64()?))
+        }
+        ("cdist", [Arg::Tensor(a), Arg::Tensor(b)]) => {
+            futures(a.cdist(b, attrs["p"].as_str()?.parse().ok()?))
+        }
         ("einsum", _) => {
             let tensors: Option<Vec<&TensorFuture>> =
                 args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();

@@ -2,7 +2,7 @@
 
 use super::super::case::ints;
 use super::{Arg, Made, futures};
-use futensor::{Index, PadMode};
+use futensor::{Index, PadMode, TensorFuture};
 use serde_json::Value;
 
 /// Calls a case's op, if it is one of these.
@@ -19,6 +19,25 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         }
         ("split", [Arg::Tensor(x)]) => Some(Made::Futures(x.split(size("size")?, int("dim")?))),
         ("chunk", [Arg::Tensor(x)]) => Some(Made::Futures(x.chunk(size("chunks")?, int("dim")?))),
+        ("movedim", [Arg::Tensor(x)]) => {
+            futures(x.movedim(ints(&attrs["source"]), ints(&attrs["destination"])))
+        }
+        ("unflatten", [Arg::Tensor(x)]) => futures(x.unflatten(int("dim")?, ints(&attrs["sizes"]))),
+        ("unbind", [Arg::Tensor(x)]) => Some(Made::Futures(x.unbind(int("dim")?))),
+        ("tile", [Arg::Tensor(x)]) => futures(x.tile(ints(&attrs["dims"]))),
+        ("repeat_interleave", [Arg::Tensor(x)]) => {
+            futures(x.repeat_interleave(size("times")?, int("dim")?))
+        }
+        ("meshgrid", _) => {
+            let all: Option<Vec<&TensorFuture>> =
+                args.iter().map(|a| if let Arg::Tensor(x) = a { Some(x) } else { None }).collect();
+            Some(Made::Futures(futensor::meshgrid(&all?)))
+        }
+        ("diagonal", [Arg::Tensor(x)]) => {
+            futures(x.diagonal(attrs["offset"].as_i64()?, int("dim1")?, int("dim2")?))
+        }
+        ("diag", [Arg::Tensor(x)]) => futures(x.diag(attrs["diagonal"].as_i64()?)),
+        ("trace", [Arg::Tensor(x)]) => futures(x.trace()),
         ("pad", [Arg::Tensor(x), Arg::Scalar(s)]) => futures(x.pad(ints(&attrs["pad"]), *s)),
         ("pad_mode", [Arg::Tensor(x)]) => futures(x.pad_mode(ints(&attrs["pad"]), mode(attrs)?)),
         _ => None,

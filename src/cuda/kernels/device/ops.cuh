@@ -132,10 +132,76 @@ FT_FLOAT_FUNCTION(atanh)
 FT_FLOAT_FUNCTION(erf)
 FT_FLOAT_FUNCTION(erfc)
 #undef FT_FLOAT_FUNCTION
+FN float hypot(float a, float b) { return ::hypotf(a, b); }
+FN double hypot(double a, double b) { return ::hypot(a, b); }
+FN float lgamma(float x) { return (float)::lgamma((double)x); }
+FN double lgamma(double x) { return ::lgamma(x); }
 FN float atan2(float a, float b) { return ::atan2f(a, b); }
 FN double atan2(double a, double b) { return ::atan2(a, b); }
 FN float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 FN double fma(double a, double b, double c) { return ::fma(a, b, c); }
+
+// The inverse of the error function, by the host's quotients of polynomials (Wichura 1988).
+FN double ratio(double x, const double* above, const double* below) {
+    double a = 0, b = 0;
+    for (int i = 0; i < 8; ++i) {
+        a = a * x + above[i];
+        b = b * x + below[i];
+    }
+    return a / b;
+}
+FN double erfinv(double x) {
+    const double middle[2][8] = {
+        {2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4,
+         4.5921953931549871457e4, 1.3731693765509461125e4, 1.9715909503065514427e3,
+         1.3314166789178437745e2, 3.3871328727963666080e0},
+        {5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4,
+         2.1213794301586595867e4, 5.3941960214247511077e3, 6.8718700749205790830e2,
+         4.2313330701600911252e1, 1.0}};
+    const double near[2][8] = {
+        {7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1,
+         1.27045825245236838258e0, 3.64784832476320460504e0, 5.76949722146069140550e0,
+         4.63033784615654529590e0, 1.42343711074968357734e0},
+        {1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2,
+         1.48103976427480074590e-1, 6.89767334985100004550e-1, 1.67638483018380384940e0,
+         2.05319162663775882187e0, 1.0}};
+    const double far[2][8] = {
+        {2.01033439929228813265e-7, 2.71155556874348757815e-5, 1.24266094738807843860e-3,
+         2.65321895265761230930e-2, 2.96560571828504891230e-1, 1.78482653991729133580e0,
+         5.46378491116411436990e0, 6.65790464350110377720e0},
+        {2.04426310338993978564e-15, 1.42151175831644588870e-7, 1.84631831751005468180e-5,
+         7.86869131145613259100e-4, 1.48753612908506148525e-2, 1.36929880922735805310e-1,
+         5.99832206555887937690e-1, 1.0}};
+    const double half_root = 0.70710678118654752;
+    double away = ::fabs(x);
+    if (!(away < 1.0)) return away == 1.0 ? x / 0.0 : nan(x);
+    if (away <= 0.85) {
+        double r = 0.180625 - 0.25 * x * x;
+        return 0.5 * half_root * x * ratio(r, middle[0], middle[1]);
+    }
+    double r = ::sqrt(-::log(0.5 * (1.0 - away)));
+    double y = r <= 5.0 ? ratio(r - 1.6, near[0], near[1]) : ratio(r - 5.0, far[0], far[1]);
+    return ::copysign(half_root * y, x);
+}
+FN float erfinv(float x) { return (float)erfinv((double)x); }
+
+// The slope of lgamma, as on the host.
+FN double digamma(double x) {
+    if (x == 0.0) return -1.0 / x;
+    double sum = 0.0, y = x;
+    if (x < 0.0) {
+        double whole = ::trunc(x);
+        if (x == whole) return nan(x);
+        sum = -3.14159265358979323846 / ::tan(3.14159265358979323846 * (x - whole));
+        y = 1.0 - x;
+    }
+    for (; y < 10.0; y += 1.0) sum -= 1.0 / y;
+    double s = 1.0 / (y * y);
+    double series = s * (1.0 / 12 - s * (1.0 / 120 - s * (1.0 / 252 - s * (1.0 / 240 -
+        s * (1.0 / 132 - s * (691.0 / 32760 - s / 12))))));
+    return sum + (::log(y) - 0.5 / y - series);
+}
+FN float digamma(float x) { return (float)digamma((double)x); }
 
 // Rounding to whole numbers; integers are whole.
 #define FT_WHOLE(name) \

@@ -18,10 +18,13 @@ trait Running: Copy + Sync {
     const ZERO: Self;
     const ONE: Self;
     const LOWEST: Self;
+    const HIGHEST: Self;
     fn plus(self, b: Self) -> Self;
     fn times(self, b: Self) -> Self;
     /// The larger; NaN if either is NaN.
     fn larger(self, b: Self) -> Self;
+    /// The smaller; NaN if either is NaN.
+    fn smaller(self, b: Self) -> Self;
 }
 
 macro_rules! floats {
@@ -30,6 +33,7 @@ macro_rules! floats {
             const ZERO: $F = 0.0;
             const ONE: $F = 1.0;
             const LOWEST: $F = <$F>::NEG_INFINITY;
+            const HIGHEST: $F = <$F>::INFINITY;
             #[inline(always)]
             fn plus(self, b: $F) -> $F {
                 self + b
@@ -42,6 +46,10 @@ macro_rules! floats {
             fn larger(self, b: $F) -> $F {
                 if self.is_nan() || self > b { self } else { b }
             }
+            #[inline(always)]
+            fn smaller(self, b: $F) -> $F {
+                if self.is_nan() || self < b { self } else { b }
+            }
         }
     )*};
 }
@@ -51,6 +59,7 @@ impl Running for i64 {
     const ZERO: i64 = 0;
     const ONE: i64 = 1;
     const LOWEST: i64 = i64::MIN;
+    const HIGHEST: i64 = i64::MAX;
     #[inline(always)]
     fn plus(self, b: i64) -> i64 {
         self.wrapping_add(b)
@@ -62,6 +71,10 @@ impl Running for i64 {
     #[inline(always)]
     fn larger(self, b: i64) -> i64 {
         Ord::max(self, b)
+    }
+    #[inline(always)]
+    fn smaller(self, b: i64) -> i64 {
+        Ord::min(self, b)
     }
 }
 

@@ -98,6 +98,9 @@ pub(crate) trait Real: Number {
     fn sigmoid(self) -> Self;
     fn softplus(self) -> Self;
     fn erf(self) -> Self;
+    fn erfinv(self) -> Self;
+    fn lgamma(self) -> Self;
+    fn digamma(self) -> Self;
     fn gelu(self) -> Self;
     fn gelu_tanh(self) -> Self;
     fn floor(self) -> Self;
@@ -105,6 +108,7 @@ pub(crate) trait Real: Number {
     fn round(self) -> Self;
     fn trunc(self) -> Self;
     fn atan2(self, x: Self) -> Self;
+    fn hypot(self, b: Self) -> Self;
 }
 
 macro_rules! compare {

@@ -16,6 +16,8 @@ macro_rules! real {
             fn div(self, b: Self) -> Self { Lane::new(self.0 / b.0) }
             #[inline(always)]
             fn atan2(self, x: Self) -> Self { Lane::new(trig::atan2::<S>(self.0, x.0)) }
+            #[inline(always)]
+            fn hypot(self, b: Self) -> Self { Lane::new(special::hypot(self.0, b.0)) }
             $(
                 #[inline(always)]
                 fn $name(self) -> Self { Lane::new($f(self.0)) }
@@ -51,6 +53,9 @@ real! {
     sigmoid exp::sigmoid::<S>;
     softplus exp::softplus::<S>;
     erf special::erf::<S>;
+    erfinv special::erfinv;
+    lgamma special::lgamma;
+    digamma special::digamma;
     gelu special::gelu::<S>;
     gelu_tanh special::gelu_tanh::<S>;
     floor f32::floor;

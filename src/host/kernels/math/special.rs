@@ -1,5 +1,6 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
+use super::double;
 use super::exp::{clamp, exp_of_half_square, exp_of_negative, exp64};
 use super::poly::{fma, fma64, horner, reciprocal64};
 use crate::host::kernels::simd::Simd;
@@ -31,6 +32,25 @@ pub(super) fn erf<S: Simd>(x: f32) -> f32 {
     );
     let large = 1.0 - exp_of_negative::<S>(-p);
     if t < 0.92 { small } else { large.copysign(x) }
+}
+
+/// In f64, whose squares do not overflow; an infinity is longer than NaN.
+#[inline(always)]
+pub(super) fn hypot(a: f32, b: f32) -> f32 {
+    let (x, y) = (a as f64, b as f64);
+    let length = (x * x + y * y).sqrt() as f32;
+    if a.abs() == f32::INFINITY || b.abs() == f32::INFINITY { f32::INFINITY } else { length }
+}
+
+/// Functions that are rare enough to be computed in f64 and rounded.
+pub(super) fn erfinv(x: f32) -> f32 {
+    double::erfinv(x as f64) as f32
+}
+pub(super) fn lgamma(x: f32) -> f32 {
+    libm::lgamma(x as f64) as f32
+}
+pub(super) fn digamma(x: f32) -> f32 {
+    double::digamma(x as f64) as f32
 }
 
 /// `x Phi(x)` with the normal distribution `Phi(-t) = e^(-t^2/2) g(t)`, g a quotient of polynomials

@@ -71,6 +71,24 @@ impl TensorFuture {
         })
     }
 
+    /// `log(1 + e^(beta x)) / beta`; `x` itself where `beta x` is above `threshold`.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![0.0f32, 30.0], [2]);
+    /// assert_eq!(x.softplus_with(2.0, 20.0).to_vec::<f32>().await?, [2f32.ln() / 2.0, 30.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn softplus_with(&self, beta: f64, threshold: f64) -> TensorFuture {
+        let _within = build::within("softplus_with", Location::caller());
+        self.rounded_once(|x| {
+            let far = (x * beta).gt(threshold);
+            let near = (far.where_cond(0.0, x) * beta).exp().log1p() / beta;
+            far.where_cond(x, near)
+        })
+    }
+
     /// `e^x / sum e^x` along `dim`. The largest element is subtracted first, to avoid an overflow.
     ///
     /// ```

@@ -12,4 +12,6 @@ mod unary;
 
 mod binary;
 
+mod mixed;
+
 mod activation;

@@ -2,4 +2,8 @@
 
 mod pick;
 
+pub(crate) mod place;
+
+mod masks;
+
 mod choice;

@@ -19,6 +19,20 @@ use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
 
+/// Where tensors of indices point: the indexed dimensions are brought together and merged into one.
+pub(super) struct Named {
+    /// The order in which the indexed dimensions are adjacent.
+    pub order: Vec<usize>,
+    /// The sizes, once these are merged.
+    pub merged: Vec<usize>,
+    /// The merged dimension.
+    pub lead: usize,
+    /// The positions in it.
+    pub flat: TensorFuture,
+    /// The shape of what is picked.
+    pub out: Vec<usize>,
+}
+
 /// # Indexing
 ///
 /// Indices are int64, int32 or uint8. Negative indices count from the end, except in
@@ -116,7 +130,7 @@ impl TensorFuture {
         index: impl AsRef<TensorFuture>,
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
-        self.scatter_reduce(dim, index, source, ScatterMode::Assign)
+        self.scattered_by(dim, index.as_ref(), source.as_ref(), ScatterMode::Assign)
     }
 
     /// Adds the elements of `source` at `index` along `dim`, in the order of the indices, so the
@@ -172,37 +186,15 @@ impl TensorFuture {
         custom(op, &operands, at)
     }
 
-    /// Combines the elements of `source` with the elements at `index` along `dim` (by sum, product,
-    /// maximum, ...: see [`ScatterMode`](crate::ScatterMode)), in the order of the indices.
-    /// PyTorch's `scatter_reduce` with `include_self`.
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// use futensor::ScatterMode;
-    /// let device = futensor::Device::cpu();
-    /// let index = device.from_vec(vec![1i64, 1, 0], [3]);
-    /// let source = device.from_vec(vec![4.0f32, 7.0, 1.0], [3]);
-    /// let x = device.full([2], 3.0);
-    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Max).to_vec::<f32>().await?,
-    ///     [3.0, 7.0]);
-    /// assert_eq!(x.scatter_reduce(0, &index, &source, ScatterMode::Prod).to_vec::<f32>().await?,
-    ///     [3.0, 84.0]);
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    ///
-    /// # Errors
-    /// The value fails if an index is out of range, if the ranks of the three operands differ, if
-    /// `index` is larger than `source`, or larger than this value in a dimension other than `dim`,
-    /// or if the types of this value and `source` differ.
+    /// In this mode, with the elements that are there.
     #[track_caller]
-    pub fn scatter_reduce(
+    pub(super) fn scattered_by(
         &self,
         dim: isize,
-        index: impl AsRef<TensorFuture>,
-        source: impl AsRef<TensorFuture>,
+        index: &TensorFuture,
+        source: &TensorFuture,
         mode: ScatterMode,
     ) -> TensorFuture {
-        let (index, source) = (index.as_ref(), source.as_ref());
         if mode == ScatterMode::Sum {
             return self.scatter_add(dim, index, source);
         }
@@ -240,8 +232,7 @@ impl TensorFuture {
     /// Indexes by tensors: `x.index(&[Some(&i), None, Some(&j)])` is PyTorch's `x[i, :, j]`. The
     /// index tensors are broadcast against each other; the broadcast dimensions replace the indexed
     /// ones, or come first if the indexed dimensions are not adjacent. Indices are integers;
-    /// negative ones count from the end. For a bool mask see [`nonzero`](Self::nonzero), since the
-    /// size of the result depends on the data.
+    /// negative ones count from the end. For a bool mask see [`index_mask`](Self::index_mask).
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -258,13 +249,6 @@ impl TensorFuture {
         let at: At = Location::caller();
         let _within = build::within("index", at);
         let refuse = |refusal| build::refused("index", self, refusal, at);
-        if indices.len() > self.rank() {
-            return refuse(Refusal::index(format!(
-                "{} for shape {}",
-                number_of(indices.len(), "index", "indices"),
-                self.shape()
-            )));
-        }
         // A single index is not a list: it removes its dimension before the other indices are
         // applied.
         if let Some(d) =
@@ -276,17 +260,41 @@ impl TensorFuture {
             let rest = [&indices[..d], &indices[d + 1..]].concat();
             return self.index(&alone).squeeze(d as isize).index(&rest);
         }
+        match self.named_places(indices) {
+            Err(refusal) => refuse(refusal),
+            Ok(None) => self.clone(),
+            Ok(Some(Named { order, merged, lead, flat, out })) => self
+                .permute(&order[..])
+                .reshape(&merged[..])
+                .index_select(lead as isize, flat)
+                .reshape(&out[..]),
+        }
+    }
+
+    /// Where tensors of indices point; `None` if there are none.
+    #[track_caller]
+    pub(super) fn named_places(
+        &self,
+        indices: &[Option<&TensorFuture>],
+    ) -> Result<Option<Named>, Refusal> {
+        if indices.len() > self.rank() {
+            return Err(Refusal::index(format!(
+                "{} for shape {}",
+                number_of(indices.len(), "index", "indices"),
+                self.shape()
+            )));
+        }
         let named: Vec<(usize, &TensorFuture)> =
             indices.iter().enumerate().filter_map(|(d, i)| i.map(|i| (d, i))).collect();
         if let Some((_, wrong)) = named.iter().find(|(_, i)| !i.dtype().is_int()) {
-            return refuse(Refusal::dtype(format!("indices are integers, not {}", wrong.dtype())));
+            return Err(Refusal::dtype(format!("indices are integers, not {}", wrong.dtype())));
         }
         let mut shape = Shape::default();
         for (_, i) in &named {
             match shape.broadcast(i.shape()) {
                 Some(both) => shape = both,
                 None => {
-                    return refuse(Refusal::shape(format!(
+                    return Err(Refusal::shape(format!(
                         "cannot broadcast {shape} with {}",
                         i.shape()
                     )));
@@ -299,7 +307,7 @@ impl TensorFuture {
             i.lt(0).where_cond(&i + n, &i)
         };
         let (first, rest) = match &named[..] {
-            [] => return self.clone(),
+            [] => return Ok(None),
             &[(d, i)] => (d, i.clone()),
             [.., _] => {
                 let mut sum: Option<(TensorFuture, TensorFuture)> = None;
@@ -311,7 +319,7 @@ impl TensorFuture {
                         Some((sum, all)) => (sum * n + i, all.logical_and(fits)),
                     });
                 }
-                let Some((sum, fits)) = sum else { return self.clone() };
+                let Some((sum, fits)) = sum else { return Ok(None) };
                 let many: i64 =
                     named.iter().map(|&(d, _)| self.dims()[d] as i64).fold(1, i64::saturating_mul);
                 (named[0].0, fits.where_cond(sum, many))
@@ -327,12 +335,9 @@ impl TensorFuture {
         let sizes = |of: &[usize]| -> Vec<usize> { of.iter().map(|&d| self.dims()[d]).collect() };
         let many = Shape::from(sizes(&dims)).numel();
         let merged = [&sizes(&others[..lead])[..], &[many], &sizes(&others[lead..])].concat();
-        let rest = rest.expand(shape.dims()).reshape(-1);
+        let flat = rest.expand(shape.dims()).reshape(-1);
         let out = [&sizes(&others[..lead])[..], shape.dims(), &sizes(&others[lead..])].concat();
-        self.permute(&order[..])
-            .reshape(&merged[..])
-            .index_select(lead as isize, rest)
-            .reshape(&out[..])
+        Ok(Some(Named { order, merged, lead, flat, out }))
     }
 
     /// Indexes one dimension.

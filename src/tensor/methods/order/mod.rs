@@ -3,3 +3,5 @@
 mod scan;
 
 mod sort;
+
+pub(crate) mod middle;

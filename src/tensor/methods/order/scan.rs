@@ -87,27 +87,48 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn cummax(&self, dim: isize) -> (TensorFuture, TensorFuture) {
-        let at = Location::caller();
+        self.best(Scan::Max, dim, Location::caller())
+    }
+
+    /// The running minimum along `dim`, and its position as int64 (the last one of equal elements).
+    /// NaN is smaller than any number, and the last NaN is the smallest. A 0-d value is its own
+    /// minimum, at position 0.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![3, 1, 2, 1], [4]);
+    /// let (values, positions) = x.cummin(0);
+    /// assert_eq!(values.to_vec::<i32>().await?, [3, 1, 1, 1]);
+    /// assert_eq!(positions.to_vec::<i64>().await?, [0, 1, 1, 3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn cummin(&self, dim: isize) -> (TensorFuture, TensorFuture) {
+        self.best(Scan::Min, dim, Location::caller())
+    }
+
+    /// The best element so far along a dimension, and its position.
+    #[track_caller]
+    fn best(&self, scan: Scan, dim: isize, at: build::At) -> (TensorFuture, TensorFuture) {
         if build::is_row_of_one(self, dim) {
             return (self.clone(), self.argsort(0, false));
         }
         let Some(d) = self.shape().dim(dim) else {
             let refusal = build::dim_refusal(dim, self.shape());
-            let failed = build::refused("cummax", self, refusal, at);
+            let failed = build::refused(scan.name(), self, refusal, at);
             return (failed.clone(), failed);
         };
-        let _within = build::within("cummax", at);
-        // The position of each element that is the largest so far; then the running maximum of
-        // these.
+        let _within = build::within(scan.name(), at);
+        // The position of each element that is the best so far; then the running maximum of these.
         let x = self.stop_gradient();
-        let mut is_largest = x.eq(x.scanned(Scan::Max, dim, at));
+        let mut is_best = x.eq(x.scanned(scan, dim, at));
         if x.dtype().is_float() {
-            is_largest = is_largest.logical_or(x.isnan());
+            is_best = is_best.logical_or(x.isnan());
         }
         let mut along = vec![1; self.rank()];
         along[d] = self.dims()[d];
         let places = self.device().arange(0, self.dims()[d] as i64, 1).reshape(&along[..]);
-        let positions = is_largest.where_cond(places, 0).scanned(Scan::Max, dim, at);
+        let positions = is_best.where_cond(places, 0).scanned(Scan::Max, dim, at);
         (self.gather(dim, &positions), positions)
     }
 

@@ -4,6 +4,7 @@ use crate::dtype::Scalar;
 use crate::graph::operation::Refusal;
 use crate::ops::products::matmul::MatMul;
 use crate::ops::products::turned::Turned;
+use crate::shape::Shape;
 use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -27,7 +28,7 @@ impl TensorFuture {
     /// assert!(a.matmul(&device.ones([3])).error().unwrap().is_shape());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("dot", "mv"))]
+    #[doc(alias = "mv")]
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())
@@ -148,17 +149,92 @@ impl TensorFuture {
         beta: impl Into<Scalar>,
         alpha: impl Into<Scalar>,
     ) -> TensorFuture {
-        let (a, b, at): (_, _, At) = (a.as_ref(), b.as_ref(), Location::caller());
-        let (beta, alpha) = (beta.into(), alpha.into());
-        let refuse = |refusal| build::refused("addmm", self, refusal, at);
-        let (&[m, k], &[k2, n]) = (a.dims(), b.dims()) else {
+        let given = [a.as_ref(), b.as_ref()];
+        self.beside_product("addmm", 2, given, [beta.into(), alpha.into()], Location::caller())
+    }
+
+    /// [`addmm`](Self::addmm) of two batches of matrices: `beta * self + alpha * (a b)`, with
+    /// `self` broadcast to the products.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let (a, b) = (device.ones([2, 1, 3]), device.ones([2, 3, 1]));
+    /// let y = device.full([1], 10.0).baddbmm(&a, &b, 1.0, 2.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [16.0, 16.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn baddbmm(
+        &self,
+        a: impl AsRef<TensorFuture>,
+        b: impl AsRef<TensorFuture>,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> TensorFuture {
+        let given = [a.as_ref(), b.as_ref()];
+        self.beside_product("baddbmm", 3, given, [beta.into(), alpha.into()], Location::caller())
+    }
+
+    /// [`addmm`](Self::addmm) of a matrix and a vector: `beta * self + alpha * (matrix vector)`,
+    /// with `self` broadcast to the product.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let y = device.full([2], 10.0).addmv(device.ones([2, 3]), device.ones([3]), 1.0, 2.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [16.0, 16.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn addmv(
+        &self,
+        matrix: impl AsRef<TensorFuture>,
+        vector: impl AsRef<TensorFuture>,
+        beta: impl Into<Scalar>,
+        alpha: impl Into<Scalar>,
+    ) -> TensorFuture {
+        let (matrix, vector, at): (_, _, At) =
+            (matrix.as_ref(), vector.as_ref(), Location::caller());
+        if vector.rank() != 1 || matrix.rank() != 2 || self.rank() > 1 {
+            let text = format!(
+                "{} and the product of {} and {}",
+                self.shape(),
+                matrix.shape(),
+                vector.shape()
+            );
+            return build::refused("addmv", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("addmv", at);
+        let (own, given) = (self.unsqueeze(-1), [matrix, &vector.unsqueeze(1)]);
+        own.beside_product("addmv", 2, given, [beta.into(), alpha.into()], at).squeeze(1)
+    }
+
+    #[track_caller]
+    fn beside_product(
+        &self,
+        name: &'static str,
+        rank: usize,
+        [a, b]: [&TensorFuture; 2],
+        [beta, alpha]: [Scalar; 2],
+        at: At,
+    ) -> TensorFuture {
+        let refuse = |refusal| build::refused(name, self, refusal, at);
+        let (&[.., m, k], &[.., k2, n]) = (a.dims(), b.dims()) else {
             return refuse(Refusal::shape(format!(
                 "{} and {}: not two matrices",
                 a.shape(),
                 b.shape()
             )));
         };
-        if k != k2 || self.shape().broadcast(&[m, n].into()) != Some([m, n].into()) {
+        let ranked = a.rank() == rank && b.rank() == rank;
+        let batches = (&a.dims()[..a.rank() - 2], &b.dims()[..b.rank() - 2]);
+        let product: Shape = [batches.0, &[m, n]].concat().into();
+        if !ranked
+            || batches.0 != batches.1
+            || k != k2
+            || self.shape().broadcast(&product) != Some(product)
+        {
             let text =
                 format!("{} and the product of {} and {}", self.shape(), a.shape(), b.shape());
             return refuse(Refusal::shape(text));

@@ -2,4 +2,6 @@
 
 mod matmul;
 
+mod vectors;
+
 pub(crate) mod einsum;

@@ -23,7 +23,6 @@ impl TensorFuture {
     /// assert_eq!(x.repeat([2, 2]).to_vec::<i64>().await?, [0, 1, 0, 1, 0, 1, 0, 1]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias = "tile")]
     #[track_caller]
     pub fn repeat(&self, times: impl Dims) -> TensorFuture {
         let (times, at) = (times.dims(), Location::caller());
@@ -168,7 +167,7 @@ impl TensorFuture {
 }
 
 /// Whether host memory has room for so many parts.
-fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
+pub(super) fn room_for(parts: usize, x: &TensorFuture) -> Result<(), Refusal> {
     /// Up to this many parts, the system is not asked.
     const FEW: usize = 1 << 18;
     if parts <= FEW {

@@ -4,6 +4,10 @@ pub(crate) mod views;
 
 mod moves;
 
+pub(crate) mod axes;
+
+mod diagonals;
+
 pub(crate) mod join;
 
 pub(crate) mod pad;

@@ -137,13 +137,12 @@ impl TensorFuture {
     }
 
     /// Reorders the dimensions.
-    #[doc(alias("movedim", "moveaxis"))]
     #[track_caller]
     pub fn permute(&self, order: impl Dims) -> TensorFuture {
         self.reordered("permute", Ok(order.dims()), Location::caller())
     }
 
-    fn reordered(
+    pub(super) fn reordered(
         &self,
         name: &'static str,
         order: Result<SmallVec<[isize; 8]>, Refusal>,
@@ -391,7 +390,7 @@ impl TensorFuture {
     /// assert_eq!(cache.to_vec::<f32>().await?, [0.0, 0.0, 1.0, 1.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
-    #[doc(alias("index_put", "slice_scatter", "setitem"))]
+    #[doc(alias("slice_scatter", "setitem"))]
     #[track_caller]
     pub fn slice_assign(
         self,

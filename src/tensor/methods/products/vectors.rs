@@ -1,0 +1,147 @@
+//! Products of vectors, and distances between them.
+
+use crate::graph::operation::Refusal;
+use crate::tensor::build::{self, At};
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::reduce::stats::float;
+use std::panic::Location;
+
+/// Products of vectors, and distances between them.
+impl TensorFuture {
+    /// The sum of the products of two vectors of the same size.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0], [2]);
+    /// assert_eq!(x.dot(&x).item::<f32>().await?, 5.0);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "vdot")]
+    #[track_caller]
+    pub fn dot(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if self.rank() != 1 || self.shape() != other.shape() {
+            let text = format!("{} and {}: not two vectors", self.shape(), other.shape());
+            return build::refused("dot", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("dot", at);
+        self.matmul(other)
+    }
+
+    /// The product of each element of a vector with each of another: a matrix.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0], [2]);
+    /// assert_eq!(x.outer(&x).to_vec::<f32>().await?, [1.0, 2.0, 2.0, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "ger")]
+    #[track_caller]
+    pub fn outer(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if self.rank() != 1 || other.rank() != 1 {
+            let text = format!("{} and {}: not two vectors", self.shape(), other.shape());
+            return build::refused("outer", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("outer", at);
+        self.unsqueeze(1).mul(other)
+    }
+
+    /// The sums of products over the last dimension of both: the result has the other dimensions of
+    /// `self`, then those of `other`. A 0-d value is a factor.
+    ///
+    /// ```
+    /// let device = futensor::Device::cpu();
+    /// assert_eq!(device.ones([2, 4]).inner(device.ones([3, 5, 4])).dims(), [2, 3, 5]);
+    /// ```
+    #[track_caller]
+    pub fn inner(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        let _within = build::within("inner", at);
+        let (&[ref a @ .., k], &[ref b @ .., k2]) = (self.dims(), other.dims()) else {
+            return self.mul(other);
+        };
+        if k != k2 {
+            let text = format!("{} and {} end differently", self.shape(), other.shape());
+            return build::refused("inner", self, Refusal::shape(text), at);
+        }
+        let rows = |x: &TensorFuture, lead: &[usize]| {
+            x.reshape([lead.iter().fold(1usize, |n, &size| n.saturating_mul(size)), k])
+        };
+        let shape = [a, b].concat();
+        rows(self, a).matmul_turned(false, &rows(other, b), true).reshape(shape)
+    }
+
+    /// The cosine of the angle between two vectors along `dim`; the operands are broadcast. A norm
+    /// below `eps` counts as `eps` (PyTorch's default is 1e-8).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![3.0f32, 4.0], [2]);
+    /// let y = device.from_vec(vec![0.0f32, 2.0], [2]);
+    /// assert!((x.cosine_similarity(&y, 0, 1e-8).item::<f32>().await? - 0.8).abs() < 1e-6);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "CosineSimilarity")]
+    #[track_caller]
+    pub fn cosine_similarity(
+        &self,
+        other: impl AsRef<TensorFuture>,
+        dim: isize,
+        eps: f64,
+    ) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Err(refusal) = float(self).and_then(|()| float(other)) {
+            return build::refused("cosine_similarity", self, refusal, at);
+        }
+        let _within = build::within("cosine_similarity", at);
+        let dtype = self.dtype().promote_ranked(self.rank(), other.dtype(), other.rank());
+        let wide = dtype.wide();
+        let Some(shape) = self.shape().broadcast(other.shape()) else {
+            let text = format!("cannot broadcast {} with {}", self.shape(), other.shape());
+            return build::refused("cosine_similarity", self, Refusal::shape(text), at);
+        };
+        let unit = |x: &TensorFuture| {
+            let x = x.to_dtype(wide).expand(shape.dims());
+            let norm = x.norm_keepdim(2.0, dim);
+            // As PyTorch does: the slope is that of the norm, though it counts as `eps`.
+            let more = (eps - norm.stop_gradient()).clamp_min(0);
+            x / (norm + more)
+        };
+        (unit(self) * unit(other)).sum(dim).to_dtype(dtype)
+    }
+
+    /// The distance between each row of `self` `[.., n, width]` and each row of `other`
+    /// `[.., m, width]`, by the norm of power `p`: `[.., n, m]`. Batches are broadcast.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let (x, y) = (device.zeros([1, 2]), device.from_vec(vec![3.0f32, 4.0, 0.0, 1.0], [2, 2]));
+    /// assert_eq!(x.cdist(&y, 2.0).to_vec::<f32>().await?, [5.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias = "pairwise_distance")]
+    #[track_caller]
+    pub fn cdist(&self, other: impl AsRef<TensorFuture>, p: f64) -> TensorFuture {
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        let refuse = |refusal| build::refused("cdist", self, refusal, at);
+        if let Err(refusal) = float(self).and_then(|()| float(other)) {
+            return refuse(refusal);
+        }
+        let fits = matches!((self.dims(), other.dims()), (&[.., _, k], &[.., _, k2]) if k == k2);
+        if !fits {
+            let text = format!("rows of {} and of {}", self.shape(), other.shape());
+            return refuse(Refusal::shape(text));
+        }
+        if p.is_nan() || p < 0.0 {
+            return refuse(Refusal::argument(format!("a norm of power {p} is no distance")));
+        }
+        let _within = build::within("cdist", at);
+        let dtype = self.dtype().promote(other.dtype());
+        let (x, y) = (self.wide().unsqueeze(-2), other.wide().unsqueeze(-3));
+        (x - y).norm(p, -1).to_dtype(dtype)
+    }
+}
