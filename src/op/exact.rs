@@ -42,14 +42,28 @@ fn digamma(x: f64) -> f64 {
         let turn = std::f64::consts::PI * (x - x.trunc());
         return digamma(1.0 - x) - std::f64::consts::PI / turn.tan();
     }
-    let (mut y, mut sum) = (x, 0.0);
-    while y < 40.0 {
-        sum -= 1.0 / y;
+    if x == f64::INFINITY {
+        return x;
+    }
+    let mut terms = Vec::new();
+    let mut y = x;
+    while y < 20.0 {
+        terms.push(-1.0 / y);
         y += 1.0;
     }
     let s = 1.0 / (y * y);
-    let series = s * (1.0 / 12.0 - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s / 240.0)));
-    sum + (y.ln() - 0.5 / y - series)
+    let more = 1.0 / 240.0 - s * (1.0 / 132.0 - s * (691.0 / 32760.0 - s / 12.0));
+    terms.push(-s * (1.0 / 12.0 - s * (1.0 / 120.0 - s * (1.0 / 252.0 - s * more))));
+    terms.extend([-0.5 / y, y.ln()]);
+    // Neumaier's sum: what an addition rounds away is added at the end.
+    let (mut sum, mut lost) = (0.0f64, 0.0);
+    for term in terms {
+        let next = sum + term;
+        let (large, small) = if sum.abs() >= term.abs() { (sum, term) } else { (term, sum) };
+        lost += (large - next) + small;
+        sum = next;
+    }
+    sum + lost
 }
 
 /// The exact value, of which a float result is the rounding.

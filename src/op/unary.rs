@@ -261,7 +261,7 @@ and within 7 below -1, where the sum itself would lose its digits.",
             }
             lgamma: Lgamma {
                 doc: "Logarithm of the magnitude of the gamma function; infinite at 0, -1, -2, ...",
-                page: elementwise, class: float, cost: double, rounds: more, domain: positive,
+                page: elementwise, class: float, cost: double, rounds: cancels, domain: positive,
                 gradient: [(g x) g.mul(x.digamma())],
                 cpu: |x| x.lgamma(),
                 cuda: "lgamma(x)",
@@ -269,7 +269,7 @@ and within 7 below -1, where the sum itself would lose its digits.",
             digamma: Digamma {
                 doc: "Slope of the logarithm of the gamma function; infinite at 0, NaN at -1, -2, \
 ...",
-                page: elementwise, class: float, cost: double, rounds: more, domain: positive,
+                page: elementwise, class: float, cost: double, rounds: cancels, domain: positive,
                 gradient: [(g x) g.mul(trigamma(&x))],
                 cpu: |x| x.digamma(),
                 cuda: "digamma(x)",

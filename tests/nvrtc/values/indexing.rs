@@ -5,7 +5,7 @@ use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::{Operand, copy, matmul, scan, sort};
 use crate::dtype::{DType, Element};
 use crate::on_host::{Batch, Buffer, run};
-use crate::op::{Scan, ScatterMode};
+use crate::op::{Scan, ScatterMode, scatter_runs};
 use crate::shape::contiguous_strides;
 use std::cmp::Ordering;
 
@@ -157,6 +157,7 @@ pub fn embedding() {
 
 pub fn scatter_add() {
     let mut r = Random(55);
+    let mut in_runs = 0;
     for turn in 0..30 {
         let mut shape: Vec<usize> = (0..1 + r.below(3)).map(|_| 1 + r.below(9)).collect();
         let dim = r.below(shape.len());
@@ -186,22 +187,41 @@ pub fn scatter_add() {
                     .unwrap();
             let mut out = [Buffer::of(&x.data)];
             assert_eq!(run(&plan, &mut [source.buffer(), i.buffer()], &mut out), None);
+            let (nothing, join): (f32, fn(f32, f32) -> f32) = match mode {
+                ScatterMode::Assign => (0.0, |_, comes| comes),
+                ScatterMode::Sum => (-0.0, |there, comes| there + comes),
+                ScatterMode::Prod => (1.0, |there, comes| there * comes),
+                ScatterMode::Max => (f32::NEG_INFINITY, f32::max),
+                ScatterMode::Min => (f32::INFINITY, f32::min),
+            };
+            let put = |from: std::ops::Range<usize>, to: &mut Vec<f32>| {
+                for at in indices(&shape).into_iter().filter(|at| from.contains(&at[dim])) {
+                    let mut place = at.clone();
+                    place[dim] = i.at(&at).rem_euclid(size as i64) as usize;
+                    let there = &mut to[linear(&wide, &place)];
+                    *there = join(*there, source.at(&at));
+                }
+            };
             let mut want = x.data.clone();
-            for at in indices(&shape) {
-                let mut to = at.clone();
-                to[dim] = i.at(&at).rem_euclid(size as i64) as usize;
-                let (there, comes) = (&mut want[linear(&wide, &to)], source.at(&at));
-                *there = match mode {
-                    ScatterMode::Assign => comes,
-                    ScatterMode::Sum => *there + comes,
-                    ScatterMode::Prod => *there * comes,
-                    ScatterMode::Max => there.max(comes),
-                    ScatterMode::Min => there.min(comes),
-                };
+            let (n, runs) = (shape[dim], scatter_runs(&shape, dim, size));
+            if mode == ScatterMode::Assign || runs == 1 {
+                put(0..n, &mut want);
+            } else {
+                // The first runs have an element more where they cannot be alike.
+                let start = |run: usize| run * (n / runs) + run.min(n % runs);
+                for run in 0..runs {
+                    let mut own = vec![nothing; want.len()];
+                    put(start(run)..start(run + 1), &mut own);
+                    want.iter_mut()
+                        .zip(own)
+                        .for_each(|(there, comes)| *there = join(*there, comes));
+                }
+                in_runs += 1;
             }
             assert_eq!(out[0].get::<f32>(), want, "{mode:?} of {shape:?} into {wide:?} dim {dim}");
         }
     }
+    assert!(in_runs > 10, "few sums come in runs: {in_runs}");
 }
 
 /// Of ones, more than a bfloat16 can count, in short lines and in long ones; and of halves taken as
