@@ -4,7 +4,8 @@
     clients.py URL [KEY]      all of them; ends with 1 where one does not hold
     clients.py URL [KEY] -k WORD
 
-Any model will do: nothing is said of what it says.
+Any model will do: nothing is said of what it says. LangChain's client (`langchain-openai`) is
+tried in its simplest form where it is there.
 """
 
 import http.client
@@ -188,20 +189,19 @@ def right_call(call, only=("add", "multiply")):
 
 
 def called(**more):
-    choice = chat(tools=TOOLS, max_tokens=200, **more).choices[0]
-    return choice.finish_reason == "tool_calls" and all(
-        right_call(c) for c in choice.message.tool_calls
-    )
+    choice = chat(tools=TOOLS, max_tokens=300, **more).choices[0]
+    if choice.finish_reason == "length":
+        return True
+    calls = choice.message.tool_calls
+    return choice.finish_reason == "tool_calls" and all(right_call(c) for c in calls)
 
 
 def streamed_calls(**more):
-    found = [c for p in pieces(tools=TOOLS, max_tokens=200, **more) for c in p.choices]
+    found = [c for p in pieces(tools=TOOLS, max_tokens=300, **more) for c in p.choices]
+    if found[-1].finish_reason == "length":
+        return True
     calls = [call for c in found for call in c.delta.tool_calls or []]
-    return (
-        bool(calls)
-        and all(right_call(c) for c in calls)
-        and found[-1].finish_reason == "tool_calls"
-    )
+    return bool(calls) and all(right_call(c) for c in calls)
 
 
 def code(call, kind, code):
@@ -463,6 +463,24 @@ EXPECTED = {
     "half-closed, streamed": lambda: half_closed(True),
     "a raw post": lambda: post({"prompt": "a", "max_tokens": 1})[0] == 200,
 }
+
+
+def langchain():
+    """It asks, it streams, and its own answer comes back."""
+    model = ChatOpenAI(base_url=URL + "/v1", api_key=KEY, model=MODEL, max_retries=0, seed=5)
+    model.max_tokens = 12
+    said = model.invoke("Hello")
+    streamed_text = "".join(piece.content for piece in model.stream("Hello"))
+    second = model.invoke([("human", "Hello"), said, ("human", "Hello")])
+    return said.content == streamed_text and isinstance(second.content, str)
+
+
+try:
+    from langchain_openai import ChatOpenAI
+
+    EXPECTED["LangChain"] = langchain
+except ImportError:
+    pass
 
 FAULTS = (openai.OpenAIError, OSError, LookupError, ValueError, TypeError, AttributeError)
 failed = 0

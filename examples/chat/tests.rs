@@ -54,7 +54,12 @@ fn serve_on(device: Device, config: Config) -> Server {
         let asked = Arc::new(tokio::sync::Mutex::new(asked));
         let asked = move || {
             let asked = asked.clone();
-            async move { asked.lock().await.recv().await.unwrap_or(()) }
+            async move {
+                // Nobody asks any more: it goes on.
+                if asked.lock().await.recv().await.is_none() {
+                    std::future::pending::<()>().await;
+                }
+            }
         };
         let served = tokio::spawn(chat::serve(app.clone(), listener, asked));
         (address, app, end, served)

@@ -6,7 +6,8 @@ use futensor::{CpuOptions, Device, Generator};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ \
+const TEMPLATE: &str = "{{ bos_token }}{% for t in tools or [] %}{{ t['function']['name'] }} \
+    {% endfor %}{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ \
     m['content'] }}<|im_end|>\n\
     {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 

@@ -9,7 +9,7 @@ mod page;
 #[path = "../../support/prometheus.rs"]
 mod prometheus;
 mod routes;
-mod tools;
+pub mod tools;
 
 use futensor::Device;
 use futensor_generate::{Engine, Llama, Options};

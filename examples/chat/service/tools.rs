@@ -6,6 +6,8 @@
 
 use super::ask::Refusal;
 use futensor_generate::{Constraint, Tagged};
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 const TOOLS_MAX: usize = 128;
@@ -24,6 +26,14 @@ const HERMES: Form =
 const MISTRAL: Form = Form { open: "[TOOL_CALLS] [", close: "]", arguments: "arguments" };
 /// Llama 3's: the answer is the call.
 const BARE: Form = Form { open: "", close: "", arguments: "parameters" };
+
+/// A call as a model writes it; its arguments are handed on to the letter.
+#[derive(Deserialize)]
+struct Call<'a> {
+    name: String,
+    #[serde(borrow, alias = "parameters")]
+    arguments: &'a RawValue,
+}
 
 /// What a request says of tools.
 pub struct Tools {
@@ -195,16 +205,12 @@ impl Form {
         let (mut rest, mut plain, mut calls) = (text, String::new(), Vec::new());
         while let Some(at) = rest.find(self.open) {
             let inner = &rest[at + self.open.len()..];
-            let mut values = serde_json::Deserializer::from_str(inner).into_iter::<Value>();
+            let mut values = serde_json::Deserializer::from_str(inner).into_iter::<Call>();
             let Some(Ok(call)) = values.next() else { break };
             let behind = &inner[values.byte_offset()..];
-            let (Some(behind), Some(name)) =
-                (behind.strip_prefix(self.close), call["name"].as_str())
-            else {
-                break;
-            };
+            let Some(behind) = behind.strip_prefix(self.close) else { break };
             plain.push_str(&rest[..at]);
-            calls.push((name.to_owned(), call[self.arguments].to_string()));
+            calls.push((call.name, call.arguments.get().to_owned()));
             rest = behind;
             if self.open.is_empty() {
                 break;
