@@ -145,7 +145,7 @@ pub mod book;
 pub use dtype::{DType, Element, Scalar};
 pub use error::{Error, Result};
 pub use host::cpu::CpuOptions;
-pub use memory::DeviceMemory;
+pub use memory::{DeviceMemory, PoolMemory};
 pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::barrier::waitall;
@@ -183,6 +183,14 @@ pub mod barrier {
     pub use crate::tensor::future::Wait;
     pub use crate::tensor::scope::{Scoped, allow_barriers, deny_barriers, tell_barriers};
     pub use crate::tensor::watch::{Barrier, BarrierSite};
+}
+
+/// [DLPack](https://dmlc.github.io/dlpack/latest/): tensors of other libraries, and tensors for
+/// them, without a copy.
+///
+/// [`Device::from_dlpack`] takes a tensor, [`Tensor::to_dlpack`] lends one.
+pub mod dlpack {
+    pub use crate::tensor::creation::dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 }
 
 /// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,

@@ -65,6 +65,21 @@ pub struct DeviceMemory {
     pub total: usize,
 }
 
+/// Bytes of one pool of memory of a device: see [`Device::pools`](crate::Device::pools).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolMemory {
+    /// `values` (the memory of values), and on a GPU `driver` (the driver's pool, from which the
+    /// memory of values, steps and graphs comes) and `page-locked` (host memory for copies).
+    pub name: &'static str,
+    /// Bytes in use. Memory that streams keep for their next steps is in use as the driver sees it.
+    pub used: usize,
+    /// Bytes that the system or the driver has given, used or not.
+    pub reserved: usize,
+    /// The largest `used` so far.
+    pub peak: usize,
+}
+
 impl DeviceMemory {
     /// The computer's, where the system tells.
     pub(crate) fn of_computer() -> DeviceMemory {

@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::memory::Memory;
 use crate::options::{self, nanos, options};
 use crate::tensor::device::Device;
+use std::ffi::c_void;
 use std::panic::Location;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -28,6 +29,8 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
+    /// Of somebody else's, by its handle.
+    stream: Option<usize>,
     streams: usize,
     linger: Duration,
     spin: Duration,
@@ -57,6 +60,7 @@ impl Default for CudaOptions {
     fn default() -> CudaOptions {
         let spare_cores = std::thread::available_parallelism().is_ok_and(|n| n.get() > 2);
         CudaOptions {
+            stream: None,
             streams: 4,
             linger: Duration::from_micros(if spare_cores { 100 } else { 0 }),
             spin: Duration::from_micros(if spare_cores { 40 } else { 0 }),
@@ -81,6 +85,27 @@ impl Default for CudaOptions {
             seed: 0,
             check_finite: options::checks_finite(),
         }
+    }
+}
+
+impl CudaOptions {
+    /// An existing stream (a `CUstream`, such as PyTorch's `torch.cuda.current_stream()`; null is
+    /// the legacy default stream) on which all steps run, in the context that it belongs to: they
+    /// are ordered with the work that other code queues on it. Instead of
+    /// [`streams`](Self::streams). Copies from the host and urgent steps have streams of their own,
+    /// behind which this one waits where it has to.
+    ///
+    /// Work is queued on the stream by the device's thread, some time after the call of an op. To
+    /// queue other work behind a value, await the value, or queue it in a
+    /// [`CudaRun::call`](crate::cuda::CudaRun::call).
+    ///
+    /// # Safety
+    /// The stream is one of this GPU, and stays until the device has ended: until its last handle
+    /// and value are dropped and its threads are gone. Nobody captures it into a graph meanwhile.
+    #[allow(unsafe_code)]
+    pub unsafe fn stream(mut self, stream: *mut c_void) -> CudaOptions {
+        self.stream = Some(stream.addr());
+        self
     }
 }
 
@@ -194,6 +219,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         tf32: options.tf32,
         cudnn: options.cudnn,
         warm: options.warm,
+        stream: options.stream,
         kept_bytes: options.kept_bytes,
         pinned_bytes: options.pinned_bytes,
     };
@@ -204,7 +230,11 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
             in_memory: false,
             check_finite: options.check_finite,
             limits: Limits {
-                streams: options.streams.clamp(1, 64) as u16,
+                streams: if options.stream.is_some() {
+                    1
+                } else {
+                    options.streams.clamp(1, 64) as u16
+                },
                 depth_max: options.depth.max(1),
                 ops_max: options.in_flight_ops.max(1),
                 bytes_max: options.in_flight_bytes,

@@ -29,8 +29,8 @@ use crate::error::Error;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
 use crate::graph::operation::Operation;
 use crate::graph::plan::Plan;
-use crate::graph::value::Value;
-use crate::memory::{DeviceMemory, Memory};
+use crate::graph::value::{Buffer, Value};
+use crate::memory::{DeviceMemory, Memory, PoolMemory};
 use crate::shape::Shape;
 // Counters are no part of a lock-free protocol.
 use crate::sync::plain::{self, Ordering::Relaxed};
@@ -81,6 +81,10 @@ pub(crate) trait Runner: Send + Sync {
     fn memory(&self) -> DeviceMemory {
         DeviceMemory::of_computer()
     }
+    /// Pools of memory beside that of values.
+    fn pools(&self) -> Vec<PoolMemory> {
+        Vec::new()
+    }
     /// Everything that a plan needs has been made, once the plan has run: another run takes no
     /// longer than later ones.
     fn is_warm(&self, _plan: &Plan) -> bool {
@@ -99,6 +103,22 @@ pub(crate) trait Runner: Send + Sync {
     /// [lends](Runner::lend).
     fn receive(&self, value: Value, _shape: &Shape, _dtype: DType) -> Value {
         value
+    }
+    /// The number of the GPU and the address of the memory in which a complete value lies there.
+    fn address(&self, _value: &Value) -> Option<(usize, u64)> {
+        None
+    }
+    /// A buffer in memory of a GPU that somebody else lends, and keeps until `owner` has been
+    /// dropped; `owner` is asked for where the memory is taken.
+    fn lent(
+        &self,
+        _port: &'static Port,
+        gpu: usize,
+        _address: u64,
+        _bytes: usize,
+        _owner: &dyn Fn() -> Box<dyn Any + Send>,
+    ) -> Result<Arc<dyn Buffer>, String> {
+        Err(format!("memory of GPU {gpu}"))
     }
     /// A complete value of this device's in the form that `to` takes without a copy through the
     /// host, where there is one.

@@ -8,6 +8,7 @@ use super::refusal::Refusal;
 use crate::dtype::DType;
 use crate::shape::contiguous_strides;
 use std::any::Any;
+use std::ffi::c_void;
 
 /// A value in device memory as a kernel reads it: address, element type, sizes, strides in
 /// elements.
@@ -212,6 +213,9 @@ pub enum CudaArg<'a> {
     Bytes(&'a [u8]),
 }
 
+/// A function of a user's that is given a stream's handle.
+pub(crate) type StreamCall = Box<dyn FnOnce(*mut c_void) + Send>;
+
 /// A queue that executes launches in order, on one stream. The device implements it. The device
 /// remembers a fault beyond the op itself (memory, the device), and returns any refusal.
 pub(crate) trait CudaQueue {
@@ -222,6 +226,8 @@ pub(crate) trait CudaQueue {
         args: &[CudaArg<'_>],
     ) -> Result<(), Refusal>;
     fn scratch(&mut self, bytes: usize) -> Result<u64, Refusal>;
+    /// Calls a function between the launches, with the stream.
+    fn call(&mut self, f: StreamCall);
     /// Copies elements in row-major order to contiguous memory that does not overlap.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     fn copy(&mut self, from: CudaView<'_>, to: CudaViewMut<'_>) -> Result<(), Refusal>;
@@ -320,6 +326,22 @@ impl<'a> CudaRun<'a> {
         args: &[CudaArg<'_>],
     ) -> Result<(), Refusal> {
         self.queue.launch(kernel, grid, args)
+    }
+
+    /// Queues a call of `f` between the launches: `f` gets the op's stream, a `CUstream` of the
+    /// current context. On it, `f` may queue work of another library, have the stream wait for an
+    /// event of other code (`cuStreamWaitEvent`), or record one (`cuEventRecord`).
+    ///
+    /// `f` runs on the device's thread and must not wait. If it panics, the op's value fails. A
+    /// region with such an op does not become a CUDA graph.
+    ///
+    /// # Safety
+    /// The work that `f` queues may read only the operands and write only the output and scratch
+    /// memory of this run. `f` must leave the thread's context, and the stream's capture mode, as
+    /// they are, and must not keep the stream.
+    #[allow(unsafe_code)]
+    pub unsafe fn call(&mut self, f: impl FnOnce(*mut c_void) + Send + 'static) {
+        self.queue.call(Box::new(f));
     }
 
     /// Queues work of one of the crate's ops.

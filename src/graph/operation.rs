@@ -263,6 +263,15 @@ pub trait Operation: Any + Send + Sync {
         Err(Refusal::no_kernel(self.name()))
     }
 
+    /// Whether a region with this op may become a CUDA graph, which replays the launches of one
+    /// run: true promises that [`run_cuda`](Self::run_cuda) makes the same launches whenever it is
+    /// asked for operands of these shapes and strides, and passes addresses as
+    /// [`CudaArg::Address`](crate::cuda::CudaArg::Address) only. False by default: such a region is
+    /// launched step by step.
+    fn is_replayable(&self) -> bool {
+        false
+    }
+
     /// The estimated time on one thread in nanoseconds. Below 6,000 an awaiting poll may run the op
     /// itself, and the engine runs the cheapest ops immediately. By default 10,000 plus one
     /// nanosecond per element read or written, since the cost of a custom op is unknown. The engine

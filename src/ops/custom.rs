@@ -43,6 +43,7 @@ pub(crate) struct Foreign<O: Operation> {
     name: Box<str>,
     estimate_ns: u64,
     takes_epilogue: bool,
+    is_replayable: bool,
     reuses: Option<usize>,
     /// Why there is no gradient although a rule may be there.
     no_gradient: OnceLock<Refusal>,
@@ -57,6 +58,7 @@ impl<O: Operation> Foreign<O> {
             name: "custom".into(),
             estimate_ns: 0,
             takes_epilogue: false,
+            is_replayable: false,
             reuses: None,
             no_gradient: OnceLock::new(),
         };
@@ -72,6 +74,8 @@ impl<O: Operation> Foreign<O> {
             this.estimate_ns = op.estimate_ns(inputs, &meta);
             asked.set("takes_epilogue");
             this.takes_epilogue = op.takes_epilogue();
+            asked.set("is_replayable");
+            this.is_replayable = op.is_replayable();
             asked.set("reuses");
             this.reuses = op.reuses();
             Ok(meta)
@@ -123,6 +127,10 @@ impl<O: Operation> Operation for Foreign<O> {
 
     fn takes_epilogue(&self) -> bool {
         self.takes_epilogue
+    }
+
+    fn is_replayable(&self) -> bool {
+        self.is_replayable
     }
 
     fn reuses(&self) -> Option<usize> {

@@ -1,6 +1,7 @@
 //! Creation: constants, ranges, random numbers, host data, and data from a future.
 
 mod brought;
+pub(crate) mod dlpack;
 
 #[cfg(all(feature = "ranks", unix))]
 pub(crate) use brought::Arrival;

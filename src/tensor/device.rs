@@ -4,7 +4,7 @@ use super::barrier::{Admit, Permit, Ready, Shutdown, TrimWait, WaitAll};
 use super::future::TensorFuture;
 use crate::engine::port::Port;
 use crate::host::cpu::{self, CpuOptions};
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, PoolMemory};
 use crate::sync::plain::{AtomicUsize, OnceLock, Ordering::Relaxed};
 use crate::sync::{lock, statics};
 use std::any::Any;
@@ -136,6 +136,28 @@ impl Device {
     #[doc(alias = "mem_get_info")]
     pub fn memory(&self) -> DeviceMemory {
         self.port.runner.memory()
+    }
+
+    /// How much memory the device has in use, has reserved, and had in use at most, by pool. Does
+    /// not wait. A GPU has only the pool of values before its first op.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu_with(Default::default());
+    /// let x = (device.ones([1000]) + 1.0).await?;
+    /// let [values] = device.pools()[..] else { panic!("one pool") };
+    /// assert_eq!(values.name, "values");
+    /// assert!(4000 <= values.used && values.used <= values.peak.min(values.reserved));
+    /// # drop(x);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[doc(alias("memory_allocated", "memory_reserved", "memory_stats"))]
+    pub fn pools(&self) -> Vec<PoolMemory> {
+        let bytes = self.port.memory.bytes();
+        let (used, reserved) = (bytes.live, bytes.live + bytes.cached);
+        let mut all = vec![PoolMemory { name: "values", used, reserved, peak: bytes.peak }];
+        all.extend(self.port.runner.pools());
+        all
     }
 
     /// The name of the device: `cpu`, `cpu:1`, `cuda:0`...

@@ -13,6 +13,7 @@ mod support;
 mod trials;
 
 mod convolutions;
+mod doors;
 mod driver;
 mod edges;
 mod faults;
@@ -135,6 +136,7 @@ fn main() -> ExitCode {
         ("edges", edges::all()),
         ("odd", odd::all()),
         ("foreign", foreign::all()),
+        ("doors", doors::all()),
     ]
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))

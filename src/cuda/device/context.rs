@@ -185,7 +185,7 @@ pub(super) enum Place {
 
 impl DeviceContext {
     /// Opens the device on this thread: a stream for each number of `reached`, the last but one for
-    /// urgent work, and the last for copies to the device.
+    /// urgent work, and the last for copies to the device. The first may be somebody else's.
     pub fn open(
         heap: Arc<Heap>,
         pinned: Arc<Pinned>,
@@ -194,8 +194,9 @@ impl DeviceContext {
         timing: Timing,
         on_done: Arc<dyn Fn() + Send + Sync>,
         kept_max: usize,
+        lent: Option<usize>,
     ) -> Result<DeviceContext, String> {
-        let driver = DriverContext::open(heap.ordinal, reached.len())?;
+        let driver = DriverContext::open(heap.ordinal, reached.len(), lent)?;
         let lanes = Lanes::new(&driver.streams, reached, events);
         let background = Background::new(driver.gpu.context, on_done);
         // Nothing runs yet.

@@ -23,12 +23,19 @@ pub(crate) struct DriverContext {
     device: sys::CUdevice,
     pub pool: Pool,
     pub streams: Vec<Raw>,
+    /// The first stream is somebody else's.
+    is_lent: bool,
 }
 
 impl DriverContext {
     /// Retains the GPU's primary context, makes it current on this thread, and makes streams, of
-    /// which the last but one goes before the others.
-    pub fn open(ordinal: usize, streams: usize) -> Result<DriverContext, String> {
+    /// which the last but one goes before the others. The first is `lent`, where somebody lends
+    /// one: then all is made in its context.
+    pub fn open(
+        ordinal: usize,
+        streams: usize,
+        lent: Option<usize>,
+    ) -> Result<DriverContext, String> {
         let _inside = inside();
         let device = device(ordinal)?;
         let said = |call: &str, status: sys::CUresult| match status {
@@ -42,6 +49,20 @@ impl DriverContext {
             said("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, device))?;
             said("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
         }
+        let named = |trouble: Trouble| trouble.to_string();
+        let lent = lent.map(Raw::of_others).transpose().map_err(named)?;
+        if let Some((_, Some(ContextHandle(of_stream)))) = lent {
+            let mut its: sys::CUdevice = -1;
+            context = of_stream;
+            // SAFETY: a stream's context is one, and the place can be written.
+            unsafe {
+                said("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;
+                said("cuCtxGetDevice", sys::cuCtxGetDevice(&mut its))?;
+            }
+            if its != device {
+                return Err("the stream is of another GPU".into());
+            }
+        }
         use sys::CUdevice_attribute::*;
         let gpu = Gpu {
             ordinal: ordinal as i32,
@@ -53,11 +74,15 @@ impl DriverContext {
             multiprocessors: attribute(device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT),
         };
         process_end::guard();
-        let named = |trouble: Trouble| trouble.to_string();
         let pool = Pool::new(device).map_err(named)?;
-        let made = |i: usize| if i + 2 == streams { Raw::urgent() } else { Raw::new() };
+        let made = |i: usize| match lent {
+            Some((stream, _)) if i == 0 => Ok(stream),
+            _ if i + 2 == streams => Raw::urgent(),
+            _ => Raw::new(),
+        };
         let streams: Result<Vec<Raw>, Trouble> = (0..streams).map(made).collect();
-        Ok(DriverContext { gpu, device, pool, streams: streams.map_err(named)? })
+        let (streams, is_lent) = (streams.map_err(named)?, lent.is_some());
+        Ok(DriverContext { gpu, device, pool, streams, is_lent })
     }
 
     /// The end.
@@ -70,7 +95,7 @@ impl DriverContext {
         // SAFETY: the caller's promise; all was made here, and the context was retained once.
         unsafe {
             events.iter().for_each(|list| list.destroy());
-            self.streams.iter().for_each(|stream| stream.destroy());
+            self.streams.iter().skip(self.is_lent as usize).for_each(|stream| stream.destroy());
             self.pool.destroy();
             sys::cuCtxSetCurrent(null_mut());
             sys::cuDevicePrimaryCtxRelease_v2(self.device);

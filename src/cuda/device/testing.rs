@@ -48,7 +48,7 @@ pub(super) struct Rig {
 impl Rig {
     pub fn new() -> Rig {
         let alone = ALONE.lock().unwrap_or_else(|p| p.into_inner());
-        let context = DriverContext::open(0, 1).unwrap_or_else(|why| panic!("{why}"));
+        let context = DriverContext::open(0, 1, None).unwrap_or_else(|why| panic!("{why}"));
         let stream = Stream { raw: context.streams[0], number: 0 };
         Rig {
             gpu: context.gpu,

@@ -13,7 +13,7 @@ mod submissions;
 mod thread;
 mod visit;
 
-use crate::cuda::device::context::device;
+use crate::cuda::device::context::{device, here};
 use crate::cuda::device::driver_context;
 use crate::cuda::device::graph::replay;
 use crate::cuda::device::index_check::Known;
@@ -39,8 +39,7 @@ use crate::graph::value::{Buffer, Storage, Value};
 use crate::guard::{
     self, DeferredDrops, DeferredWakes, Leftovers, Wakers, caught, discard, wake_all,
 };
-use crate::memory::DeviceMemory;
-use crate::memory::Memory;
+use crate::memory::{DeviceMemory, Memory, PoolMemory};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use std::any::Any;
@@ -75,6 +74,8 @@ pub(crate) struct Settings {
     pub cudnn: bool,
     /// Handles are made as the device opens.
     pub warm: bool,
+    /// The stream of the one lane for steps, which is somebody else's.
+    pub stream: Option<usize>,
     /// Bytes of page-locked memory.
     pub pinned_bytes: usize,
     /// Bytes of freed memory that lanes keep at most.
@@ -342,6 +343,12 @@ impl Runner for CudaRunner {
         }
     }
 
+    fn pools(&self) -> Vec<PoolMemory> {
+        let shared = lock(&self.shared).clone();
+        let of = |shared: Arc<Shared>| Some([shared.heap.pool()?, shared.pinned.bytes()]);
+        shared.and_then(of).into_iter().flatten().collect()
+    }
+
     fn is_warm(&self, plan: &Plan) -> bool {
         let shared = lock(&self.shared).clone();
         let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
@@ -378,6 +385,27 @@ impl Runner for CudaRunner {
             return value;
         }
         LazyUpload::value(value, shape, dtype)
+    }
+
+    fn address(&self, value: &Value) -> Option<(usize, u64)> {
+        here(value).map(|span| (self.ordinal(), span.ptr()))
+    }
+
+    fn lent(
+        &self,
+        port: &'static Port,
+        gpu: usize,
+        address: u64,
+        bytes: usize,
+        owner: &dyn Fn() -> Box<dyn Any + Send>,
+    ) -> Result<Arc<dyn Buffer>, String> {
+        if gpu != self.ordinal() {
+            return Err(format!("memory of GPU {gpu}, not {}", self.ordinal()));
+        }
+        self.start(port);
+        let shared = lock(&self.shared).clone();
+        let shared = shared.ok_or("the device's thread could not be started")?;
+        Ok(shared.heap.lent(address, bytes, owner()))
     }
 
     /// Constants, values that still lie on the host, and elements that the other GPU can copy

@@ -115,6 +115,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>) {
         timing,
         on_done,
         shared.settings.kept_bytes,
+        shared.settings.stream,
     );
     drop(starts);
     let lanes = shared.lanes.len();

@@ -110,7 +110,7 @@ impl DeviceContext {
                 self.bring_words(words, arena.part(*at, INLINE_BYTES), lane)?;
             }
         }
-        self.put_nodes(graph, lane, call, &bindings, is_new)?;
+        self.put_nodes(graph, call, &bindings, is_new)?;
         let raw = self.lanes.raw(lane);
         for staged in &graph.staged {
             if let Placement::Given(k) = staged.outside
@@ -207,12 +207,12 @@ impl DeviceContext {
     fn put_nodes(
         &mut self,
         graph: &mut Graph,
-        lane: usize,
         call: &Call,
         bindings: &Bindings,
         is_new: bool,
     ) -> Result<(), Trouble> {
-        let raw = self.lanes.raw(lane);
+        // Nobody but this thread gives that lane work.
+        let raw = self.lanes.raw(self.copy_lane());
         let Graph { nodes, places, instance: Some(instance), .. } = graph else {
             unreachable!("it was just made")
         };

@@ -13,8 +13,9 @@
 //! buffer are, and by the workspace of the lane for which its products were captured. A launch that
 //! is under way keeps the arguments it was given. A call keeps up to [`GRAPHS_MAX`] graphs: for
 //! other strides, constants among the inputs, wanted outputs, and inputs that may or may not be
-//! written over. A call goes on as launches in a row where a custom op takes part, where there is
-//! but one launch, where an op fails, and where memory is short.
+//! written over. A call goes on as launches in a row where a custom op takes part whose launches
+//! may not be replayed, where there is but one launch, where an op fails, and where memory is
+//! short.
 
 use super::region_call::GivenOperand;
 use super::region_graph::Graph;

@@ -12,6 +12,9 @@ use crate::cuda::device::libraries::convolutions::Convolutions;
 use crate::cuda::device::libraries::library_call::LibraryCall;
 use crate::cuda::device::libraries::nvidia::{Function, Span};
 use crate::cuda::device::{Stream, Trouble};
+use crate::graph::device_run::StreamCall;
+use crate::graph::operation::Refusal;
+use crate::guard::caught;
 use std::ops::Range;
 
 enum Item {
@@ -24,6 +27,8 @@ enum Item {
     },
     Library(LibraryCall<u64>),
     Zero(Span),
+    /// A user's, which gets the stream.
+    Call(StreamCall),
 }
 
 /// The launches of a step, in order.
@@ -51,6 +56,10 @@ impl Batch {
     pub fn zero(&mut self, ptr: u64, bytes: usize) {
         // SAFETY: the step's memory has that many bytes there.
         self.items.push(Item::Zero(unsafe { Span::new(ptr, bytes) }));
+    }
+
+    pub fn call(&mut self, f: StreamCall) {
+        self.items.push(Item::Call(f));
     }
 
     pub fn has_products(&self) -> bool {
@@ -87,6 +96,10 @@ impl Batch {
                     convolutions.convolve(stream, &convolved)
                 }
                 Item::Zero(span) => stream.raw.zero(span),
+                Item::Call(f) => {
+                    let handle = stream.raw.handle().cast();
+                    caught(|| f(handle)).map_err(|words| Refusal::kernel(words).into())
+                }
             };
             if sent.is_err() {
                 break;

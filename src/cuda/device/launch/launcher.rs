@@ -20,8 +20,10 @@ use crate::cuda::device::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
 use crate::cuda::ops::operand;
+use crate::dtype::{DType, Scalar};
 use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel};
 use crate::graph::node::Reduction;
+use crate::graph::program::{Code, Program};
 use crate::shape::{Strides, contiguous_strides};
 use smallvec::SmallVec;
 
@@ -73,6 +75,18 @@ impl Launcher {
         let to_operand = Operand::at(to.ptr, &strides);
         let plan = copy::plan(from.dtype.size(), from.shape, operand(&from), to_operand, 0);
         self.run(site, &plan, &[from.ptr], &[to.ptr])
+    }
+
+    /// Zeroes memory by a kernel.
+    ///
+    /// # Errors
+    /// See [`Trouble`].
+    pub fn zero(&mut self, site: &dyn Site, ptr: u64, bytes: usize) -> Result<(), Trouble> {
+        let mut zeros = Program::default();
+        let zero = zeros.push(Code::Fill(Scalar::Int(0)), DType::U8, DType::U8);
+        zeros.outputs.push(zero);
+        let to = DeviceViewMut { ptr, dtype: DType::U8, shape: &[bytes] };
+        self.group(site, &zeros, &[bytes], &[], &[to], None)
     }
 
     /// A view without gaps: itself, or a copy in scratch memory. `strides` lends the memory for its
@@ -231,9 +245,8 @@ impl Launcher {
         }
     }
 
-    /// A library's call as a graph, by capturing it on the stream that the graph will be launched
-    /// on: what the stream was given before stays outside. A product works in the workspace of the
-    /// lane `home`.
+    /// A library's call as a graph, by capturing it on a stream: what the stream was given before
+    /// stays outside. A product works in the workspace of the lane `home`.
     pub(crate) fn captured(
         &self,
         raw: nvidia::Raw,
@@ -254,12 +267,12 @@ impl Launcher {
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Trouble> {
-        self.had_custom = true;
         let function = self.modules.custom(kernel)?;
         let mut words = Words::default();
         for arg in args {
             match *arg {
-                CudaArg::Address(x) | CudaArg::U64(x) => words.push(&[x]),
+                CudaArg::Address(x) => words.address(x),
+                CudaArg::U64(x) => words.push(&[x]),
                 CudaArg::I64(x) => words.push(&[x as u64]),
                 CudaArg::U32(x) => words.push(&[x as u64]),
                 CudaArg::I32(x) => words.push(&[x as u32 as u64]),

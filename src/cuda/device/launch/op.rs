@@ -10,7 +10,7 @@ use crate::cuda::device::{DeviceView, DeviceViewMut, Site, Trouble};
 use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
 use crate::cuda::ops;
-use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun};
+use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun, StreamCall};
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
 use std::any::Any;
@@ -39,7 +39,8 @@ impl Launcher {
                 if let Some(i) = op.reuses().filter(|_| !in_place) {
                     self.copy(site, inputs[i], output)?;
                 }
-                let mut queue = Queue { launcher: self, site, trouble: None };
+                let is_replayable = op.is_replayable();
+                let mut queue = Queue { launcher: self, site, is_replayable, trouble: None };
                 let mut run = CudaRun { inputs, output, in_place, fresh: false, queue: &mut queue };
                 let done = ops::queue(&**op, &mut run);
                 match (queue.trouble, done) {
@@ -56,6 +57,8 @@ impl Launcher {
 pub(crate) struct Queue<'a> {
     pub launcher: &'a mut Launcher,
     pub site: &'a dyn Site,
+    /// A custom op's launches may be recorded.
+    pub is_replayable: bool,
     /// The first thing that went wrong.
     pub trouble: Option<Trouble>,
 }
@@ -80,11 +83,12 @@ impl CudaQueue for Queue<'_> {
         grid: CudaGrid,
         args: &[CudaArg<'_>],
     ) -> Result<(), Refusal> {
-        if let Some(launch_list) = self.site.launch_list() {
+        if let Some(launch_list) = self.site.launch_list().filter(|_| !self.is_replayable) {
             // Its arguments are its own: an address may stand anywhere.
             launch_list.refuse("an op from outside");
             return Err(Refusal::kernel("not while launches are recorded"));
         }
+        self.launcher.had_custom |= !self.is_replayable;
         let done = self.launcher.launch_custom(self.site, kernel, grid, args);
         self.keep(done)
     }
@@ -96,8 +100,21 @@ impl CudaQueue for Queue<'_> {
 
     fn zero(&mut self, ptr: u64, bytes: usize) {
         match self.site.launch_list() {
-            Some(launch_list) => launch_list.refuse("an op from outside"),
+            Some(_) => {
+                let filled = self.launcher.zero(self.site, ptr, bytes);
+                let _ = self.keep(filled);
+            }
             None => self.launcher.batch.zero(ptr, bytes),
+        }
+    }
+
+    fn call(&mut self, f: StreamCall) {
+        match self.site.launch_list() {
+            Some(launch_list) => launch_list.refuse("a call from outside"),
+            None => {
+                self.launcher.had_custom = true;
+                self.launcher.batch.call(f);
+            }
         }
     }
 

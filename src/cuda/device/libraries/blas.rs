@@ -20,6 +20,7 @@ use crate::cuda::device::{Gpu, Stream, Trouble};
 use crate::dtype::DType;
 use crate::graph::operation::Refusal;
 use crate::process_end;
+use crate::sync::{Mutex, lock};
 use cudarc::cublas::sys::{self as blas, cublasStatus_t as Status};
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -40,12 +41,22 @@ struct Workspace {
     last: Option<Mark>,
 }
 
+/// A handle's stream and workspace, by address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Told {
+    handle: usize,
+    stream: usize,
+    workspace: u64,
+}
+
 /// The handles of a device.
 pub(crate) struct Blas {
     pub handles: Handles<Raw>,
     /// By the lane's number.
     workspaces: Vec<Workspace>,
     workspace_bytes: usize,
+    /// What each handle was told last.
+    told: Mutex<Vec<Told>>,
     /// Products of float32 may round their operands to TF32.
     pub tf32: bool,
 }
@@ -87,7 +98,8 @@ impl Blas {
         // cublasSetWorkspace).
         let workspace_bytes = if gpu.capability.0 >= 9 { 32 << 20 } else { 4 << 20 };
         let handles = Handles::new(background, make, end);
-        Blas { handles, workspaces: Vec::new(), workspace_bytes, tf32: false }
+        let told = Mutex::default();
+        Blas { handles, workspaces: Vec::new(), workspace_bytes, told, tf32: false }
     }
 
     /// The next user of a lane's workspace, and the marks it has to come after.
@@ -114,12 +126,24 @@ impl Blas {
     /// Ends the handles and frees their workspaces; the background has ended.
     pub fn clear(&mut self, _: &Idle<'_>) {
         self.handles.clear();
+        lock(&self.told).clear();
         self.workspaces.drain(..).for_each(|workspace| workspace.memory.free_now());
     }
 
-    /// A handle for calls on a stream, in a lane's workspace.
+    /// A handle for calls on a stream, in a lane's workspace. It is told what it was not told
+    /// before.
     fn bound(&self, use_of: Use, stream: &Stream, lane: usize) -> Result<Raw, Trouble> {
         let raw = self.handles.get(use_of)?;
+        let memory =
+            self.workspaces.get(lane).map_or(Allocation::NOWHERE.span(), |w| w.memory.span());
+        let (handle, at) = (raw.0.addr(), stream.raw.handle().addr());
+        let now = Told { handle, stream: at, workspace: memory.ptr() };
+        let mut told = lock(&self.told);
+        if told.contains(&now) {
+            return Ok(raw);
+        }
+        // Until all of it is done.
+        told.retain(|told| told.handle != handle);
         // SAFETY: handle and stream are alive, here and below.
         let bound = unsafe { blas::cublasSetStream_v2(raw.0, stream.raw.handle().cast()) };
         check("cublasSetStream", bound, stream)?;
@@ -127,13 +151,12 @@ impl Blas {
         // SAFETY: as above.
         check("cublasSetMathMode", unsafe { blas::cublasSetMathMode(raw.0, exact) }, stream)?;
         // A new stream takes the workspace away again, so this comes last.
-        let memory =
-            self.workspaces.get(lane).map_or(Allocation::NOWHERE.span(), |w| w.memory.span());
         // SAFETY: as above; all that works in it is put into one order (`works`).
         let set = unsafe {
             blas::cublasSetWorkspace_v2(raw.0, memory.ptr() as *mut c_void, memory.bytes())
         };
         check("cublasSetWorkspace", set, stream)?;
+        told.push(now);
         Ok(raw)
     }
 

@@ -15,6 +15,7 @@ pub(crate) type Version = (i32, i32);
 /// not there is a panic inside cudarc. (`elapsed` asks for a later one.)
 const CALLS: &[&str] = &[
     "cuCtxGetCurrent",
+    "cuCtxGetDevice",
     "cuCtxGetStreamPriorityRange",
     "cuCtxSetCurrent",
     "cuDeviceCanAccessPeer",
@@ -50,6 +51,7 @@ const CALLS: &[&str] = &[
     "cuMemHostAlloc",
     "cuMemPoolCreate",
     "cuMemPoolDestroy",
+    "cuMemPoolGetAttribute",
     "cuMemPoolSetAccess",
     "cuMemPoolSetAttribute",
     "cuMemPoolTrimTo",
@@ -65,6 +67,7 @@ const CALLS: &[&str] = &[
     "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
+    "cuStreamGetCtx",
     "cuStreamQuery",
     "cuStreamSynchronize",
     "cuStreamWaitEvent",

@@ -164,6 +164,12 @@ impl Allocation {
     /// be ordered with its readers.
     pub const NOWHERE: Allocation = Allocation { span: Span { ptr: 0, bytes: 0 }, room: 0 };
 
+    /// Memory that somebody else frees, who promised that it is device memory for as long as it is
+    /// lent.
+    pub fn lent(ptr: u64, bytes: usize) -> Allocation {
+        Allocation { span: Span { ptr, bytes }, room: 0 }
+    }
+
     pub fn span(&self) -> Span {
         self.span
     }
@@ -241,6 +247,23 @@ impl Pool {
         unsafe { sys::cuMemPoolTrimTo(self.0, 0) };
     }
 
+    /// Bytes that are allocated from it, that it has of the GPU, and that were allocated at most.
+    pub fn bytes(self) -> Option<[usize; 3]> {
+        use sys::CUmemPool_attribute::*;
+        let of = |attribute| {
+            let mut bytes = 0u64;
+            // SAFETY: as above; these attributes are of this type.
+            let status =
+                unsafe { sys::cuMemPoolGetAttribute(self.0, attribute, (&raw mut bytes).cast()) };
+            (status == sys::CUresult::CUDA_SUCCESS).then_some(bytes as usize)
+        };
+        Some([
+            of(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?,
+            of(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?,
+            of(CU_MEMPOOL_ATTR_USED_MEM_HIGH)?,
+        ])
+    }
+
     /// Lets a GPU access the pool's memory; false if it cannot.
     pub fn open_to(self, reader: sys::CUdevice) -> bool {
         let location = sys::CUmemLocation {
@@ -316,6 +339,20 @@ impl Raw {
     /// A stream of the current context.
     pub fn new() -> Result<Raw, Trouble> {
         Raw::of(0)
+    }
+
+    /// A stream of somebody else's, by its handle, and its context where that can be asked.
+    pub fn of_others(stream: usize) -> Result<(Raw, Option<ContextHandle>), Trouble> {
+        let stream = stream as sys::CUstream;
+        if stream.is_null() {
+            // The legacy default stream of whatever context is current.
+            return Ok((Raw(stream), None));
+        }
+        let mut context = null_mut();
+        // SAFETY: the owner of the stream promised that it is one; the place can be written.
+        let status = unsafe { sys::cuStreamGetCtx(stream, &mut context) };
+        Trouble::of("cuStreamGetCtx", status)?;
+        Ok((Raw(stream), Some(ContextHandle(context))))
     }
 
     /// A stream whose work precedes work of other streams that has not begun.

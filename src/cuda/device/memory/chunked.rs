@@ -1,12 +1,14 @@
 //! Chunked transfers: a large value comes to the host, or goes to the device, a chunk at a time.
 //!
 //! A chunk for the host arrives in page-locked memory (`download`), and a thread of the background
-//! copies it on. The last chunk calls back.
+//! copies it on. The last chunk calls back. Chunks for the device are gathered by these threads
+//! (`upload`).
 
 #![allow(unsafe_code)]
 
 use super::heap::DeviceBuffer;
 use super::pinned::PinnedBlock;
+use crate::cuda::device::background::Pending;
 use crate::graph::node::Room;
 use crate::graph::value::{Buffer, Value};
 use crate::sync::{Mutex, lock};
@@ -99,10 +101,18 @@ pub(crate) struct Downloads {
     pub under_way: Arc<AtomicUsize>,
 }
 
+/// A chunk for the device, in page-locked memory.
+pub(crate) type Gathered = Pending<Mutex<Option<PinnedBlock>>>;
+
 /// A value of which not all chunks were copied to the device.
 pub(crate) struct Upload {
     pub lazy: Arc<dyn Buffer>,
     pub value: Value,
     pub buffer: Arc<DeviceBuffer>,
+    /// Bytes that were copied.
     pub done: usize,
+    /// Bytes that were copied or are being gathered.
+    pub asked: usize,
+    /// The chunks between the two, in order.
+    pub chunks: VecDeque<Gathered>,
 }

@@ -18,7 +18,8 @@ use crate::cuda::device::libraries::nvidia::{Allocation, ContextHandle, Span};
 use crate::cuda::device::peers::{Open, Peers};
 use crate::error::bytes_of;
 use crate::graph::value::Buffer;
-use crate::memory::Memory;
+use crate::guard::discard_unlocked;
+use crate::memory::{Memory, PoolMemory};
 use crate::process_end::inside;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
@@ -52,7 +53,12 @@ impl Uses {
 pub(crate) struct Returned {
     memory: Allocation,
     uses: Uses,
+    /// Of memory that somebody else lent: it is dropped once no lane uses the memory.
+    owner: Owner,
 }
+
+/// What keeps memory that somebody else lent.
+type Owner = Option<Box<dyn Any + Send>>;
 
 /// The device memory of one device, as its buffers see it.
 pub(crate) struct Heap {
@@ -121,6 +127,14 @@ impl Heap {
         lock(&self.opened).as_ref().and_then(|open| open.context.free_memory())
     }
 
+    /// Bytes of the driver's pool, while the context is open.
+    pub fn pool(&self) -> Option<PoolMemory> {
+        let _inside = inside();
+        // Under the lock, as above.
+        let [used, reserved, peak] = lock(&self.opened).as_ref()?.pool.bytes()?;
+        Some(PoolMemory { name: "driver", used, reserved, peak })
+    }
+
     /// Sets the callback for returned memory.
     pub fn on_return(&self, callback: impl Fn() + Send + Sync + 'static) {
         let _ = self.on_return.set(Box::new(callback));
@@ -167,7 +181,31 @@ impl Heap {
         };
         self.account.had(live);
         self.live.fetch_add(1, SeqCst);
-        Ok(Arc::new(DeviceBuffer { memory, bytes, heap: self.clone(), uses: Mutex::new(uses) }))
+        Ok(self.made(memory, bytes, uses, None))
+    }
+
+    /// A buffer in memory that somebody else keeps until the owner has been dropped. From any
+    /// thread.
+    pub fn lent(
+        self: &Arc<Heap>,
+        address: u64,
+        bytes: usize,
+        owner: Box<dyn Any + Send>,
+    ) -> Arc<DeviceBuffer> {
+        self.live.fetch_add(1, SeqCst);
+        self.made(Allocation::lent(address, bytes), bytes, Uses::default(), Some(owner))
+    }
+
+    fn made(
+        self: &Arc<Heap>,
+        memory: Allocation,
+        bytes: usize,
+        uses: Uses,
+        owner: Owner,
+    ) -> Arc<DeviceBuffer> {
+        let (heap, is_lent) = (self.clone(), owner.is_some());
+        let (uses, owner) = (Mutex::new(uses), Mutex::new(owner));
+        Arc::new(DeviceBuffer { memory, bytes, heap, uses, is_lent, owner })
     }
 
     /// Memory that was returned since the last call.
@@ -206,6 +244,9 @@ impl Heap {
         list.retain_mut(|returned| {
             let open: SmallVec<[Mark; 4]> =
                 returned.uses.all().filter(|&m| !lanes.is_reached(m)).collect();
+            if returned.owner.is_some() && !open.is_empty() {
+                return true;
+            }
             let on = match open.first() {
                 None => returned.uses.all().next().map_or(0, |m| m.lane as usize),
                 Some(_) => {
@@ -224,6 +265,7 @@ impl Heap {
                         lanes.freed(on);
                     }
                     self.live.fetch_sub(1, SeqCst);
+                    discard_unlocked(returned.owner.take());
                     false
                 }
                 Err(trouble) => {
@@ -246,6 +288,9 @@ pub(crate) struct DeviceBuffer {
     bytes: usize,
     pub heap: Arc<Heap>,
     uses: Mutex<Uses>,
+    /// The memory is somebody else's.
+    is_lent: bool,
+    owner: Mutex<Owner>,
 }
 
 impl DeviceBuffer {
@@ -299,7 +344,7 @@ impl Buffer for DeviceBuffer {
         self.bytes
     }
     fn is_reusable(&self) -> bool {
-        true
+        !self.is_lent
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -308,9 +353,12 @@ impl Buffer for DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        self.heap.account.uncount(self.bytes);
+        if !self.is_lent {
+            self.heap.account.uncount(self.bytes);
+        }
         let uses = std::mem::take(&mut *lock(&self.uses));
-        lock(&self.heap.returned).push(Returned { memory: self.memory.take(), uses });
+        let (memory, owner) = (self.memory.take(), lock(&self.owner).take());
+        lock(&self.heap.returned).push(Returned { memory, uses, owner });
         if let Some(on_return) = self.heap.on_return.get() {
             on_return();
         }

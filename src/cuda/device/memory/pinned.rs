@@ -10,6 +10,7 @@
 use crate::cuda::device::libraries::nvidia::{Idle, Raw, Span, lock_pages, unlock_pages};
 use crate::cuda::device::{Trouble, Until};
 use crate::graph::value::Value;
+use crate::memory::PoolMemory;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
@@ -28,6 +29,9 @@ struct Arena {
     free: [BTreeSet<usize>; LARGEST + 1],
     /// Blocks in use.
     lent: usize,
+    /// Their bytes, and the most that there were.
+    used: usize,
+    peak: usize,
 }
 
 impl Arena {
@@ -39,11 +43,14 @@ impl Arena {
             self.free[half].insert(at + (1 << half));
         }
         self.lent += 1;
+        self.used += 1 << class;
+        self.peak = self.peak.max(self.used);
         Some(at)
     }
 
     fn put(&mut self, mut at: usize, mut class: usize) {
         self.lent -= 1;
+        self.used -= 1 << class;
         while class < LARGEST && self.free[class].remove(&(at ^ (1 << class))) {
             at &= !(1 << class);
             class += 1;
@@ -179,6 +186,13 @@ impl Pinned {
         Ok(PinnedBlock { ptr: (arena.base + at) as *mut u8, class, owner: self.clone() })
     }
 
+    /// Bytes of it.
+    pub fn bytes(&self) -> PoolMemory {
+        let arena = lock(&self.arena);
+        let Arena { bytes: reserved, used, peak, .. } = *arena;
+        PoolMemory { name: "page-locked", used, reserved, peak }
+    }
+
     /// Frees everything, if nothing is in use; says whether it did.
     pub fn close(&self, _: &Idle<'_>) -> bool {
         let mut arena = lock(&self.arena);
@@ -222,6 +236,6 @@ mod tests {
         }
         lent.drain(..).for_each(|(at, class)| arena.put(at, class));
         assert_eq!(arena.free[LARGEST].len(), 4);
-        assert_eq!(arena.lent, 0);
+        assert_eq!((arena.lent, arena.used), (0, 0));
     }
 }

@@ -1,19 +1,23 @@
 //! Copies to the device: from the host through page-locked staging, from another GPU directly.
 //!
 //! Few bytes go on the lane that needs them. Many bytes go a chunk at a time on the lane for
-//! copies, so that the thread can launch in between and the copy runs beside the kernels. A step
-//! that needs a value on its way is tried again later.
+//! copies, so that the copy runs beside the kernels. Threads of the background gather the chunks,
+//! several at a time: one thread reaches a fifth of what the bus carries, and the device's has
+//! launches to make. A step that needs a value on its way is tried again later.
 
 use super::chunked::Upload;
 use super::heap::DeviceBuffer;
 use super::lazy_upload::{LazyUpload, Residency};
 use super::pinned::PinnedBlock;
+use crate::cuda::device::background::Wanted;
 use crate::cuda::device::context::{DeviceContext, device};
 use crate::cuda::device::libraries::nvidia::Span;
 use crate::cuda::device::{Trouble, Until};
 use crate::graph::value::{Buffer, INLINE_BYTES, Storage, Value};
 use crate::host::kernels::copy;
+use crate::sync::{Mutex, lock};
 use crate::view::{View, ViewMut};
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -21,6 +25,8 @@ use std::sync::Arc;
 const AT_ONCE: usize = 64 << 10;
 /// Bytes that are copied to staging in one go: some hundred microseconds.
 const CHUNK_BYTES: usize = 1 << 20;
+/// Chunks of one value that are gathered ahead of their copies.
+const GATHERED_MAX: usize = 8;
 /// Chunks whose copies may be under way.
 const CHUNKS_MAX: usize = 16;
 
@@ -74,7 +80,14 @@ impl DeviceContext {
             let copy_lane = self.copy_lane();
             let here = self.heap.buffer(&self.pool, bytes, &self.lanes, copy_lane)?;
             *lazy.residency() = Residency::InTransit;
-            self.uploads.push_back(Upload { lazy: buffer.clone(), value, buffer: here, done: 0 });
+            self.uploads.push_back(Upload {
+                lazy: buffer.clone(),
+                value,
+                buffer: here,
+                done: 0,
+                asked: 0,
+                chunks: VecDeque::new(),
+            });
             return Err(Trouble::Later(Until::Moved));
         }
         // First: without a block there is nothing to give back either.
@@ -109,11 +122,34 @@ impl DeviceContext {
         !self.uploads.is_empty()
     }
 
+    /// Has the next chunks gathered, as far as there is page-locked memory for them now.
+    ///
+    /// # Errors
+    /// [`Trouble::Later`] where there is none, and nothing is being gathered.
+    fn gather_some(&self, upload: &mut Upload, bytes: usize) -> Result<(), Trouble> {
+        while upload.asked < bytes && upload.chunks.len() < GATHERED_MAX {
+            let n = CHUNK_BYTES.min(bytes - upload.asked);
+            let block = match self.pinned.take(n) {
+                Err(Trouble::Later(_)) if !upload.chunks.is_empty() => break,
+                block => block?,
+            };
+            let (value, own, from) = (upload.value.clone(), upload.lazy.clone(), upload.asked);
+            let gathered = move || {
+                gather(&value, lazy(&*own), from, n, &block);
+                Ok(Mutex::new(Some(block)))
+            };
+            upload.chunks.push_back(self.launcher.background.make(Wanted::Copy, gathered));
+            upload.asked += n;
+        }
+        Ok(())
+    }
+
     /// Copies the next chunk, as part of the next submission of the lane for copies.
     ///
     /// # Errors
-    /// [`Trouble::Later`] where there is no page-locked memory for it now. After another error the
-    /// elements are where they came from, and the next step that needs them begins anew.
+    /// [`Trouble::Later`] where it is not gathered yet, or there is no page-locked memory for it
+    /// now. After another error the elements are where they came from, and the next step that needs
+    /// them begins anew.
     pub fn upload_chunk(&mut self) -> Result<(), Trouble> {
         let lane = self.copy_lane();
         let Some(mut upload) = self.uploads.pop_front() else { return Ok(()) };
@@ -122,8 +158,11 @@ impl DeviceContext {
         let bytes = lazy.bytes();
         let n = CHUNK_BYTES.min(bytes - upload.done);
         let mut chunk = || {
-            let block = self.pinned.take(n)?;
-            gather(&upload.value, lazy, upload.done, n, &block);
+            self.gather_some(&mut upload, bytes)?;
+            let gathered =
+                upload.chunks.front().map_or(Ok(None), |c| c.get().map(|c| lock(c).take()))?;
+            upload.chunks.pop_front();
+            let block = gathered.unwrap_or_else(|| unreachable!("each chunk is taken once"));
             let to = upload.buffer.span().part(upload.done as u64, n);
             self.retained[lane].upload(to, block, self.lanes.raw(lane))
         };
