@@ -330,7 +330,8 @@ fn attentions() -> Vec<Kernel> {
         }
     }
     for (dtype, cache) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64)] {
-        out.push(Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 }));
+        let spans = |heads| paged::Key::Spans { dtype, cache, table: I64, lengths: I32, heads };
+        out.extend([1, 2, 4].map(|heads| Kernel::Paged(spans(heads))));
     }
     let floats = [F32, F64, F16, BF16];
     out.extend(floats.map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));

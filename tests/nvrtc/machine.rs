@@ -109,8 +109,9 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
     let attends = |result, dtype, team| {
         Kernel::Attention(attention::Key { result, dtype, mask: None, lengths: false, team })
     };
-    let pages =
-        |dtype, cache| Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32 });
+    let pages = |dtype, cache, heads| {
+        Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32, heads })
+    };
     let norm = softmax::RowOp::LayerNorm { weight: true, bias: true };
     let mut sorts: Vec<_> = sorted(5000).into_iter().map(|l| ("radix sort", l.kernel)).collect();
     sorts.extend(sorted(5).into_iter().map(|l| ("top-k", l.kernel)));
@@ -202,10 +203,10 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
         (
             "pages",
             vec![
-                ("f32", pages(F32, F32)),
-                ("f32 over f16", pages(F32, F16)),
-                ("f32 over bf16", pages(F32, BF16)),
-                ("f64", pages(F64, F64)),
+                ("f32", pages(F32, F32, 1)),
+                ("f32 over f16", pages(F32, F16, 1)),
+                ("f32 over bf16, four heads", pages(F32, BF16, 4)),
+                ("f64, four heads", pages(F64, F64, 4)),
                 ("joined, f32", Kernel::Paged(paged::Key::Meet { dtype: F32 })),
             ],
         ),

@@ -13,8 +13,17 @@ const SPAN: usize = 512;
 /// Names a compiled kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
-    Spans { dtype: DType, cache: DType, table: DType, lengths: DType },
-    Meet { dtype: DType },
+    /// `heads` that share their keys are one block's.
+    Spans {
+        dtype: DType,
+        cache: DType,
+        table: DType,
+        lengths: DType,
+        heads: u8,
+    },
+    Meet {
+        dtype: DType,
+    },
 }
 
 /// An operand: its type and how it lies.
@@ -41,21 +50,33 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     if units > i32::MAX as usize || spans > GRID_YZ_MAX {
         return None;
     }
+    let group = heads / shared;
     let mut numbers = Words::default();
-    let sizes = [queries, heads, heads / shared, page, k.shape[0], most, width, wide, spans];
+    let sizes = [queries, heads, group, page, k.shape[0], most, width, wide, spans];
     sizes.iter().for_each(|&n| numbers.u64(n as u64));
     let strides = [q, k, v, table, lengths].into_iter().flat_map(|x| x.strides);
     strides.for_each(|&s| numbers.u64(s as u64));
     numbers.u64(causal as u64);
     numbers.u64(scale.to_bits());
-    let key = Key::Spans { dtype, cache: k.dtype, table: table.dtype, lengths: lengths.dtype };
+    let together = match group {
+        1 => 1,
+        2 => 2,
+        _ => 4,
+    };
+    let key = Key::Spans {
+        dtype,
+        cache: k.dtype,
+        table: table.dtype,
+        lengths: lengths.dtype,
+        heads: together as u8,
+    };
     let mut args: smallvec::SmallVec<[Arg; 8]> =
         (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
     args.extend([Arg::Scratch(0), Arg::IndexError, Arg::Struct(numbers)]);
     let kernel = Kernel::Paged(key);
     plan.launches.push(Launch {
         kernel,
-        grid: grid(units, spans, 1),
+        grid: grid(units / group * group.div_ceil(together), spans, 1),
         block: [128, 1, 1],
         shared: 0,
         args,
@@ -91,15 +112,17 @@ impl Key {
     pub fn source(&self) -> KernelSource {
         let parts = &[Part::Base, Part::Ops, Part::Reduce, Part::Index, Part::Paged];
         match *self {
-            Key::Spans { dtype, cache, table, lengths } => {
+            Key::Spans { dtype, cache, table, lengths, heads } => {
                 let (t, c, k) = (storage(dtype), computed(dtype), storage(cache));
                 let params = [
                     format!("const {t}* q, const {k}* k, const {k}* v"),
                     format!("const {}* table, const {}* lengths", storage(table), storage(lengths)),
                     format!("{c}* parts, ft::IndexError* error, ft::Paged a"),
                 ];
-                let code = "    ft::attend_span(q, k, v, table, lengths, parts, error, a);\n";
-                KernelSource::new("paged_spans", parts, 128, &params, code).with_registers(128)
+                let code = format!(
+                    "    ft::attend_span<{heads}>(q, k, v, table, lengths, parts, error, a);\n"
+                );
+                KernelSource::new("paged_spans", parts, 128, &params, &code).with_registers(128)
             }
             Key::Meet { dtype } => {
                 let (t, c) = (storage(dtype), computed(dtype));

@@ -13,7 +13,7 @@ fn check<T: Element, K: Element>(b: &mut Batch<'_>, r: &mut Random, tolerance: f
     // Queries, heads, heads of keys, width, columns of values, places of a page, pages of a table.
     let cases = [
         [1, 4, 2, 64, 64, 16, 40],
-        [3, 2, 2, 24, 40, 7, 5],
+        [3, 10, 2, 24, 40, 7, 5],
         [1, 3, 1, 128, 128, 1000, 1],
         [2, 2, 1, 5, 9, 3, 300],
         [1, 1, 1, 600, 1100, 4, 3],

@@ -1,6 +1,6 @@
-// Attention over keys and values in pages. A block takes one query of one head over one span of its
-// keys, by position; spans meet in their order. So a result depends on its own query and keys
-// alone.
+// Attention over keys and values in pages. A block takes one query of a few heads that share their
+// keys over one span of these, by position; spans meet in their order. So a result depends on its
+// own query and keys alone.
 
 namespace ft {
 
@@ -34,21 +34,25 @@ template <class C> struct SumOfPowers {
     static FN_MEMBER A join(A a, A b) { return a + b; }
 };
 
-// Of each span the largest score, the sum of powers, and the sum of values. The places of its keys
-// and values are found once. Eight threads read a key, four keys at a time; a thread reads 16 bytes
-// of every n-th value. The order of the sums depends on the width and the type alone.
-template <class T, class K, class J, class L>
+// Of each span the largest score, the sum of powers, and the sum of values, for H heads or fewer
+// that share their keys: each is read once for all. The places of keys and values are found once.
+// Eight threads read a key, four keys at a time; a thread reads 16 bytes of every n-th value. The
+// order of the sums depends on the width and the type alone.
+template <int H, class T, class K, class J, class L>
 FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L* lengths,
                     typename Stored<T>::C* parts, IndexError* error, const Paged& a) {
     typedef typename Stored<T>::C C;
     enum { V = 16 / sizeof(K), TEAM = 8, TEAMS = SPAN_THREADS / TEAM, AT_ONCE = 4 };
     __shared__ i64 keys[SPAN], values[SPAN];
-    __shared__ C powers[SPAN], queries[COLUMNS_MAX], sums[SPAN_THREADS * V];
+    __shared__ C powers[H][SPAN], queries[H][COLUMNS_MAX], sums[SPAN_THREADS * V];
     // There are fewer than 2^31 units, and a span ends before 2^25: a grid has no more.
-    const u32 heads = (u32)a.heads, unit = blockIdx.x, head = unit % heads, rest = unit / heads,
-              query = rest % (u32)a.queries;
-    const i64 b = rest / (u32)a.queries;
-    C* to = parts + ((i64)unit * a.spans + blockIdx.y) * (a.wide + 2);
+    const u32 group = (u32)a.group, some = (group + H - 1) / H,
+              sharing = blockIdx.x / some % ((u32)a.heads / group),
+              rest = blockIdx.x / some / ((u32)a.heads / group), query = rest % (u32)a.queries,
+              from = blockIdx.x % some * H, head = sharing * group + from;
+    const int heads = group - from < H ? group - from : H;
+    const i64 b = rest / (u32)a.queries, step = a.spans * (a.wide + 2);
+    C* to = parts + ((i64)(rest * (u32)a.heads + head) * a.spans + blockIdx.y) * (a.wide + 2);
     i64 length = (i64)lengths[b * a.lengths];
     const i64 room = a.most * a.page;
     if ((u64)length > (u64)room) {
@@ -58,120 +62,147 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
     const i64 limit = a.causal ? length - a.queries + query + 1 : length;
     const u32 first = blockIdx.y * SPAN;
     if (first >= limit) {
-        if (threadIdx.x == 0) {
-            to[0] = -inf(C());
-            to[1] = 0;
+        if (threadIdx.x < heads) {
+            to[threadIdx.x * step] = -inf(C());
+            to[threadIdx.x * step + 1] = 0;
         }
         return;
     }
     const u32 n = limit - first < SPAN ? (u32)(limit - first) : SPAN;
-    const i64 row = b * a.q[0] + query * a.q[1] + head * a.q[2],
-              shared = head / (u32)a.group;
+    const i64 row = b * a.q[0] + query * a.q[1] + head * a.q[2];
     const u32 page_size = a.page < (1 << 30) ? (u32)a.page : 1u << 30;
     for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
         const u32 at = (first + j) / page_size, in = first + j - at * page_size;
         const i64 page = (i64)table[b * a.table[0] + at * a.table[1]];
         const bool there = (u64)page < (u64)a.pages;
         if (!there) report(error, (u64)(b * a.most + at), page, (u64)a.pages);
-        keys[j] = there ? page * a.k[0] + in * a.k[1] + shared * a.k[2] : nowhere();
-        values[j] = there ? page * a.v[0] + in * a.v[1] + shared * a.v[2] : nowhere();
+        keys[j] = there ? page * a.k[0] + in * a.k[1] + sharing * a.k[2] : nowhere();
+        values[j] = there ? page * a.v[0] + in * a.v[1] + sharing * a.v[2] : nowhere();
     }
     for (u32 c = threadIdx.x; c < a.width && c < COLUMNS_MAX; c += SPAN_THREADS)
-        queries[c] = load(q[row + c * a.q_step]);
+#pragma unroll
+        for (int h = 0; h < H; ++h)
+            queries[h][c] = h < heads ? load(q[row + h * a.q[2] + c * a.q_step]) : (C)0;
     __syncthreads();
-    C most = -inf(C());
+    C most[H];
+#pragma unroll
+    for (int h = 0; h < H; ++h) most[h] = -inf(C());
     if (a.width <= COLUMNS_MAX && by_sixteen(k, a.k, a.k_step, a.width)) {
         const u32 lane = threadIdx.x % TEAM, team = threadIdx.x / TEAM, width = (u32)a.width;
         for (u32 j0 = 0; j0 < n; j0 += TEAMS * AT_ONCE) {
-            const K* from[AT_ONCE];
-            C score[AT_ONCE];
+            const K* key[AT_ONCE];
+            C score[AT_ONCE][H];
 #pragma unroll
             for (int u = 0; u < AT_ONCE; ++u) {
                 const u32 j = j0 + u * TEAMS + team;
                 const i64 at = j < n ? keys[j] : nowhere();
-                from[u] = at == nowhere() ? 0 : k + at;
-                score[u] = 0;
+                key[u] = at == nowhere() ? 0 : k + at;
+#pragma unroll
+                for (int h = 0; h < H; ++h) score[u][h] = 0;
             }
             for (u32 c = lane * V; c < width; c += TEAM * V) {
                 Vec<K, V> part[AT_ONCE] = {};
 #pragma unroll
                 for (int u = 0; u < AT_ONCE; ++u)
-                    if (from[u]) part[u] = load_full<V>(from[u], c);
+                    if (key[u]) part[u] = load_full<V>(key[u], c);
 #pragma unroll
-                for (int i = 0; i < V; ++i) {
-                    const C by = queries[c + i];
+                for (int i = 0; i < V; ++i)
 #pragma unroll
-                    for (int u = 0; u < AT_ONCE; ++u) score[u] = score[u] + by * load(part[u].v[i]);
-                }
+                    for (int h = 0; h < H; ++h) {
+                        const C by = queries[h][c + i];
+#pragma unroll
+                        for (int u = 0; u < AT_ONCE; ++u)
+                            score[u][h] = fma(by, load(part[u].v[i]), score[u][h]);
+                    }
             }
 #pragma unroll
             for (int u = 0; u < AT_ONCE; ++u) {
                 const u32 j = j0 + u * TEAMS + team;
 #pragma unroll
-                for (int d = 1; d < TEAM; d *= 2) score[u] = score[u] + lane_xor(score[u], d);
-                if (j >= n) continue;
-                score[u] = score[u] * (C)a.scale;
-                if (lane == 0) powers[j] = score[u];
-                most = maximum(most, score[u]);
+                for (int h = 0; h < H; ++h) {
+                    C whole = score[u][h];
+#pragma unroll
+                    for (int d = 1; d < TEAM; d *= 2) whole = whole + lane_xor(whole, d);
+                    if (j >= n) continue;
+                    whole = whole * (C)a.scale;
+                    if (lane == 0) powers[h][j] = whole;
+                    most[h] = maximum(most[h], whole);
+                }
             }
         }
     } else {
-        for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
-            const i64 at = keys[j];
-            C score = 0;
-            if (at != nowhere())
-                for (i64 c = 0; c < a.width; ++c)
-                    score = score + load(q[row + c * a.q_step]) * load(k[at + c * a.k_step]);
-            powers[j] = score = score * (C)a.scale;
-            most = maximum(most, score);
-        }
-    }
-    most = join_all<LargestScore<C>, SPAN_THREADS>(most);
-    C total = 0;
-    for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
-        powers[j] = most == -inf(C()) ? (C)0 : exp(powers[j] - most);
-        total = total + powers[j];
-    }
-    total = join_all<SumOfPowers<C>, SPAN_THREADS>(total);
-    if (threadIdx.x == 0) {
-        to[0] = most;
-        to[1] = total;
-    }
-    if (!by_sixteen(v, a.v, a.v_step, a.wide)) {
-        for (i64 c = threadIdx.x; c < a.wide; c += SPAN_THREADS) {
-            C found = 0;
-            for (u32 j = 0; j < n; ++j) {
-                const i64 at = values[j];
-                if (at != nowhere()) found = found + powers[j] * load(v[at + c * a.v_step]);
+        for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS)
+            for (int h = 0; h < heads; ++h) {
+                const i64 at = keys[j], own = row + h * a.q[2];
+                C score = 0;
+                if (at != nowhere())
+                    for (i64 c = 0; c < a.width; ++c)
+                        score = score + load(q[own + c * a.q_step]) * load(k[at + c * a.k_step]);
+                powers[h][j] = score = score * (C)a.scale;
+#pragma unroll
+                for (int other = 0; other < H; ++other)
+                    if (other == h) most[other] = maximum(most[other], score);
             }
-            to[2 + c] = found;
+    }
+#pragma unroll
+    for (int h = 0; h < H; ++h) {
+        if (h >= heads) break;
+        const C largest = join_all<LargestScore<C>, SPAN_THREADS>(most[h]);
+        C total = 0;
+        for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {
+            powers[h][j] = largest == -inf(C()) ? (C)0 : exp(powers[h][j] - largest);
+            total = total + powers[h][j];
         }
+        total = join_all<SumOfPowers<C>, SPAN_THREADS>(total);
+        if (threadIdx.x == 0) {
+            to[h * step] = largest;
+            to[h * step + 1] = total;
+        }
+    }
+    __syncthreads();
+    if (!by_sixteen(v, a.v, a.v_step, a.wide)) {
+        for (i64 c = threadIdx.x; c < a.wide; c += SPAN_THREADS)
+            for (int h = 0; h < heads; ++h) {
+                C found = 0;
+                for (u32 j = 0; j < n; ++j) {
+                    const i64 at = values[j];
+                    if (at != nowhere()) found = found + powers[h][j] * load(v[at + c * a.v_step]);
+                }
+                to[h * step + 2 + c] = found;
+            }
         return;
     }
     const u32 packs = (u32)a.wide / V;
     for (u32 c0 = 0; c0 < packs; c0 += SPAN_THREADS) {
         const u32 here = packs - c0 < SPAN_THREADS ? packs - c0 : SPAN_THREADS,
                   groups = SPAN_THREADS / here, c = threadIdx.x % here,
-                  group = threadIdx.x / here;
-        C found[V] = {};
-        if (group < groups) {
+                  mine = threadIdx.x / here;
+        C found[H][V] = {};
+        if (mine < groups) {
 #pragma unroll 4
-            for (u32 j = group; j < n; j += groups) {
+            for (u32 j = mine; j < n; j += groups) {
                 const i64 at = values[j];
                 if (at == nowhere()) continue;
                 const Vec<K, V> part = load_full<V>(v + at, (c0 + c) * V);
 #pragma unroll
-                for (int i = 0; i < V; ++i) found[i] = found[i] + powers[j] * load(part.v[i]);
+                for (int i = 0; i < V; ++i)
+#pragma unroll
+                    for (int h = 0; h < H; ++h)
+                        found[h][i] = fma(powers[h][j], load(part.v[i]), found[h][i]);
             }
         }
-        __syncthreads();  // earlier sums are read
 #pragma unroll
-        for (int i = 0; i < V; ++i) sums[threadIdx.x * V + i] = found[i];
-        __syncthreads();
-        for (u32 i = threadIdx.x; i < here * V; i += SPAN_THREADS) {
-            C all = 0;
-            for (u32 g = 0; g < groups; ++g) all = all + sums[g * here * V + i];
-            to[2 + c0 * V + i] = all;
+        for (int h = 0; h < H; ++h) {
+            if (h >= heads) break;
+            __syncthreads();  // earlier sums are read
+#pragma unroll
+            for (int i = 0; i < V; ++i) sums[threadIdx.x * V + i] = found[h][i];
+            __syncthreads();
+            for (u32 i = threadIdx.x; i < here * V; i += SPAN_THREADS) {
+                C all = 0;
+                for (u32 g = 0; g < groups; ++g) all = all + sums[g * here * V + i];
+                to[h * step + 2 + c0 * V + i] = all;
+            }
         }
     }
 }
