@@ -1,7 +1,8 @@
 //! Attention and its gradients beside plain loops in f64.
 
 use super::{Random, Strided, close, indices, linear};
-use crate::cuda::kernels::attention::{Attention, Result as Made, plan};
+use crate::cuda::kernels::Kernel;
+use crate::cuda::kernels::attention::{Attention, Result as Made, Team, plan};
 use crate::dtype::{DType, Element};
 use crate::on_host::{Batch, Buffer};
 use crate::shape::contiguous_strides;
@@ -143,6 +144,10 @@ fn check<T: Element, C: Element>(b: &mut Batch<'_>, r: &mut Random, case: Case, 
         // Few queries meet many keys span by span.
         let spans = made == Made::Output && rows <= 64 && keys > 256 && !case.causal;
         assert_eq!(plan.launches.len(), 1 + spans as usize, "{what}");
+        if spans && rows == 1 {
+            let Kernel::Attention(key) = &plan.launches[0].kernel else { panic!("{what}") };
+            assert!(matches!(key.team, Team::Tiles(_)), "{what}: {key:?}");
+        }
         let want = want.clone();
         b.add(plan, inputs, [Buffer::new(want.len() * size)], move |out, _| {
             let got: Vec<f64> = match stats {
@@ -158,10 +163,9 @@ fn check<T: Element, C: Element>(b: &mut Batch<'_>, r: &mut Random, case: Case, 
 
 pub fn all_results() {
     let (mut b, mut r) = (Batch::default(), Random(81));
-    for (i, sizes) in [[70, 40, 24, 40], [20, 70, 8, 8], [9, 7, 70, 130], [5, 600, 24, 70]]
-        .into_iter()
-        .enumerate()
-    {
+    let sizes =
+        [[70, 40, 24, 40], [20, 70, 8, 8], [9, 7, 70, 130], [5, 600, 24, 70], [1, 600, 64, 64]];
+    for (i, sizes) in sizes.into_iter().enumerate() {
         for (j, mask) in [None, Some(DType::Bool), Some(DType::F32)].into_iter().enumerate() {
             let case = Case { sizes, causal: (i + j) % 2 == 0, mask };
             check::<f32, f32>(&mut b, &mut r, case, 1e-5);
