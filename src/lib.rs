@@ -260,10 +260,17 @@ pub mod read {
     pub use crate::tensor::read::{Item, NonZero, Shown, ToVec};
 }
 
+/// Probability distributions: samples, log probabilities and entropies. Parameters are broadcast,
+/// and gradients flow to them.
+pub mod distributions {
+    pub use crate::tensor::chance::distributions::{Bernoulli, Beta, Categorical, Gamma, Normal};
+}
+
 /// Options of ops that few programs name.
 pub mod op_options {
     pub use crate::tensor::methods::index::place::ScatterOptions;
     pub use crate::tensor::methods::order::middle::Between;
+    pub use crate::tensor::methods::windows::patches::{GridOptions, GridPadding};
 }
 
 /// Recordings of a device: which steps ran, on which stream, after which others; which ops were

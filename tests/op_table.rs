@@ -42,6 +42,9 @@ fn functions() -> Names {
         "requires_grad",
         "stop_gradient",
         "into_future_value",
+        "sample",
+        "log_prob",
+        "entropy",
         "custom",
         "custom_fn",
         "custom_owned",
@@ -49,7 +52,7 @@ fn functions() -> Names {
     ];
     let mut found = Names::new();
     let mut files = Vec::new();
-    for folder in ["methods", "creation"] {
+    for folder in ["methods", "creation", "chance"] {
         collect(&root().join("src/tensor").join(folder), &mut files);
     }
     let beside = fs::read_dir(root().join("src/tensor")).expect("the sources");
@@ -108,7 +111,10 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     ops.extend(functions());
     assert!(ops.contains("conv2d") && ops.contains("zeros") && ops.contains("cat"), "{ops:?}");
     let ops = without_forms(ops);
-    let modules = exported("src/nn/mod.rs", &["Module", "Mode", "Part", "Parameter", "Summary"]);
+    let modules = exported(
+        "src/nn/mod.rs",
+        &["Module", "Mode", "Part", "Parameter", "Summary", "RecurrentOptions"],
+    );
     assert!(modules.contains("Linear") && modules.contains("Sequential"), "{modules:?}");
     let beside = [
         "Optimizer",
@@ -247,6 +253,9 @@ const NOT_SWEPT: &[(&str, &[&str])] = &[
             "zeros",
             "ones",
             "full",
+            "zeros_like",
+            "ones_like",
+            "full_like",
             "reshape",
             "flatten",
             "t",
@@ -260,7 +269,25 @@ const NOT_SWEPT: &[(&str, &[&str])] = &[
         ],
     ),
     ("values from outside", &["from_vec", "from_slice", "from_future", "to_device"]),
-    ("numbers by chance: in `benches/peers/run`", &["rand", "randn", "dropout", "dropout_with"]),
+    (
+        "numbers by chance: in `benches/peers/run`",
+        &[
+            "rand",
+            "randn",
+            "rand_like",
+            "randn_like",
+            "randint",
+            "randperm",
+            "uniform",
+            "normal",
+            "exponential",
+            "gamma",
+            "bernoulli",
+            "multinomial",
+            "dropout",
+            "dropout_with",
+        ],
+    ),
     (
         "a form of an op that is swept",
         &[
@@ -278,6 +305,10 @@ const NOT_SWEPT: &[(&str, &[&str])] = &[
             "max_pool1d",
             "max_pool3d",
         ],
+    ),
+    (
+        "operands that the sweep cannot make: shares, and lengths",
+        &["binary_cross_entropy", "ctc_loss"],
     ),
     ("PyTorch has none", &["paged_attention", "rope", "top_p", "categorical"]),
 ];

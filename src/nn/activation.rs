@@ -1,6 +1,8 @@
 //! Layers without parameters: activations, flattening, closures.
 
-use super::module::Module;
+use super::module::{Module, Part};
+use super::parameter::Parameter;
+use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 
 macro_rules! activations {
@@ -21,6 +23,9 @@ macro_rules! activations {
 activations! {
     Relu relu;
     Gelu gelu;
+    Hardswish hardswish;
+    Mish mish;
+    Selu selu;
     Silu silu;
     Sigmoid sigmoid;
     Softplus softplus;
@@ -43,6 +48,56 @@ impl Module for LeakyRelu {
     #[track_caller]
     fn forward(&self, x: &TensorFuture) -> TensorFuture {
         x.gt(0).where_cond(x, x.mul(self.0))
+    }
+}
+
+/// [`prelu`](TensorFuture::prelu) with a learned slope (initially 0.25), or one for each channel.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{Device, nn, nn::Module};
+/// let device = Device::cpu();
+/// let layer = nn::Prelu::new(1, &device);
+/// let x = device.from_vec(vec![-2.0f32, 3.0], [2]);
+/// assert_eq!(layer.forward(&x).to_vec::<f32>().await?, [-0.5, 3.0]);
+/// # Ok::<(), futensor::Error>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Prelu {
+    weight: Parameter,
+}
+
+impl Prelu {
+    /// A layer with this number of slopes: one, or the number of channels.
+    #[track_caller]
+    pub fn new(slopes: usize, device: &Device) -> Prelu {
+        Prelu { weight: Parameter::new(device.full([slopes], 0.25)) }
+    }
+}
+
+impl Module for Prelu {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.prelu(self.weight.value())
+    }
+    fn parts(&self, visit: &mut dyn FnMut(&str, Part<'_>)) {
+        visit("weight", Part::Parameter(&self.weight));
+    }
+}
+
+/// [`glu`](TensorFuture::glu) along a dimension, as a layer.
+///
+/// ```
+/// use futensor::{Device, nn, nn::Module};
+/// assert_eq!(nn::Glu(-1).forward(&Device::cpu().ones([2, 6])).dims(), [2, 3]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Glu(pub isize);
+
+impl Module for Glu {
+    #[track_caller]
+    fn forward(&self, x: &TensorFuture) -> TensorFuture {
+        x.glu(self.0)
     }
 }
 

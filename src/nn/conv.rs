@@ -11,7 +11,10 @@ use crate::tensor::methods::windows::conv::ConvOptions;
 use std::panic::Location;
 
 macro_rules! convolutions {
-    ($($(#[$doc:meta])* $Name:ident $method:ident $spatial:literal, $(#[$new:meta])*;)*) => {$(
+    ($(
+        $(#[$doc:meta])*
+        $Name:ident $method:ident $spatial:literal $turned:literal, $(#[$new:meta])*;
+    )*) => {$(
         $(#[$doc])*
         #[derive(Debug)]
         pub struct $Name {
@@ -76,7 +79,8 @@ macro_rules! convolutions {
                 bias: bool,
                 device: &Device,
             ) -> $Name {
-                let shape = match options.weight_shape($spatial, inputs, outputs, &kernel.dims()) {
+                let (rows, columns) = if $turned { (inputs, outputs) } else { (outputs, inputs) };
+                let shape = match options.weight_shape($spatial, columns, rows, &kernel.dims()) {
                     Ok(shape) => shape,
                     Err(refusal) => {
                         let at = Location::caller();
@@ -121,7 +125,7 @@ convolutions! {
     /// let layer = nn::Conv1d::new(2, 8, 3, ConvOptions::default().padding_sides(2, 0), &device);
     /// assert_eq!(layer.forward(&device.ones([4, 2, 9])).dims(), [4, 8, 9]);
     /// ```
-    Conv1d conv1d 1,;
+    Conv1d conv1d 1 false,;
     /// Convolution over images `[batch, inputs, height, width]`: `weight` is `[outputs, inputs /
     /// groups, kernel height, kernel width]`, `bias` is `[outputs]`.
     ///
@@ -134,7 +138,7 @@ convolutions! {
     /// let bare = nn::Conv2d::without_bias(1, 8, 3, (), &device);
     /// assert!(bare.bias().is_none());
     /// ```
-    Conv2d conv2d 2,
+    Conv2d conv2d 2 false,
     ///
     /// ```
     /// use futensor::{ConvOptions, Device, nn, nn::Module};
@@ -157,5 +161,37 @@ convolutions! {
     /// let layer = nn::Conv3d::new(1, 4, [1, 3, 3], (), &device);
     /// assert_eq!(layer.forward(&device.ones([2, 1, 5, 8, 8])).dims(), [2, 4, 5, 6, 6]);
     /// ```
-    Conv3d conv3d 3,;
+    Conv3d conv3d 3 false,;
+    /// Transposed convolution over sequences: `weight` is `[inputs, outputs / groups, kernel]`,
+    /// `bias` is `[outputs]`.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let layer = nn::ConvTranspose1d::new(2, 8, 3, ConvOptions::default().stride(2), &device);
+    /// assert_eq!(layer.forward(&device.ones([4, 2, 9])).dims(), [4, 8, 19]);
+    /// ```
+    ConvTranspose1d conv_transpose1d 1 true,;
+    /// Transposed convolution over images: `weight` is `[inputs, outputs / groups, kernel height,
+    /// kernel width]`, `bias` is `[outputs]`.
+    ///
+    /// ```
+    /// use futensor::{ConvOptions, Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let options = ConvOptions::default().stride(2).groups(2);
+    /// let layer = nn::ConvTranspose2d::new(4, 6, 2, options, &device);
+    /// assert_eq!(layer.weight().dims(), [4, 3, 2, 2]);
+    /// assert_eq!(layer.forward(&device.ones([1, 4, 8, 8])).dims(), [1, 6, 16, 16]);
+    /// ```
+    ConvTranspose2d conv_transpose2d 2 true,;
+    /// Transposed convolution over volumes: `weight` is `[inputs, outputs / groups, kernel depth,
+    /// kernel height, kernel width]`, `bias` is `[outputs]`.
+    ///
+    /// ```
+    /// use futensor::{Device, nn, nn::Module};
+    /// let device = Device::cpu();
+    /// let layer = nn::ConvTranspose3d::new(1, 4, [1, 3, 3], (), &device);
+    /// assert_eq!(layer.forward(&device.ones([2, 1, 5, 8, 8])).dims(), [2, 4, 5, 10, 10]);
+    /// ```
+    ConvTranspose3d conv_transpose3d 3 true,;
 }

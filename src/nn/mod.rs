@@ -30,7 +30,8 @@ mod attention;
 mod conv;
 mod dropout;
 mod embedding;
-mod init;
+mod groups;
+pub mod init;
 mod linear;
 mod module;
 mod norm;
@@ -38,18 +39,20 @@ mod norm;
 mod parallel;
 mod parameter;
 mod pool;
+mod recurrent;
 mod sequential;
 mod summary;
 mod transformer;
 
 pub use activation::{
-    Flatten, Func, Gelu, LeakyRelu, LogSoftmax, Relu, Sigmoid, Silu, Softmax, Softplus, Tanh,
-    from_fn,
+    Flatten, Func, Gelu, Glu, Hardswish, LeakyRelu, LogSoftmax, Mish, Prelu, Relu, Selu, Sigmoid,
+    Silu, Softmax, Softplus, Tanh, from_fn,
 };
 pub use attention::MultiheadAttention;
-pub use conv::{Conv1d, Conv2d, Conv3d};
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
+pub use groups::{GroupNorm, InstanceNorm};
 pub use linear::{LazyLinear, Linear};
 pub use module::{Mode, Module, Part};
 pub use norm::{BatchNorm, LayerNorm, RmsNorm};
@@ -57,7 +60,12 @@ pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub use parallel::{ColumnLinear, RowLinear};
 pub(crate) use parameter::substituted;
 pub use parameter::{Parameter, values};
-pub use pool::{AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d, Upsample};
+pub use pool::{
+    AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
+    AdaptiveMaxPool3d, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool1d, MaxPool2d, MaxPool3d,
+    PixelShuffle, PixelUnshuffle, Upsample,
+};
+pub use recurrent::{Gru, Lstm, RecurrentOptions, Rnn};
 pub use sequential::Sequential;
 pub use summary::Summary;
 pub use transformer::TransformerEncoderLayer;

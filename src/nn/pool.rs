@@ -1,9 +1,11 @@
 //! Pooling and resizing layers.
 
 use super::module::Module;
+use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::windows::interpolate::InterpolateOptions;
 use crate::tensor::methods::windows::pool::PoolOptions;
+use smallvec::SmallVec;
 
 macro_rules! layers {
     ($($(#[$doc:meta])* $Name:ident($Options:ident) $method:ident;)*) => {$(
@@ -88,4 +90,62 @@ layers! {
     /// assert_eq!(nn::Upsample::new(twice).forward(&x).dims(), [1, 3, 16, 16]);
     /// ```
     Upsample(InterpolateOptions) interpolate;
+}
+
+macro_rules! adaptive {
+    ($($Name:ident $method:ident $inputs:literal $size:literal $outputs:literal;)*) => {$(
+        #[doc = concat!("[`", stringify!($method), "`](TensorFuture::", stringify!($method), ") ")]
+        #[doc = "as a layer."]
+        ///
+        /// ```
+        /// use futensor::{Device, nn, nn::Module};
+        #[doc = concat!("let x = Device::cpu().ones(", $inputs, ");")]
+        #[doc = concat!("let pool = nn::", stringify!($Name), "::new(", $size, ");")]
+        #[doc = concat!("assert_eq!(pool.forward(&x).dims(), ", $outputs, ");")]
+        /// ```
+        #[derive(Clone, Debug)]
+        pub struct $Name(SmallVec<[isize; 8]>);
+
+        impl $Name {
+            /// A layer to this size: one number, or one for each spatial dimension.
+            pub fn new(size: impl Dims) -> $Name {
+                $Name(size.dims())
+            }
+        }
+
+        impl Module for $Name {
+            #[track_caller]
+            fn forward(&self, x: &TensorFuture) -> TensorFuture {
+                x.$method(&self.0[..])
+            }
+        }
+    )*};
+}
+adaptive! {
+    AdaptiveAvgPool1d adaptive_avg_pool1d "[2, 3, 8]" "5" "[2, 3, 5]";
+    AdaptiveAvgPool2d adaptive_avg_pool2d "[2, 3, 8, 7]" "[1, 2]" "[2, 3, 1, 2]";
+    AdaptiveAvgPool3d adaptive_avg_pool3d "[2, 3, 8, 7, 4]" "2" "[2, 3, 2, 2, 2]";
+    AdaptiveMaxPool1d adaptive_max_pool1d "[2, 3, 8]" "5" "[2, 3, 5]";
+    AdaptiveMaxPool2d adaptive_max_pool2d "[2, 3, 8, 7]" "[1, 2]" "[2, 3, 1, 2]";
+    AdaptiveMaxPool3d adaptive_max_pool3d "[2, 3, 8, 7, 4]" "2" "[2, 3, 2, 2, 2]";
+}
+
+macro_rules! pixels {
+    ($($Name:ident $method:ident;)*) => {$(
+        #[doc = concat!("[`", stringify!($method), "`](TensorFuture::", stringify!($method), ") ")]
+        #[doc = "by a factor, as a layer."]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $Name(pub usize);
+
+        impl Module for $Name {
+            #[track_caller]
+            fn forward(&self, x: &TensorFuture) -> TensorFuture {
+                x.$method(self.0)
+            }
+        }
+    )*};
+}
+pixels! {
+    PixelShuffle pixel_shuffle;
+    PixelUnshuffle pixel_unshuffle;
 }

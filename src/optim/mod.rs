@@ -14,19 +14,23 @@
 
 mod adam;
 mod clip;
+mod groups;
 mod schedule;
 mod sgd;
 #[cfg(all(feature = "ranks", unix))]
 mod sharded;
+mod simple;
 mod state;
 mod update;
 
 pub use adam::{Adam, AdamW};
 pub use clip::{clip_grad_norm, clip_grad_value};
+pub use groups::{Ema, Groups};
 pub use schedule::{Constant, Cosine, Schedule, StepDecay, Warmup};
 pub use sgd::Sgd;
 #[cfg(all(feature = "ranks", unix))]
 pub use sharded::Sharded;
+pub use simple::{Adagrad, Lion, RmsProp};
 pub use state::State;
 pub use update::{Step, Update};
 

@@ -73,6 +73,12 @@ impl Step {
         (Step(all), devices.into_iter().map(|(device, _)| device).collect())
     }
 
+    /// A step that is taken if all of these are.
+    pub(super) fn all(steps: &[Step], at: At) -> Step {
+        let each: Vec<TensorFuture> = steps.iter().map(|step| step.0.clone()).collect();
+        Step::of(each.iter(), at).0
+    }
+
     /// Why the step was not taken, if that is already known. Does not wait.
     pub fn error(&self) -> Option<Error> {
         self.0.error()
@@ -331,7 +337,7 @@ pub(super) fn miscounted(gradients: usize, parameters: usize) -> String {
     format!("{gradients} for {}", number_of(parameters, "parameter", "parameters"))
 }
 
-fn check(
+pub(super) fn check(
     name: &str,
     parameters: &[Parameter],
     gradients: &[Option<TensorFuture>],

@@ -138,6 +138,65 @@ impl Device {
         build::create(self.port, Op::Arange { start, step }, len.into(), dtype, at)
     }
 
+    /// [`arange`](Self::arange) of an element type.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{DType, Device};
+    /// let x = Device::cpu().arange_dtype(0, 5, 2, DType::U8);
+    /// assert_eq!(x.to_vec::<u8>().await?, [0, 2, 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`arange`](Self::arange).
+    #[track_caller]
+    pub fn arange_dtype(
+        &self,
+        start: impl Into<Scalar>,
+        end: impl Into<Scalar>,
+        step: impl Into<Scalar>,
+        dtype: DType,
+    ) -> TensorFuture {
+        let at = Location::caller();
+        let _within = build::within("arange_dtype", at);
+        let (start, step) = (start.into(), step.into());
+        let plain = self.arange(start, end, step);
+        if dtype != DType::F64 || plain.error().is_some() {
+            return plain.to_dtype(dtype);
+        }
+        let places = self.arange(0, plain.numel() as i64, 1).to_dtype(DType::F64);
+        places * step.as_f64() + start.as_f64()
+    }
+
+    /// [`linspace`](Self::linspace) of a floating point type.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{DType, Device};
+    /// let x = Device::cpu().linspace_dtype(0.0, 0.3, 4, DType::F64);
+    /// assert_eq!(x.to_vec::<f64>().await?, [0.0, 0.1, 0.3 - 0.3 / 3.0, 0.3]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn linspace_dtype(&self, start: f64, end: f64, n: usize, dtype: DType) -> TensorFuture {
+        let at = Location::caller();
+        let _within = build::within("linspace_dtype", at);
+        if !dtype.is_float() {
+            let text = format!("evenly spaced numbers are floating point, not {dtype}");
+            return self.refused("linspace_dtype", ErrorKind::DType, text, dtype, at);
+        }
+        if dtype != DType::F64 || n < 2 {
+            return self.linspace(start, end, n).to_dtype(dtype);
+        }
+        let step = (end - start) / (n - 1) as f64;
+        let places = self.arange(0, n as i64, 1);
+        let rest = (n as i64 - 1) - &places;
+        let wide = |x: &TensorFuture| x.to_dtype(DType::F64);
+        let (up, down) = (start + wide(&places) * step, end - wide(&rest) * step);
+        places.lt((n / 2) as i64).where_cond(up, down)
+    }
+
     /// `n` evenly spaced numbers from `start` to `end`, both included; float32.
     ///
     /// ```

@@ -22,6 +22,7 @@ pub(crate) mod creation;
 
 pub(crate) mod barrier;
 pub(crate) mod barriers;
+pub(crate) mod chance;
 pub(crate) mod generator;
 pub(crate) mod in_hand;
 pub(crate) mod recorder;

@@ -351,6 +351,46 @@ pub fn cases() -> Vec<Case> {
             },
             true,
         ),
+        Case(
+            "grid_sample",
+            &[&[1, 2, 3, 3], &[1, 2, 2, 2]],
+            Any,
+            |x| x[0].grid_sample(&x[1] * 0.3, ()).exp(),
+            false,
+        ),
+        Case(
+            "adaptive_avg_pool2d",
+            &[&[2, 5, 4]],
+            Any,
+            |x| x[0].adaptive_avg_pool2d(3).exp(),
+            true,
+        ),
+        Case("huber_loss", TWO, Any, |x| x[0].huber_loss(&x[1], 0.4, ()), true),
+        Case("mish", ONE, Any, |x| x[0].mish(), true),
+        Case("hardswish", ONE, Any, |x| x[0].hardswish(), true),
+        Case("selu", ONE, Off, |x| x[0].selu(), true),
+        Case("prelu", &[&[2, 3], &[3]], Off, |x| x[0].prelu(&x[1]).square(), true),
+        Case("adaptive_max_pool1d", &[&[2, 5]], Apart, |x| x[0].adaptive_max_pool1d(3).exp(), true),
+        Case(
+            "group_norm",
+            &[&[2, 4, 2]],
+            Any,
+            |x| x[0].group_norm(2, None, None, 1e-3).exp(),
+            true,
+        ),
+        Case("unfold", &[&[1, 1, 3, 3]], Any, |x| x[0].unfold(2, ()).exp(), true),
+        Case("fold", &[&[1, 4, 4]], Any, |x| x[0].fold(3, 2, ()).exp(), true),
+        Case(
+            "ctc_loss",
+            &[&[4, 1, 3]],
+            Any,
+            |x| {
+                let one = |n: i64| index(&x[0], &[n], &[1]);
+                let labels = index(&x[0], &[1, 2], &[1, 2]);
+                x[0].ctc_loss(labels, one(4), one(2), 0, false, ()).exp()
+            },
+            true,
+        ),
         Case("avg_pool2d padded", &[&[1, 2, 3, 4]], Any, |x| x[0].avg_pool2d(padded()).exp(), true),
         Case(
             "conv1d, sides",

@@ -266,6 +266,20 @@ fn every_kind_of_device_draws_the_same_numbers(kind: Kind) {
         block_on(x.to_vec::<f64>()).unwrap()
     };
     assert_eq!(generator(&device), generator(&reference));
+    // What is made of these numbers by ops that have one result.
+    let drawn = |device: &Device| {
+        let (generator, p) = (Generator::new(5), device.arange(0.0, 1.0, 0.01));
+        let all = [
+            generator.randint(device, -9, 1000, [500]),
+            generator.randperm(device, 500),
+            generator.uniform(device, -2.0, 3.0, [500]),
+            generator.exponential(device, 0.7, [500]),
+            generator.bernoulli(&p),
+            generator.multinomial(&p, 20, false),
+        ];
+        all.map(|x| block_on(x.to_dtype(DType::F64).to_vec::<f64>()).unwrap())
+    };
+    assert_eq!(drawn(&device), drawn(&reference));
 }
 
 fn a_value_goes_from_device_to_device(kind: Kind) {

@@ -239,6 +239,15 @@ fn create(device: &Device, op: &str, args: &[Arg], attrs: &Value) -> Option<Made
     let size = |name: &str| attrs[name].as_u64().map(|n| n as usize);
     match op {
         "arange" => futures(device.arange(scalar(0)?, scalar(1)?, scalar(2)?)),
+        "arange_dtype" => {
+            let dtype = dtype_named(attrs["dtype"].as_str()?);
+            futures(device.arange_dtype(scalar(0)?, scalar(1)?, scalar(2)?, dtype))
+        }
+        "linspace_dtype" => {
+            let (a, b) = (scalar(0)?.as_f64(), scalar(1)?.as_f64());
+            let dtype = dtype_named(attrs["dtype"].as_str()?);
+            futures(device.linspace_dtype(a, b, size("steps")?, dtype))
+        }
         "linspace" => {
             futures(device.linspace(scalar(0)?.as_f64(), scalar(1)?.as_f64(), size("steps")?))
         }

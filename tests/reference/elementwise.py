@@ -134,7 +134,8 @@ def tolerance(kind, dtype):
     if kind == "cancels":  # a sum whose parts are about 1
         return f"near:{ulp}:{2 * EPS[torch.float64 if dtype == torch.float64 else torch.float32]!r}"
     if kind == "poles":  # a sum of larger parts
-        return f"near:{2 * ulp}:{8 * EPS[torch.float64 if dtype == torch.float64 else torch.float32]!r}"
+        eps = EPS[torch.float64 if dtype == torch.float64 else torch.float32]
+        return f"near:{2 * ulp}:{8 * eps!r}"
     if kind == "normal":  # may be 0 where the result is subnormal
         return f"near:{ulp}:{1.2e-38 if dtype != torch.float64 else 2.3e-308}"
     return kind

@@ -13,8 +13,13 @@ from store import FLOATS, Group, In, as_tuple, ordered, random, value
 
 HALVES = (torch.float16, torch.bfloat16)
 SCALES = (1e-4, 1.0, 300.0)
-# `quantile`: which of two elements that halves make equal is the one, PyTorch leaves open.
-LEFT_OUT = ("cast", "paged_attention", "quantile")
+# Shares (`binary_cross_entropy`) are none at another scale. Which of two elements that halves make
+# equal is the one, PyTorch leaves open (`quantile`, `adaptive_max_pool`). What has a dot, and
+# `ctc_loss`, are chains of ops; powers of 300 end `kl_div`, and a slope of 1e-30 that of `selu`.
+LEFT_OUT = (
+    "cast", "paged_attention", "quantile", "binary_cross_entropy", "ctc_loss", "kl_div", "selu",
+    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+)  # fmt: skip
 # Calls of an op, and elements of an operand, at most; more elements where an op has no smaller call
 # before.
 CALLS_MAX, NUMEL_MAX, FIRST_MAX = 4, 48, 1200
@@ -104,7 +109,7 @@ def take(op, f, ins, attrs):
     calls = SEEN.setdefault(op, set())
     most = NUMEL_MAX if calls else FIRST_MAX
     small = all(value(x).numel() <= most for x in ins if isinstance(value(x), torch.Tensor))
-    if not plain or not small or not floats or op in LEFT_OUT:
+    if not plain or not small or not floats or op in LEFT_OUT or "." in op:
         return
     key = (
         str(attrs),

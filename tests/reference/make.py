@@ -23,6 +23,7 @@ import index  # noqa: E402
 import matmul  # noqa: E402
 import nn  # noqa: E402
 import order  # noqa: E402
+import recurrent  # noqa: E402
 import reduce  # noqa: E402
 import steps  # noqa: E402
 import store  # noqa: E402
@@ -40,7 +41,7 @@ if __name__ == "__main__":
     families = [elementwise, gradients, functions, reduce, order, index, views]
     families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
-    others = [] if store.ONLY else [training, steps, attention_layers, display, edges]
+    others = [] if store.ONLY else [training, recurrent, steps, attention_layers, display, edges]
     for part in families:
         part.make()
     for group in store.GROUPS.values():

@@ -32,7 +32,33 @@ OPTIMIZERS = {
     "adamw_decay": lambda p: torch.optim.AdamW(
         p, lr=0.05, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.2
     ),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.05),
+    "rmsprop_all": lambda p: torch.optim.RMSprop(
+        p, lr=0.05, alpha=0.8, eps=1e-3, weight_decay=0.1, momentum=0.9, centered=True
+    ),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.05),
+    "adagrad_all": lambda p: torch.optim.Adagrad(
+        p, lr=0.05, eps=1e-3, weight_decay=0.1, initial_accumulator_value=0.5
+    ),
+    "lion": lambda p: Lion(p, lr=0.05, betas=(0.8, 0.95), weight_decay=0.1),
 }
+
+
+class Lion(torch.optim.Optimizer):
+    # The paper's algorithm 2 (arXiv:2302.06675); PyTorch has none.
+
+    def __init__(self, p, **options):
+        super().__init__(p, options)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (b1, b2), lr, decay = group["betas"], group["lr"], group["weight_decay"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("m", torch.zeros_like(p))
+                update = (b1 * m + (1 - b1) * p.grad).sign()
+                self.state[p]["m"] = b2 * m + (1 - b2) * p.grad
+                p.sub_(lr * (update + decay * p))
 
 
 def optimizers(out):

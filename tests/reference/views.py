@@ -10,6 +10,7 @@ from store import DTYPES, FLOATS, In, dtype_name, numeric, value
 
 F = torch.nn.functional
 
+NAMED = {dtype_name(dtype): dtype for dtype in DTYPES}
 VIEWS = {
     "reshape": lambda x, shape: x.reshape(shape),
     "transpose": lambda x, dim0, dim1: x.transpose(dim0, dim1),
@@ -350,6 +351,14 @@ def creation(g):
     ):
         f = lambda a, b, steps: torch.linspace(a, b, steps)  # noqa: E731
         numeric(g, "linspace", f, [a, b], {"steps": n}, n=1, ulp=1)
+    for dtype in (torch.float64, torch.int32, torch.uint8, torch.float16):
+        t = {"dtype": dtype_name(dtype)}
+        for a in ((0, 5, 1), (1, 10, 3), (0, 5, 0), (3, 3, 1)):
+            f = lambda *a, dtype: torch.arange(*a, dtype=NAMED[dtype])  # noqa: E731
+            numeric(g, "arange_dtype", f, list(a), t, n=1, ulp=1)
+    for a, b, n in ((0.0, 0.3, 4), (-3.0, 4.0, 8), (0.0, 1.0, 1), (5.0, 7.0, 0)):
+        f = lambda a, b, steps, dtype: torch.linspace(a, b, steps, dtype=NAMED[dtype])  # noqa: E731
+        numeric(g, "linspace_dtype", f, [a, b], {"steps": n, "dtype": "float64"}, n=1, ulp=1)
     for n, m in ((3, 3), (2, 4), (4, 2), (0, 0), (1, 0), (0, 3)):
         numeric(g, "eye", lambda n, m: torch.eye(n, m), [], {"n": n, "m": m})
     for s in (7, 2.5, True, -0.0, float("nan"), float("inf"), -3, 2**40):

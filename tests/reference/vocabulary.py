@@ -334,7 +334,234 @@ INDEX = [
         (lambda n: [n((2,)), torch.tensor([2, -1])], {"dim": 0}),
     ]),
 ]  # fmt: skip
-ALL = [*VIEWS, *PRODUCTS, *ELEMENTWISE, *ORDER, *INDEX]
+def how(**attrs):
+    """A loss by each way to reduce it."""
+    return [dict(attrs, reduction=r) for r in ("mean", "sum", "none")]
+
+
+def share(x):
+    """A distribution along the last dimension."""
+    return torch.softmax(x.double(), -1).to(x.dtype)
+
+
+def inside(x):
+    """Between 0 and 1."""
+    return torch.sigmoid(x.double() / 2).to(x.dtype)
+
+
+def ctc(x, targets, steps, lengths, blank, zero_infinity, reduction):
+    logs = torch.log_softmax(x, -1)
+    return F.ctc_loss(logs, targets, steps, lengths, blank, reduction, zero_infinity)
+
+
+TARGETS = torch.tensor([[1, 2, 2], [3, 1, 0], [2, 2, 2], [1, 1, 1]])
+LOSSES = [
+    Row("l1_loss", "nn", F.l1_loss, [
+        (lambda n: [n((2, 3)), n((2, 3), 1)], a) for a in how()
+    ] + [two((), (), reduction="mean"), two((0, 3), (0, 3), reduction="sum"),
+         two((2, 3), (2, 3), reduction="none")], values=FLOATS, types=TYPES[4:]),
+    Row("smooth_l1_loss", "nn", lambda x, t, beta, reduction: F.smooth_l1_loss(
+        x, t, beta=beta, reduction=reduction), [
+        (lambda n: [n((2, 3)), n((2, 3), 1)], a) for b in (1.0, 2.5, 0.0) for a in how(beta=b)
+    ] + [two((), (), beta=1.0, reduction="mean"), two((0, 3), (0, 3), beta=1.0, reduction="sum")],
+        values=FLOATS, types=TYPES[4:]),
+    Row("huber_loss", "nn", lambda x, t, delta, reduction: F.huber_loss(
+        x, t, delta=delta, reduction=reduction), [
+        (lambda n: [n((2, 3)), n((2, 3), 1)], a) for d in (1.0, 2.5) for a in how(delta=d)
+    ] + [two((), (), delta=1.0, reduction="mean"), two((0, 3), (0, 3), delta=1.0, reduction="sum")],
+        values=FLOATS, types=TYPES[4:], slopes=0),
+    Row("kl_div", "nn", lambda x, t, log_target, reduction: F.kl_div(
+        x, t, reduction=reduction, log_target=log_target), [
+        (lambda n: [n((2, 3)), share(n((2, 3), 1))], a) for a in how(log_target=False)
+    ] + [(lambda n: [n((2, 3)), n((2, 3), 1)], a) for a in how(log_target=True)]
+      + [two((0, 3), (0, 3), log_target=False, reduction="sum")], values=FLOATS, types=TYPES[4:],
+        slopes=0, n=8),
+    Row("binary_cross_entropy", "nn", lambda x, t, w, reduction: F.binary_cross_entropy(
+        x, t, None if w is None else w.detach(), reduction=reduction), [
+        (lambda n: [inside(n((2, 3))), inside(n((2, 3), 1)), None], a) for a in how()
+    ] + [
+        (lambda n: [inside(n((2, 3))), inside(n((2, 3), 1)), inside(n((3,), 2))], a) for a in how()
+    ] + [(lambda n: [inside(n((2, 3))), inside(n((3,), 1)), None], a) for a in how()]
+      + [(lambda n: [inside(n((0, 3))), inside(n((0, 3), 1)), None], how()[1])],
+        values=FLOATS, types=TYPES[4:], slopes=0, n=8, ulp=8),
+    Row("cosine_embedding_loss", "nn", lambda x, y, t, margin, reduction: F.cosine_embedding_loss(
+        x, y, t, margin, reduction=reduction), [
+        (lambda n: [n((4, 3)), n((4, 3), 1), torch.tensor([1, -1, 1, -1])], a)
+        for a in how(margin=0.0) + how(margin=-0.4)
+    ] + [(lambda n: [n((3,)), n((3,), 1), torch.tensor(1)], a) for a in how(margin=0.0)]
+      + [(lambda n: [n((2, 3)), n((2, 2), 1), torch.tensor([1, 1])], how(margin=0.0)[0])],
+        values=FLOATS, types=TYPES[4:], slopes=0, n=16, ulp=8),
+    Row("ctc_loss", "nn", ctc, [
+        (lambda n, m=m: [n((m, 4, 4)), TARGETS, torch.tensor([m, m - 1, m, m]),
+                         torch.tensor([3, 2, 1, 0])], a)
+        for m in (6, 7) for a in how(blank=0, zero_infinity=False)
+    ] + [
+        (lambda n: [n((4, 4, 4)), TARGETS, torch.tensor([4, 4, 4, 4]),
+                    torch.tensor([3, 2, 3, 1])], a)
+        for a in how(blank=0, zero_infinity=True)
+    ] + [
+        (lambda n: [n((5, 4, 4)), TARGETS % 3, torch.tensor([5, 4, 3, 5]),
+                    torch.tensor([2, 2, 1, 1])], a)
+        for a in how(blank=3, zero_infinity=False)
+    ], values=(torch.float32,), types=TYPES[4:], slopes=0, n=32, ulp=32),
+]  # fmt: skip
+
+ACTIVATIONS = [
+    Row("mish", "elementwise", F.mish, [of(2, 8), of(), of(0, 3)], values=FLOATS, types=TYPES[4:],
+        slopes=0),
+    Row("hardswish", "elementwise", F.hardswish, [
+        of(2, 8), (lambda n: [torch.tensor([-4.0, -3.5, 0.0, 2.5, 5.0]).to(n(()).dtype)], {}), of(),
+        of(0, 3),
+    ], values=FLOATS, types=TYPES[4:], slopes=0),
+    Row("selu", "elementwise", F.selu, [of(2, 8), of(), of(0, 3)], values=FLOATS, types=TYPES[4:],
+        slopes=0),
+    Row("prelu", "elementwise", F.prelu, [
+        two((2, 3, 2), (3,)), two((2, 4), (1,)), two((4,), (1,)), two((), (1,)), two((0, 3), (3,)),
+        two((2, 3), (2,)), two((2, 3), ()),
+    ], values=FLOATS, types=TYPES[4:], slopes=0),
+    Row("glu", "elementwise", lambda x, dim: F.glu(x, dim), [
+        of(2, 6, dim=-1), of(4, 3, dim=0), of(0, 4, dim=1), of(2, 3, dim=1), of(2, 4, dim=2),
+    ], values=FLOATS, types=TYPES[4:]),
+]  # fmt: skip
+
+
+def filled(x):
+    """Off the tape where there is nothing: PyTorch's gradient has the wrong shape there."""
+    return x if x.numel() else x.detach()
+
+
+NORMS = [
+    Row("group_norm", "nn", lambda x, w, b, groups, eps: F.group_norm(x, groups, w, b, eps), [
+        (lambda n: [n((2, 4, 3)), n((4,), 1), n((4,), 2)], {"groups": 2, "eps": 1e-5}),
+        (lambda n: [n((2, 6)), None, None], {"groups": 2, "eps": 1e-3}),
+        (lambda n: [n((2, 4, 3, 2)), n((4,), 1), None], {"groups": 4, "eps": 1e-5}),
+        (lambda n: [n((0, 4, 3)), None, None], {"groups": 1, "eps": 1e-5}),
+        (lambda n: [n((2, 4, 3)), None, None], {"groups": 3, "eps": 1e-5}),
+        (lambda n: [n((2, 4, 3)), n((3,)), None], {"groups": 2, "eps": 1e-5}),
+    ], values=FLOATS, types=TYPES[4:], slopes=0, n=16, ulp=8, wide=True),
+    Row("instance_norm", "nn", lambda x, w, b, eps: F.instance_norm(
+        x, weight=w, bias=b, eps=eps), [
+        (lambda n: [n((2, 3, 5)), None, None], {"eps": 1e-5}),
+        (lambda n: [n((2, 3, 2, 2)), n((3,), 1), n((3,), 2)], {"eps": 1e-3}),
+        (lambda n: [n((2, 3, 1)), None, None], {"eps": 1e-5}),
+    ], values=FLOATS, types=TYPES[4:], slopes=0, n=16, ulp=8, wide=True),
+]  # fmt: skip
+
+
+def grid(x, g, mode, padding_mode, align_corners):
+    if mode == "nearest":  # PyTorch gives zeros to a grid that no sample depends on
+        g = g.detach()
+    return F.grid_sample(x, g, mode, padding_mode, align_corners)
+
+
+def patches(**attrs):
+    return {"dilation": [1, 1], "padding": [0, 0], "stride": [1, 1], **attrs}
+
+
+WINDOWS = [
+    *(
+        Row(f"adaptive_{kind}_pool{d}d", "windows", lambda x, size, f=f: f(x, size), [
+            of(2, 3, *[7, 5, 4][:d], size=[3] * d), of(3, *[6, 4, 5][:d], size=[2, 3, 1][:d]),
+            of(1, 1, *[5, 6, 3][:d], size=[1] * d), of(2, 2, *[3, 3, 3][:d], size=[5, 3, 2][:d]),
+            of(0, 2, *[3, 3, 3][:d], size=[2] * d), of(2, 2, *[3, 0, 3][:d], size=[2] * d),
+            of(3, size=[2] * d),
+        ], values=SINGLE, types=TYPES[4:], slopes=0, n=8)
+        for d in (1, 2, 3) for kind, f in (
+            ("avg", (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[d - 1]),
+            ("max", (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[d - 1]),
+        )
+    ),
+    Row("pixel_shuffle", "windows", lambda x, factor: F.pixel_shuffle(filled(x), factor), [
+        of(2, 8, 2, 3, factor=2), of(4, 3, 2, factor=2), of(2, 9, 1, 1, factor=3),
+        of(0, 4, 2, 2, factor=2), of(2, 6, 2, 2, factor=2), of(2, 2, factor=2),
+    ]),
+    Row("pixel_unshuffle", "windows", lambda x, factor: F.pixel_unshuffle(filled(x), factor), [
+        of(2, 2, 4, 6, factor=2), of(1, 3, 3, factor=3),
+        of(2, 2, 3, 4, factor=2),
+    ]),
+    Row("unfold", "windows", lambda x, kernel, **a: F.unfold(x, kernel, **a), [
+        of(2, 3, 4, 5, kernel=[2, 3], **patches()),
+        of(1, 2, 5, 4, kernel=[2, 2], **patches(stride=[2, 1], padding=[1, 1], dilation=[2, 1])),
+        of(1, 1, 3, 3, kernel=[3, 3], **patches()), of(1, 1, 2, 2, kernel=[3, 3], **patches()),
+        of(2, 3, kernel=[1, 1], **patches()),
+    ], values=(*FLOATS, torch.bool), types=(torch.float32,)),
+    Row("fold", "windows", lambda x, size, kernel, **a: F.fold(x, size, kernel, **a), [
+        of(2, 18, 9, size=[4, 5], kernel=[2, 3], **patches()),
+        of(1, 8, 9, size=[5, 4], kernel=[2, 2],
+           **patches(stride=[2, 2], padding=[1, 1], dilation=[2, 1])),
+        of(1, 9, 1, size=[3, 3], kernel=[3, 3], **patches()),
+        of(1, 9, 2, size=[3, 3], kernel=[3, 3], **patches()),
+        of(1, 7, 1, size=[3, 3], kernel=[3, 3], **patches()),
+    ], values=FLOATS, types=(torch.float32,), slopes=1, n=8),
+    Row("grid_sample", "windows", grid, [
+        (lambda n: [n((2, 3, 4, 5)), n((2, 3, 2, 2), 1) / 2],
+         {"mode": m, "padding_mode": p, "align_corners": c})
+        for m in ("bilinear", "nearest") for p in ("zeros", "border", "reflection")
+        for c in (False, True)
+    ] + [
+        (lambda n: [n((1, 2, 3, 2, 4)), n((1, 2, 2, 2, 3), 1) / 2],
+         {"mode": m, "padding_mode": "zeros", "align_corners": False})
+        for m in ("bilinear", "nearest")
+    ] + [
+        (lambda n: [n((2, 3, 4, 5)), n((1, 3, 2, 2), 1)],
+         {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}),
+    ], values=SINGLE, types=TYPES[4:], slopes=0, n=32, ulp=32),
+    Row("interpolate", "windows", lambda x, size, mode, antialias: F.interpolate(
+        x, size, mode=mode, antialias=antialias), [
+        of(2, 3, 7, size=[3], mode="area", antialias=False),
+        of(1, 2, 5, 6, size=[3, 4], mode="area", antialias=False),
+        of(1, 2, 3, 4, size=[5, 2], mode="area", antialias=False),
+        of(1, 1, 4, 3, 5, size=[2, 2, 3], mode="area", antialias=False),
+        *(of(1, 2, 9, 7, size=s, mode=m, antialias=True) for m in ("bilinear", "bicubic")
+          for s in ([4, 5], [3, 11], [9, 2])),
+    ], values=SINGLE, types=TYPES[4:], slopes=0, n=16, ulp=8),
+]  # fmt: skip
+def log_prob(kind):
+    return lambda *p: kind(*p[:-1], validate_args=False).log_prob(p[-1])
+
+
+def entropy(kind):
+    return lambda *p: kind(*p, validate_args=False).entropy()
+
+
+def positive(x):
+    return (x.double().abs() / 3 + 0.3).to(x.dtype)
+
+
+def bernoulli(p, validate_args):
+    return D.Bernoulli(logits=p, validate_args=validate_args)
+
+
+def categorical(p, validate_args):
+    return D.Categorical(logits=p, validate_args=validate_args)
+
+
+D = torch.distributions
+PAIR = (lambda n: [positive(n((2, 3))), positive(n((3,), 1))], {})
+# No ops of the table: what `distributions` computes.
+DISTRIBUTIONS = [
+    Row(f"{name}.{what}", "nn", f(kind), [call], values=SINGLE, types=(), slopes=0, n=32, ulp=32)
+    for name, kind, what, f, call in (
+        ("normal", D.Normal, "log_prob", log_prob, (
+            lambda n: [n((2, 3)), positive(n((3,), 1)), n((2, 3), 2)], {})),
+        ("normal", D.Normal, "entropy", entropy, (
+            lambda n: [n((2, 3)), positive(n((2, 3), 1))], {})),
+        ("bernoulli", bernoulli, "log_prob", log_prob, (
+            lambda n: [n((2, 3)), (n((2, 3), 1) > 0).to(n(()).dtype)], {})),
+        ("bernoulli", bernoulli, "entropy", entropy, (lambda n: [n((2, 3))], {})),
+        ("categorical", categorical, "log_prob", log_prob, (
+            lambda n: [n((2, 3)), torch.tensor([2, 0])], {})),
+        ("categorical", categorical, "entropy", entropy, (lambda n: [n((2, 3))], {})),
+        ("gamma", D.Gamma, "log_prob", log_prob, (
+            lambda n: [*PAIR[0](n), positive(n((2, 3), 2))], {})),
+        ("gamma", D.Gamma, "entropy", entropy, PAIR),
+        ("beta", D.Beta, "log_prob", log_prob, (
+            lambda n: [*PAIR[0](n), inside(n((2, 3), 2))], {})),
+        ("beta", D.Beta, "entropy", entropy, PAIR),
+    )
+]  # fmt: skip
+ALL = [*VIEWS, *PRODUCTS, *ELEMENTWISE, *ORDER, *INDEX, *LOSSES, *ACTIVATIONS, *NORMS]
+ALL += [*WINDOWS, *DISTRIBUTIONS]
 
 
 def make():

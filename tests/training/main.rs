@@ -4,6 +4,7 @@ mod attention;
 mod failures;
 mod lazy;
 mod monitor;
+mod recurrent;
 mod refusals;
 mod summary;
 mod support;

@@ -69,6 +69,16 @@ pub fn optimizer(name: &str, p: Vec<Parameter>) -> Box<dyn Optimizer> {
         "adamw_decay" => {
             Box::new(optim::AdamW::new(p, 0.05).betas(0.8, 0.95).eps(1e-3).weight_decay(0.2))
         }
+        "rmsprop" => Box::new(optim::RmsProp::new(p, 0.05)),
+        "rmsprop_all" => {
+            let rms = optim::RmsProp::new(p, 0.05).alpha(0.8).eps(1e-3).weight_decay(0.1);
+            Box::new(rms.momentum(0.9).centred(true))
+        }
+        "adagrad" => Box::new(optim::Adagrad::new(p, 0.05)),
+        "adagrad_all" => {
+            Box::new(optim::Adagrad::new(p, 0.05).eps(1e-3).weight_decay(0.1).initial(0.5))
+        }
+        "lion" => Box::new(optim::Lion::new(p, 0.05).betas(0.8, 0.95).weight_decay(0.1)),
         other => panic!("no optimizer is called {other}"),
     }
 }

@@ -17,7 +17,7 @@ fn optimizers_step_as_pytorchs_do() {
         .filter_map(|name| name.split('/').next())
         .filter(|case| !["start", "gradients", "clip", "net"].contains(case))
         .collect();
-    assert_eq!(cases.len(), 8);
+    assert_eq!(cases.len(), 13);
     for case in cases {
         let p: Vec<Parameter> =
             NAMES.iter().map(|k| Parameter::new(&reference[&format!("start/0/{k}")])).collect();

@@ -9,6 +9,7 @@ macro_rules! families {
             "awaiting": wait_to_read detach is_ready error;
             "known at once": shape dims rank numel dtype device;
             "reading": to_vec item display nonzero;
+            "like another": zeros_like ones_like full_like rand_like randn_like;
             "one operand": neg abs sign square sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p
                 sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv lgamma digamma
                 floor ceil round trunc isnan isinf isfinite logical_not bitwise_not;
@@ -16,8 +17,8 @@ macro_rules! families {
                 remainder floor_divide trunc_divide eq ne lt le gt ge logical_and logical_or
                 logical_xor bitwise_and bitwise_or bitwise_xor where_cond masked_fill clamp
                 clamp_min clamp_max lerp nan_to_num isclose allclose round_decimals;
-            "activations": relu leaky_relu elu gelu gelu_tanh silu sigmoid tanh softplus
-                softplus_with softmax log_softmax dropout dropout_with;
+            "activations": relu leaky_relu elu selu prelu mish hardswish glu gelu gelu_tanh silu
+                sigmoid tanh softplus softplus_with softmax log_softmax dropout dropout_with;
             "reductions": sum prod mean max min max_initial min_initial any all argmax argmin var
                 std norm logsumexp;
             "order": cumsum cumsum_with cumprod cumprod_with cummax cummin sort argsort
@@ -36,10 +37,13 @@ macro_rules! families {
             "convolution, pooling": conv1d conv2d conv3d conv_transpose1d conv_transpose2d
                 conv_transpose3d max_pool1d max_pool2d max_pool3d max_pool1d_with_positions
                 max_pool2d_with_positions max_pool3d_with_positions avg_pool1d avg_pool2d avg_pool3d
-                interpolate;
+                adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
+                adaptive_max_pool2d adaptive_max_pool3d interpolate unfold fold pixel_shuffle
+                pixel_unshuffle grid_sample;
             "normalisation": layer_norm layer_norm_weighted layer_norm_plain rms_norm rms_norm_plain
-                batch_norm batch_norm_train;
-            "losses": mse_loss cross_entropy nll_loss bce_with_logits;
+                batch_norm batch_norm_train group_norm instance_norm;
+            "losses": mse_loss cross_entropy nll_loss bce_with_logits l1_loss smooth_l1_loss
+                huber_loss kl_div binary_cross_entropy cosine_embedding_loss ctc_loss;
             "types, devices": to_dtype to_device;
             "gradients": requires_grad stop_gradient is_on_tape;
         }

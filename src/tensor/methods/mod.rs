@@ -4,9 +4,11 @@
 mod aliases;
 
 // Blank lines keep the order: rustfmt sorts adjacent lines.
+mod likes;
+
 mod elementwise;
 
-mod reduce;
+pub(crate) mod reduce;
 
 pub(crate) mod order;
 

@@ -2,10 +2,91 @@
 
 use super::{Call, none};
 use futensor::nn::Module;
+use futensor::op_options::{GridOptions, GridPadding};
 use futensor::*;
 
 pub fn all() -> Vec<Call> {
     calls![
+        ("losses of distances", |x| vec![
+            x.l1_loss(x, ()),
+            x.l1_loss(x.device().zeros([7, 5]), Reduction::None),
+            x.smooth_l1_loss(x, -1.0, ()),
+            x.smooth_l1_loss(x, f64::NAN, ()),
+            x.smooth_l1_loss(x, f64::INFINITY, Reduction::Sum),
+            x.huber_loss(x, 0.0, ()),
+            x.huber_loss(x, 1e300, Reduction::None),
+            x.kl_div(x, true, ()),
+            x.kl_div(x, false, Reduction::None),
+            x.binary_cross_entropy(x, ()),
+            x.binary_cross_entropy(x, LossOptions::default().weight(x.device().zeros([7]))),
+            x.cosine_embedding_loss(x, x, f64::NAN, ()),
+            x.cosine_embedding_loss(x, x.device().ones([2]), 0.0, Reduction::None)
+        ]),
+        ("ctc_loss", |x| {
+            let (n, one) = (x.dims().get(1).copied().unwrap_or(1), x.device().full([1], 1i64));
+            let labels = x.device().full([n, 2], 1i64);
+            let of = |k: i64| x.device().full([n], k);
+            vec![
+                x.ctc_loss(x, x, x, 0, false, ()),
+                x.ctc_loss(&labels, of(1), of(2), 0, true, ()),
+                x.ctc_loss(&labels, of(i64::MAX), of(i64::MIN), 1, false, Reduction::None),
+                x.ctc_loss(&labels, of(1), of(77), usize::MAX, false, ()),
+                x.ctc_loss(x.device().full([n, 2], 99i64), of(1), of(2), 0, false, ()),
+                x.ctc_loss(&one, &one, &one, 0, false, ()),
+            ]
+        }),
+        ("norms of groups", |x| vec![
+            x.group_norm(0, None, None, 1e-5),
+            x.group_norm(1, Some(x), None, f64::NAN),
+            x.group_norm(usize::MAX, None, None, 0.0),
+            x.instance_norm(None, None, -1.0),
+            x.instance_norm(Some(&x.device().ones([2])), None, 1e-5)
+        ]),
+        ("adaptive", |x| vec![
+            x.adaptive_avg_pool1d(2),
+            x.adaptive_avg_pool2d([1, 2]),
+            x.adaptive_avg_pool3d(0),
+            x.adaptive_max_pool1d(-1),
+            x.adaptive_max_pool2d([1, 2, 3]),
+            x.adaptive_max_pool3d(2),
+            x.adaptive_avg_pool2d(())
+        ]),
+        ("pixels", |x| vec![
+            x.pixel_shuffle(0),
+            x.pixel_shuffle(1),
+            x.pixel_shuffle(usize::MAX),
+            x.pixel_unshuffle(0),
+            x.pixel_unshuffle(3),
+            x.pixel_unshuffle(usize::MAX)
+        ]),
+        ("patches", |x| vec![
+            x.unfold(2, ()),
+            x.unfold([1, 1], ConvOptions::default().padding(1).stride(2)),
+            x.unfold(usize::MAX, ()),
+            x.unfold(0, ()),
+            x.unfold([1, 1, 1], ConvOptions::default().dilation(usize::MAX)),
+            x.fold(3, 2, ()),
+            x.fold([3, usize::MAX], 1, ()),
+            x.fold(0, 1, ()),
+            x.fold([3, 3], [1, 1], ConvOptions::default().padding(1))
+        ]),
+        ("grid_sample", |x| vec![
+            x.grid_sample(x, ()),
+            x.grid_sample(x.device().full([1, 2, 2, 2], f32::NAN).to_dtype(x.dtype()), ()),
+            x.grid_sample(
+                x.device().full([2, 1, 1, 2], 1e30).to_dtype(x.dtype()),
+                GridOptions::default().padding(GridPadding::Reflection)
+            ),
+            x.grid_sample(
+                x.device().full([2, 1, 1, 2], -7.0).to_dtype(x.dtype()),
+                GridOptions::default().padding(GridPadding::Border).nearest(true)
+            )
+        ]),
+        ("interpolate antialias", |x| vec![
+            x.interpolate(InterpolateOptions::size(2).antialias(true)),
+            x.interpolate(InterpolateOptions::size(2).mode(InterpolateMode::Area)),
+            x.interpolate(InterpolateOptions::size(2).mode(InterpolateMode::Cubic).antialias(true))
+        ]),
         ("dropout", |x| vec![
             x.dropout(0.0),
             x.dropout(1.0),

@@ -38,6 +38,16 @@ pub fn all() -> Vec<Call> {
             x.softplus_with(f64::INFINITY, -1.0),
             x.softplus_with(-1.0, 2.0)
         ]),
+        ("activations", |x| vec![
+            x.mish(),
+            x.hardswish(),
+            x.selu(),
+            x.prelu(x),
+            x.prelu(x.device().full([1], f32::NAN)),
+            x.glu(0),
+            x.glu(-1),
+            x.glu(isize::MIN)
+        ]),
         ("vectors", |x| vec![
             x.dot(x),
             x.dot(x.device().zeros([0])),

@@ -14,6 +14,41 @@ pub fn all() -> Vec<Call> {
             x.clone().slice_assign(Index::ALL.step(0), x),
             x.clone().slice_assign(0, x.device().ones([9]))
         ]),
+        ("likes", |x| vec![
+            x.zeros_like(),
+            x.ones_like(),
+            x.full_like(f64::NAN),
+            x.rand_like(),
+            x.randn_like()
+        ]),
+        ("chance", |x| {
+            let (device, generator) = (x.device(), Generator::new(3));
+            vec![
+                device.randint(5, 5, [2]),
+                device.randint(i64::MIN, i64::MAX, x.shape()),
+                device.randint(-3, 4, x.shape()),
+                device.randperm(7),
+                device.uniform(f64::NAN, 1.0, x.shape()),
+                device.normal(0.0, f64::INFINITY, x.shape()),
+                device.exponential(-1.0, x.shape()),
+                device.exponential(1e-300, x.shape()),
+                generator.gamma(x),
+                generator.bernoulli(x),
+                generator.multinomial(x, 2, true),
+                generator.multinomial(x.abs(), 2, false),
+                generator.multinomial(x, usize::MAX, false),
+            ]
+        }),
+        ("ranges of a type", |x| {
+            let device = x.device();
+            vec![
+                device.arange_dtype(0, 5, 0, DType::F64),
+                device.arange_dtype(0.0, 1e300, 1.0, DType::U8),
+                device.arange_dtype(-3, 3, 1, x.dtype()),
+                device.linspace_dtype(0.0, f64::NAN, 3, x.dtype()),
+                device.linspace_dtype(0.0, 1.0, usize::MAX, DType::F64),
+            ]
+        }),
         ("where", |x| vec![
             x.where_cond(1, 2),
             x.gt(0).where_cond(x, f64::NAN),

@@ -28,6 +28,11 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         ("softplus_with", [Arg::Tensor(x)]) => {
             futures(x.softplus_with(number("beta")?, number("threshold")?))
         }
+        ("mish", [Arg::Tensor(x)]) => futures(x.mish()),
+        ("hardswish", [Arg::Tensor(x)]) => futures(x.hardswish()),
+        ("selu", [Arg::Tensor(x)]) => futures(x.selu()),
+        ("prelu", [Arg::Tensor(x), Arg::Tensor(w)]) => futures(x.prelu(w)),
+        ("glu", [Arg::Tensor(x)]) => futures(x.glu(attrs["dim"].as_i64()? as isize)),
         ("bitwise_not", [Arg::Tensor(x)]) => futures(x.bitwise_not()),
         ("masked_fill", [Arg::Tensor(x), Arg::Tensor(m), Arg::Scalar(s)]) => {
             futures(x.masked_fill(m, *s))

@@ -2,6 +2,7 @@
 
 use super::super::case::ints;
 use super::{Arg, Made, both, futures};
+use futensor::op_options::{GridOptions, GridPadding};
 use futensor::{ConvOptions, InterpolateMode, InterpolateOptions, PoolOptions};
 use serde_json::Value;
 
@@ -26,9 +27,38 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
         "avg_pool1d" => futures(x.avg_pool1d(pool(attrs))),
         "avg_pool3d" => futures(x.avg_pool3d(pool(attrs))),
         "avg_pool2d" => futures(x.avg_pool2d(pool(attrs))),
+        "adaptive_avg_pool1d" => futures(x.adaptive_avg_pool1d(ints(&attrs["size"]))),
+        "adaptive_avg_pool2d" => futures(x.adaptive_avg_pool2d(ints(&attrs["size"]))),
+        "adaptive_avg_pool3d" => futures(x.adaptive_avg_pool3d(ints(&attrs["size"]))),
+        "adaptive_max_pool1d" => futures(x.adaptive_max_pool1d(ints(&attrs["size"]))),
+        "adaptive_max_pool2d" => futures(x.adaptive_max_pool2d(ints(&attrs["size"]))),
+        "adaptive_max_pool3d" => futures(x.adaptive_max_pool3d(ints(&attrs["size"]))),
+        "pixel_shuffle" => futures(x.pixel_shuffle(attrs["factor"].as_u64()? as usize)),
+        "pixel_unshuffle" => futures(x.pixel_unshuffle(attrs["factor"].as_u64()? as usize)),
+        "unfold" => futures(x.unfold(ints(&attrs["kernel"]), patches(attrs))),
+        "fold" => {
+            let (size, kernel) = (ints(&attrs["size"]), ints(&attrs["kernel"]));
+            futures(x.fold(size, kernel, patches(attrs)))
+        }
+        "grid_sample" => futures(x.grid_sample(tensor(1)?, grid(attrs)?)),
         "interpolate" => futures(x.interpolate(interpolation(attrs)?)),
         _ => None,
     }
+}
+
+fn patches(attrs: &Value) -> ConvOptions {
+    let options = ConvOptions::default().stride(ints(&attrs["stride"]));
+    options.padding(ints(&attrs["padding"])).dilation(ints(&attrs["dilation"]))
+}
+
+fn grid(attrs: &Value) -> Option<GridOptions> {
+    let padding = match attrs["padding_mode"].as_str()? {
+        "border" => GridPadding::Border,
+        "reflection" => GridPadding::Reflection,
+        _ => GridPadding::Zeros,
+    };
+    let options = GridOptions::default().padding(padding).nearest(attrs["mode"] == "nearest");
+    Some(options.align_corners(attrs["align_corners"] == true))
 }
 
 /// One number or a list of them.
@@ -85,7 +115,9 @@ fn interpolation(attrs: &Value) -> Option<InterpolateOptions> {
         "nearest-exact" => InterpolateMode::NearestExact,
         "linear" | "bilinear" | "trilinear" => InterpolateMode::Linear,
         "bicubic" => InterpolateMode::Cubic,
+        "area" => InterpolateMode::Area,
         _ => return None,
     };
-    Some(options.mode(mode).align_corners(attrs["align_corners"] == true))
+    let options = options.mode(mode).antialias(attrs["antialias"] == true);
+    Some(options.align_corners(attrs["align_corners"] == true))
 }

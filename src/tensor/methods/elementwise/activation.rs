@@ -89,6 +89,109 @@ impl TensorFuture {
         })
     }
 
+    /// `x * tanh(softplus(x))` (Misra 2019, arXiv:1908.08681).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![0.0f32, 50.0], [2]);
+    /// assert_eq!(x.mish().to_vec::<f32>().await?, [0.0, 50.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn mish(&self) -> TensorFuture {
+        let _within = build::within("mish", Location::caller());
+        self.rounded_once(|x| x * x.softplus().tanh())
+    }
+
+    /// `x * clamp(x + 3, 0, 6) / 6` (Howard et al. 2019, arXiv:1905.02244).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![-4.0f32, 0.0, 1.5, 4.0], [4]);
+    /// assert_eq!(x.hardswish().to_vec::<f32>().await?, [0.0, 0.0, 1.125, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn hardswish(&self) -> TensorFuture {
+        let _within = build::within("hardswish", Location::caller());
+        self.rounded_once(|x| {
+            let (below, above) = (x.le(-3.0), x.ge(3.0));
+            let between = below.logical_or(&above).where_cond(0.0, x);
+            let curve = &between * (&between + 3.0) / 6.0;
+            below.where_cond(0.0, above.where_cond(x, curve))
+        })
+    }
+
+    /// [`elu`](Self::elu) with the numbers that keep mean and variance through layers (Klambauer et
+    /// al. 2017, arXiv:1706.02515).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![0.0f32, 1.0], [2]);
+    /// assert_eq!(x.selu().to_vec::<f32>().await?, [0.0, 1.050701]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn selu(&self) -> TensorFuture {
+        let _within = build::within("selu", Location::caller());
+        self.rounded_once(|x| x.elu(1.673_263_242_354_377_2) * 1.050_700_987_355_480_5)
+    }
+
+    /// `x` where `x > 0`, `weight * x` elsewhere: a weight of one element, or one for each channel
+    /// (the second dimension).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let device = futensor::Device::cpu();
+    /// let x = device.from_vec(vec![-2.0f32, 3.0, -2.0, 3.0], [2, 2]);
+    /// let weight = device.from_vec(vec![0.5f32, 2.0], [2]);
+    /// assert_eq!(x.prelu(&weight).to_vec::<f32>().await?, [-1.0, 3.0, -1.0, 3.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn prelu(&self, weight: impl AsRef<TensorFuture>) -> TensorFuture {
+        let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
+        let channels = if self.rank() > 1 { self.dims()[1] } else { 1 };
+        let fits = weight.numel() == 1 || weight.dims() == [channels];
+        if !fits || weight.rank() > 1 || self.dtype() != weight.dtype() {
+            let text =
+                format!("a weight {} of {} for {}", weight.dtype(), weight.shape(), self.shape());
+            return build::refused("prelu", self, Refusal::shape(text), at);
+        }
+        let _within = build::within("prelu", at);
+        let mut along = vec![1; self.rank().max(1)];
+        along[(self.rank() > 1) as usize] = weight.numel();
+        let weight = if self.rank() == 0 { weight.reshape(()) } else { weight.reshape(along) };
+        // The slope of the weight is not asked for where it does not count.
+        let above = self.gt(0);
+        above.where_cond(self, above.where_cond(0, self) * weight)
+    }
+
+    /// The first half along `dim` times the sigmoid of the second (Dauphin et al. 2017,
+    /// arXiv:1612.08083).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![4.0f32, 0.0], [2]);
+    /// assert_eq!(x.glu(0).to_vec::<f32>().await?, [2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn glu(&self, dim: isize) -> TensorFuture {
+        let at: At = Location::caller();
+        let _within = build::within("glu", at);
+        let refuse = |refusal| build::refused("glu", self, refusal, at);
+        let Some(d) = self.shape().dim(dim) else {
+            return refuse(build::dim_refusal(dim, self.shape()));
+        };
+        if !self.dims()[d].is_multiple_of(2) {
+            let text = format!("a dimension of {} has no halves", self.dims()[d]);
+            return refuse(Refusal::shape(text));
+        }
+        let half = self.dims()[d] / 2;
+        self.rounded_once(|x| x.narrow(dim, 0, half) * x.narrow(dim, half, half).sigmoid())
+    }
+
     /// `e^x / sum e^x` along `dim`. The largest element is subtracted first, to avoid an overflow.
     ///
     /// ```

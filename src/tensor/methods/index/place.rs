@@ -73,7 +73,8 @@ fn nothing(mode: Option<ScatterMode>, dtype: DType) -> Scalar {
 impl TensorFuture {
     /// Combines the elements of `source` with the elements at `index` along `dim` (by sum, product,
     /// mean, maximum, ...), in the order of the indices. `options` is a
-    /// [`ScatterMode`](crate::ScatterMode), or [`ScatterOptions`](crate::op_options::ScatterOptions).
+    /// [`ScatterMode`](crate::ScatterMode), or
+    /// [`ScatterOptions`](crate::op_options::ScatterOptions).
     ///
     /// ```
     /// # tokio_test::block_on(async {

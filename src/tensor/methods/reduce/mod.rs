@@ -4,4 +4,4 @@ mod table;
 
 mod initial;
 
-pub(super) mod stats;
+pub(crate) mod stats;

@@ -39,8 +39,8 @@ pub enum Reduction {
 /// ```
 #[derive(Clone, Debug)]
 pub struct LossOptions {
-    reduction: Reduction,
-    weight: Option<TensorFuture>,
+    pub(super) reduction: Reduction,
+    pub(super) weight: Option<TensorFuture>,
     pos_weight: Option<TensorFuture>,
     ignore_index: i64,
     label_smoothing: f64,
@@ -104,7 +104,7 @@ impl LossOptions {
 }
 
 #[track_caller]
-fn reduced(loss: &TensorFuture, reduction: Reduction, dtype: DType) -> TensorFuture {
+pub(super) fn reduced(loss: &TensorFuture, reduction: Reduction, dtype: DType) -> TensorFuture {
     let loss = match reduction {
         Reduction::Mean => loss.mean_all(),
         Reduction::Sum => loss.sum_all(),

@@ -3,3 +3,7 @@
 mod norm;
 
 pub(crate) mod losses;
+
+mod distances;
+
+mod ctc;

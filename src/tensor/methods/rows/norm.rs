@@ -168,6 +168,103 @@ impl TensorFuture {
         let unbiased = biased * (n as f64 / (n - 1) as f64);
         (y, mean, unbiased)
     }
+
+    /// [`layer_norm_plain`](Self::layer_norm_plain) of each group of neighbouring channels
+    /// (dimension 1) with all that comes behind them, then a weight and a bias for each channel (Wu
+    /// and He 2018, arXiv:1803.08494).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 3.0, 10.0, 30.0], [1, 4]);
+    /// let y = x.group_norm(2, None, None, 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [-1.0, 1.0, -1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn group_norm(
+        &self,
+        groups: usize,
+        weight: Option<&TensorFuture>,
+        bias: Option<&TensorFuture>,
+        eps: f64,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
+        self.grouped_norm("group_norm", groups, [weight, bias], eps, at)
+    }
+
+    /// [`group_norm`](Self::group_norm) of each channel alone (Ulyanov et al. 2016,
+    /// arXiv:1607.08022).
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 3.0, 10.0, 30.0], [1, 2, 2]);
+    /// let y = x.instance_norm(None, None, 0.0);
+    /// assert_eq!(y.to_vec::<f32>().await?, [-1.0, 1.0, -1.0, 1.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// A shape error if a channel has one element, and so no variance.
+    #[track_caller]
+    pub fn instance_norm(
+        &self,
+        weight: Option<&TensorFuture>,
+        bias: Option<&TensorFuture>,
+        eps: f64,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
+        let spatial = self.dims().get(2..).unwrap_or(&[]);
+        if spatial.iter().all(|&n| n == 1) {
+            let text = format!("a channel of {} has one element, so no variance", self.shape());
+            return build::refused("instance_norm", self, Refusal::shape(text), at);
+        }
+        let groups = self.dims().get(1).copied().unwrap_or(1);
+        self.grouped_norm("instance_norm", groups, [weight, bias], eps, at)
+    }
+
+    #[track_caller]
+    fn grouped_norm(
+        &self,
+        name: &'static str,
+        groups: usize,
+        [weight, bias]: [Option<&TensorFuture>; 2],
+        eps: f64,
+        at: At,
+    ) -> TensorFuture {
+        let checked = channels(self, [weight, bias].into_iter().flatten()).and_then(|()| {
+            let channels = self.dims()[1];
+            match groups > 0 && channels.is_multiple_of(groups) {
+                true => Ok(channels / groups),
+                false => Err(Refusal::shape(format!(
+                    "{} do not divide into {}",
+                    number_of(channels, "channel", "channels"),
+                    number_of(groups, "group", "groups")
+                ))),
+            }
+        });
+        let own = match checked {
+            Ok(own) => own,
+            Err(refusal) => return build::refused(name, self, refusal, at),
+        };
+        let _within = build::within(name, at);
+        if self.numel() == 0 {
+            return self.clone();
+        }
+        let width = self.dims()[2..].iter().product::<usize>() * own;
+        let mut along: SmallVec<[isize; 8]> = SmallVec::from_elem(1, self.rank());
+        along[1] = -1;
+        self.rounded_once(|x| {
+            let rows = x.reshape([self.dims()[0], groups, width]);
+            let mut y = rows.layer_norm_plain(1, eps).reshape(self.dims());
+            if let Some(weight) = weight {
+                y = y * weight.wide().reshape(&along[..]);
+            }
+            if let Some(bias) = bias {
+                y = y + bias.wide().reshape(&along[..]);
+            }
+            y
+        })
+    }
 }
 
 /// Refuses a value without channels, and parameters that do not have one number per channel.

@@ -119,7 +119,7 @@ impl ConvOptions {
     }
 
     /// The options as triples, and the output padding.
-    fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 3]), Refusal> {
+    pub(super) fn walk(&self, spatial: usize) -> Result<(Walk, [usize; 3]), Refusal> {
         let walk = Walk {
             spatial,
             stride: each("a stride", &self.stride, spatial, 1, 1)?,

@@ -3,6 +3,7 @@
 //! An axis is some elements picked for each place (one, two or four) and their weighted sum: one op
 //! on a host, and elsewhere ops that are there. Places and weights are made on the device.
 
+use super::adaptive::{Intervals, areas};
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
 use crate::error::number_of;
@@ -29,6 +30,8 @@ pub enum InterpolateMode {
     Linear,
     /// Cubic convolution of four elements per axis: PyTorch's `bicubic`.
     Cubic,
+    /// The mean of the elements that an output position covers: PyTorch's `area`.
+    Area,
 }
 
 /// The output size, and how it was given.
@@ -52,11 +55,13 @@ pub struct InterpolateOptions {
     target: Target,
     mode: InterpolateMode,
     align_corners: bool,
+    antialias: bool,
 }
 
 impl InterpolateOptions {
     fn new(target: Target) -> InterpolateOptions {
-        InterpolateOptions { target, mode: InterpolateMode::Nearest, align_corners: false }
+        let mode = InterpolateMode::Nearest;
+        InterpolateOptions { target, mode, align_corners: false, antialias: false }
     }
 
     /// Resizes to this size: one number, or one for each spatial dimension.
@@ -88,6 +93,22 @@ impl InterpolateOptions {
         self
     }
 
+    /// Whether a value that shrinks takes the mean of all elements in reach, each weighted by its
+    /// distance, instead of a few; for linear and cubic modes.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, InterpolateMode, InterpolateOptions};
+    /// let x = Device::cpu().from_vec(vec![0.0f32, 0.0, 8.0, 0.0], [1, 1, 4]);
+    /// let one = InterpolateOptions::size(1).mode(InterpolateMode::Linear).antialias(true);
+    /// assert_eq!(x.interpolate(one).to_vec::<f32>().await?, [2.5]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn antialias(mut self, antialias: bool) -> InterpolateOptions {
+        self.antialias = antialias;
+        self
+    }
+
     /// The axes of a value, after a check.
     fn axes(&self, x: &TensorFuture) -> Result<SmallVec<[Axis; 3]>, Refusal> {
         let spatial = x.rank().wrapping_sub(2);
@@ -99,8 +120,11 @@ impl InterpolateOptions {
             return Err(Refusal::shape(text));
         }
         let smooth = matches!(self.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
-        if smooth && !x.dtype().is_float() {
+        if (smooth || self.mode == InterpolateMode::Area) && !x.dtype().is_float() {
             return Err(Refusal::dtype(format!("needs a floating point type, not {}", x.dtype())));
+        }
+        if self.antialias && !smooth {
+            return Err(Refusal::argument("antialias needs a linear or cubic mode"));
         }
         if self.align_corners && !smooth {
             return Err(Refusal::argument("align_corners needs a linear or cubic mode"));
@@ -217,6 +241,31 @@ impl Axis {
         weights.reshape(&shape[..])
     }
 
+    /// The elements in reach of each output position, with weights by their distances: as PyTorch's
+    /// kernels with antialiasing have them.
+    fn reach(&self, cubic: bool) -> Intervals {
+        let wide = self.scale.max(1.0);
+        let reach = if cubic { 2.0 } else { 1.0 } * wide;
+        let weight = |d: f64| match d.abs() {
+            d if cubic && d < 1.0 => ((1.5 * d) - 2.5) * d * d + 1.0,
+            d if cubic && d < 2.0 => ((-0.5 * d + 2.5) * d - 4.0) * d + 2.0,
+            d if !cubic && d < 1.0 => 1.0 - d,
+            _ => 0.0,
+        };
+        let mut found = Intervals { first: Vec::new(), weights: Vec::new() };
+        for i in 0..self.output {
+            let centre = self.scale * (i as f64 + 0.5);
+            let from = ((centre - reach + 0.5) as usize).min(self.input - 1);
+            let to = ((centre + reach + 0.5) as usize).clamp(from + 1, self.input);
+            let each = (from..to).map(|j| weight((j as f64 - centre + 0.5) / wide));
+            let each: Vec<f64> = each.collect();
+            let sum: f64 = each.iter().sum();
+            found.first.push(from);
+            found.weights.push(each.into_iter().map(|w| w / sum).collect());
+        }
+        found
+    }
+
     #[track_caller]
     fn apply(&self, x: &TensorFuture, mode: InterpolateMode) -> TensorFuture {
         // Positions are computed as in PyTorch: in float64 for float64, otherwise in float32.
@@ -234,6 +283,7 @@ impl Axis {
                 let first = if mode == InterpolateMode::Nearest { 0.0 } else { 0.5 };
                 self.pick(x, &self.walked(&device, dtype, first))
             }
+            InterpolateMode::Area => areas(x, dim, &[output]),
             InterpolateMode::Linear => {
                 let place = self.places(&device, dtype).clamp_min(0);
                 let first = place.floor();
@@ -298,8 +348,14 @@ impl TensorFuture {
                 return build::refused("interpolate", self, refusal, Location::caller());
             }
         };
+        if self.numel() == 0 && (options.antialias || options.mode == InterpolateMode::Area) {
+            let mut shape = self.shape().clone();
+            axes.iter().for_each(|axis| shape.dims_mut()[axis.dim] = axis.output);
+            return self.reshape(shape.dims());
+        }
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
-        let mut x = if smooth { self.wide() } else { self.clone() };
+        let wide = smooth || options.mode == InterpolateMode::Area;
+        let mut x = if wide { self.wide() } else { self.clone() };
         // What shrinks comes first and what grows last, so that there is little between; of two
         // alike the one that lies along memory, whose elements take longer.
         let growth = |a: &Axis| a.output as f64 / a.input as f64;
@@ -309,9 +365,13 @@ impl TensorFuture {
             // At the same size each element keeps its position; with a factor slightly off 1 all
             // modes but the linear one move it.
             if axis.input != axis.output
-                || options.mode != InterpolateMode::Linear && axis.scale != 1.0
+                || !matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Area)
+                    && axis.scale != 1.0
             {
-                x = axis.apply(&x, options.mode);
+                x = match options.antialias {
+                    true => axis.reach(options.mode == InterpolateMode::Cubic).sums(&x, axis.dim),
+                    false => axis.apply(&x, options.mode),
+                };
             }
         }
         x.to_dtype(self.dtype())

@@ -4,4 +4,8 @@ pub(crate) mod conv;
 
 pub(crate) mod pool;
 
+mod adaptive;
+
 pub(crate) mod interpolate;
+
+pub(crate) mod patches;

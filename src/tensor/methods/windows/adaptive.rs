@@ -1,0 +1,209 @@
+//! Pooling to a given size: each output position takes an interval of its own, one axis after the
+//! other. `interpolate` by areas, and without aliasing, works the same way.
+
+use super::conv::{Sizes, each};
+use crate::error::number_of;
+use crate::graph::operation::Refusal;
+use crate::tensor::build::{self, At};
+use crate::tensor::dims::Dims;
+use crate::tensor::future::TensorFuture;
+use crate::tensor::methods::reduce::stats::float;
+use std::panic::Location;
+
+/// For each output position of an axis the first element that it takes, and the weights of that and
+/// the following ones.
+pub(super) struct Intervals {
+    pub first: Vec<usize>,
+    pub weights: Vec<Vec<f64>>,
+}
+
+impl Intervals {
+    /// Intervals that cover an axis of `input` elements evenly: of one weight each.
+    fn even(input: usize, output: usize) -> Intervals {
+        let wide = |i: usize| i as u128 * input as u128;
+        let first: Vec<usize> = (0..output).map(|i| (wide(i) / output as u128) as usize).collect();
+        let end = |i: usize| wide(i + 1).div_ceil(output as u128) as usize;
+        let weights = first.iter().enumerate().map(|(i, &from)| {
+            let n = end(i) - from;
+            vec![1.0 / n as f64; n]
+        });
+        Intervals { weights: weights.collect(), first }
+    }
+
+    /// The elements of each interval along a dimension, `[.., output, most, ..]`, and for each
+    /// whether it is one of the interval, and its weight: `[output, most, 1, ..]`.
+    #[track_caller]
+    fn taken(&self, x: &TensorFuture, dim: usize) -> [TensorFuture; 3] {
+        let (n, output) = (x.dims()[dim], self.first.len());
+        let most = self.weights.iter().map(Vec::len).max().unwrap_or(1).max(1);
+        let (mut places, mut weights) = (Vec::new(), Vec::new());
+        for (&first, own) in self.first.iter().zip(&self.weights) {
+            for k in 0..most {
+                places.push((first + k).min(n - 1) as i64);
+                weights.push(own.get(k).copied().unwrap_or(0.0));
+            }
+        }
+        let device = x.device();
+        let mut shape = vec![1; x.rank() + 1 - dim];
+        (shape[0], shape[1]) = (output, most);
+        let counts: Vec<bool> =
+            self.weights.iter().flat_map(|own| (0..most).map(|k| k < own.len())).collect();
+        let places = device.from_vec(places, [output * most]);
+        let all = x.index_select(dim as isize, places).unflatten(dim as isize, [output, most]);
+        let weights = device.from_vec(weights, &shape[..]).to_dtype(x.dtype().wide());
+        [all, device.from_vec(counts, &shape[..]), weights]
+    }
+
+    /// The weighed sums of the intervals along a dimension.
+    #[track_caller]
+    pub(super) fn sums(&self, x: &TensorFuture, dim: usize) -> TensorFuture {
+        let [all, counts, weights] = self.taken(x, dim);
+        (counts.where_cond(all, 0.0) * weights).sum(dim as isize + 1)
+    }
+
+    /// The largest element of each interval along a dimension.
+    #[track_caller]
+    fn largest(&self, x: &TensorFuture, dim: usize) -> TensorFuture {
+        let [all, counts, _] = self.taken(x, dim);
+        counts.where_cond(all, f64::NEG_INFINITY).max(dim as isize + 1)
+    }
+}
+
+/// What is made of the elements of an interval.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Mean,
+    Largest,
+}
+
+/// Intervals of an axis of this size.
+#[track_caller]
+fn pooled(x: &TensorFuture, dim: usize, output: usize, of: Of) -> TensorFuture {
+    let input = x.dims()[dim];
+    if input == output {
+        return x.clone();
+    }
+    if input.is_multiple_of(output) {
+        let parts = x.unflatten(dim as isize, [output, input / output]);
+        return match of {
+            Of::Mean => parts.mean(dim as isize + 1),
+            Of::Largest => parts.max(dim as isize + 1),
+        };
+    }
+    let intervals = Intervals::even(input, output);
+    match of {
+        Of::Mean => intervals.sums(x, dim),
+        Of::Largest => intervals.largest(x, dim),
+    }
+}
+
+/// The mean of the area that each output position covers, over the dimensions from `first` on.
+#[track_caller]
+pub(super) fn areas(x: &TensorFuture, first: usize, sizes: &[usize]) -> TensorFuture {
+    resized(x, first, sizes, Of::Mean)
+}
+
+#[track_caller]
+fn resized(x: &TensorFuture, first: usize, sizes: &[usize], of: Of) -> TensorFuture {
+    let axes = sizes.iter().enumerate();
+    axes.fold(x.clone(), |x, (i, &size)| pooled(&x, first + i, size, of))
+}
+
+/// Pooling to a given size.
+impl TensorFuture {
+    /// The mean of as many intervals along the last dimension as `size` says, which cover it
+    /// evenly.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0, 6.0], [1, 3]);
+    /// assert_eq!(x.adaptive_avg_pool1d(2).to_vec::<f32>().await?, [1.5, 4.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn adaptive_avg_pool1d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_avg_pool1d", 1, size.dims(), Of::Mean, Location::caller())
+    }
+
+    /// The mean of rectangles that cover the last two dimensions evenly; `size` is one number, or
+    /// one for each dimension.
+    ///
+    /// ```
+    /// let x = futensor::Device::cpu().ones([1, 3, 7, 9]);
+    /// assert_eq!(x.adaptive_avg_pool2d([2, 1]).dims(), [1, 3, 2, 1]);
+    /// ```
+    #[track_caller]
+    pub fn adaptive_avg_pool2d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_avg_pool2d", 2, size.dims(), Of::Mean, Location::caller())
+    }
+
+    /// As [`adaptive_avg_pool2d`](Self::adaptive_avg_pool2d), over three dimensions.
+    #[track_caller]
+    pub fn adaptive_avg_pool3d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_avg_pool3d", 3, size.dims(), Of::Mean, Location::caller())
+    }
+
+    /// The largest element of as many intervals along the last dimension as `size` says, which
+    /// cover it evenly.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0, 6.0], [1, 3]);
+    /// assert_eq!(x.adaptive_max_pool1d(2).to_vec::<f32>().await?, [2.0, 6.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn adaptive_max_pool1d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_max_pool1d", 1, size.dims(), Of::Largest, Location::caller())
+    }
+
+    /// The largest element of rectangles that cover the last two dimensions evenly.
+    #[track_caller]
+    pub fn adaptive_max_pool2d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_max_pool2d", 2, size.dims(), Of::Largest, Location::caller())
+    }
+
+    /// As [`adaptive_max_pool2d`](Self::adaptive_max_pool2d), over three dimensions.
+    #[track_caller]
+    pub fn adaptive_max_pool3d(&self, size: impl Dims) -> TensorFuture {
+        self.adapted("adaptive_max_pool3d", 3, size.dims(), Of::Largest, Location::caller())
+    }
+}
+
+impl TensorFuture {
+    #[track_caller]
+    fn adapted(
+        &self,
+        name: &'static str,
+        spatial: usize,
+        size: Sizes,
+        of: Of,
+        at: At,
+    ) -> TensorFuture {
+        let checked = float(self).and_then(|()| {
+            let lead = self.rank().wrapping_sub(spatial);
+            let few = self.dims().get(lead..).unwrap_or(&[]);
+            if !(1..=2).contains(&lead) || few.contains(&0) {
+                let dimensions = number_of(spatial, "dimension", "dimensions");
+                let text = format!(
+                    "{dimensions} with elements, behind channels and perhaps a batch, are needed, \
+                     not {}",
+                    self.shape()
+                );
+                return Err(Refusal::shape(text));
+            }
+            Ok(each("a size", &size, spatial, 1, 1)?[3 - spatial..].to_vec())
+        });
+        let sizes = match checked {
+            Ok(sizes) => sizes,
+            Err(refusal) => return build::refused(name, self, refusal, at),
+        };
+        let _within = build::within(name, at);
+        let first = self.rank() - spatial;
+        if self.numel() == 0 {
+            let shape = [&self.dims()[..first], &sizes].concat();
+            return self.reshape(shape);
+        }
+        self.rounded_once(|x| resized(x, first, &sizes, of))
+    }
+}
