@@ -129,8 +129,9 @@ pub(super) fn trigamma(x: &TensorFuture) -> TensorFuture {
     let square = y.square().recip();
     let series = square.mul(1.0 / 6.0 - square.mul(1.0 / 30.0 - square.mul(1.0 / 42.0)));
     sum = sum.add(series.add(y.mul(2).recip()).add(1).div(y));
-    // Of a turn, the part in which the sine is exact.
-    let below = x.sub(x.round()).mul(PI).sin().square().recip().mul(PI * PI);
+    // Of a turn, the part in which the sine is exact. Elsewhere any number whose slope is finite.
+    let turn = reflected.where_cond(x.sub(x.round()), 0.25);
+    let below = turn.mul(PI).sin().square().recip().mul(PI * PI);
     reflected.where_cond(below.sub(&sum), &sum)
 }
 
