@@ -45,7 +45,6 @@ pub(crate) fn offset(at: [usize; 3], steps: [isize; 3]) -> isize {
 
 /// Adjacent outputs that a tap maps to a row of the input.
 pub(crate) struct Row {
-    pub tap: usize,
     /// The index of the row of outputs.
     pub line: usize,
     /// The first of these outputs.
@@ -115,18 +114,13 @@ impl Window {
                     if span.is_empty() {
                         continue;
                     }
-                    // For a pool, which does not use the index, the number of taps may overflow.
-                    let row = z.wrapping_mul(self.kernel[1]).wrapping_add(y);
-                    let (tap, ix) = (
-                        row.wrapping_mul(self.kernel[2]).wrapping_add(x),
-                        self.met(2, span.start, x),
-                    );
+                    let ix = self.met(2, span.start, x);
                     for oz in self.span(0, z) {
                         let iz = self.met(0, oz, z);
                         for oy in self.span(1, y) {
                             let line = oz * self.output[1] + oy;
                             let (out, from) = ([oz, oy, span.start], [iz, self.met(1, oy, y), ix]);
-                            f(Row { tap, line, out, count: span.len(), from });
+                            f(Row { line, out, count: span.len(), from });
                         }
                     }
                 }
@@ -233,7 +227,7 @@ mod tests {
                     };
                     let mut met = Vec::new();
                     window.each_row(|row| {
-                        let at = |i| (row.tap, row.out[2] + i, row.from[2] + i * stride);
+                        let at = |i| (row.out[2] + i, row.from[2] + i * stride);
                         met.extend((0..row.count).map(at));
                     });
                     let mut wanted = Vec::new();
@@ -247,7 +241,7 @@ mod tests {
                             want,
                             "{window:?} {tap}"
                         );
-                        wanted.extend(want.into_iter().map(|o| (tap, o, at(o) as usize)));
+                        wanted.extend(want.into_iter().map(|o| (o, at(o) as usize)));
                     }
                     assert_eq!(met, wanted, "{window:?}");
                 }

@@ -260,7 +260,14 @@ fn transpose<T: Copy + Send + Sync>(
 /// # Safety
 /// The addresses named are valid, and `d` and `s` do not overlap.
 #[inline(always)]
-unsafe fn tile<T: Copy>(d: *mut T, s: *const T, ds: isize, ss: isize, wide: usize, high: usize) {
+pub(super) unsafe fn tile<T: Copy>(
+    d: *mut T,
+    s: *const T,
+    ds: isize,
+    ss: isize,
+    wide: usize,
+    high: usize,
+) {
     let mut buffer = [[std::mem::MaybeUninit::<T>::uninit(); TILE]; TILE];
     // SAFETY: by the caller's promise; what is read from the buffer has been written before.
     unsafe {

@@ -14,7 +14,7 @@ use std::arch::x86_64::*;
 /// # Safety of its functions
 /// The machine has the instructions, and the caller is compiled for them, or they are called as
 /// functions, which is slow; addresses are valid for `WIDTH` floats of any alignment.
-pub(super) trait Lanes {
+pub(in super::super) trait Lanes {
     type Register: Copy;
     const WIDTH: usize;
     /// Whether [`fetch`](Lanes::fetch) does anything.
@@ -28,6 +28,8 @@ pub(super) trait Lanes {
     unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register;
     /// `a * b + c`, in one rounding where the machine has that.
     unsafe fn fma(a: Self::Register, b: Self::Register, c: Self::Register) -> Self::Register;
+    /// The first `n` lanes, and zeros.
+    unsafe fn first(x: Self::Register, n: usize) -> Self::Register;
     /// The sum of the lanes, half by half.
     unsafe fn sum(x: Self::Register) -> f32;
     /// Asks for a line of the second-level cache.
@@ -39,7 +41,7 @@ pub(super) trait Lanes {
 }
 
 /// Four floats, as the compiler likes: a register of SSE2 or NEON.
-pub(super) struct Plain;
+pub(in super::super) struct Plain;
 
 impl Lanes for Plain {
     type Register = [f32; 4];
@@ -80,20 +82,36 @@ impl Lanes for Plain {
         [of(0), of(1), of(2), of(3)]
     }
     #[inline(always)]
+    unsafe fn first(x: [f32; 4], n: usize) -> [f32; 4] {
+        std::array::from_fn(|i| if i < n { x[i] } else { 0.0 })
+    }
+    #[inline(always)]
     unsafe fn sum([a, b, c, d]: [f32; 4]) -> f32 {
         (a + c) + (b + d)
     }
 }
+
+/// Bits of lanes that stay, and of lanes that do not.
+#[cfg(target_arch = "x86_64")]
+static MASKS: [u32; 32] = {
+    let mut masks = [0; 32];
+    let mut lane = 0;
+    while lane < 16 {
+        masks[lane] = u32::MAX;
+        lane += 1;
+    }
+    masks
+};
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! lanes {
     ($(
         $(#[$doc:meta])* $Name:ident $t:ident $width:literal
         $splat:ident $load:ident $store:ident $add:ident $fma:ident
-        $read:ident $f16:ident $wide:ident $shift:ident $cast:ident $sum:ident;
+        $read:ident $f16:ident $wide:ident $shift:ident $cast:ident $and:ident $sum:ident;
     )*) => {$(
         $(#[$doc])*
-        pub(super) struct $Name;
+        pub(in super::super) struct $Name;
 
         // SAFETY: in each function, by the caller's promise.
         impl Lanes for $Name {
@@ -116,6 +134,11 @@ macro_rules! lanes {
             unsafe fn add(a: $t, b: $t) -> $t { unsafe { $add(a, b) } }
             #[inline(always)]
             unsafe fn fma(a: $t, b: $t, c: $t) -> $t { unsafe { $fma(a, b, c) } }
+            #[inline(always)]
+            unsafe fn first(x: $t, n: usize) -> $t {
+                // SAFETY: so many lanes on from there are masks too.
+                unsafe { $and(x, $load(MASKS.as_ptr().add(16 - n).cast())) }
+            }
             // SAFETY: as above.
             #[inline(always)]
             unsafe fn sum(x: $t) -> f32 { unsafe { $sum(x) } }
@@ -147,9 +170,69 @@ lanes! {
     /// A 256-bit register.
     Avx2 __m256 8 _mm256_set1_ps _mm256_loadu_ps _mm256_storeu_ps _mm256_add_ps _mm256_fmadd_ps
         _mm_loadu_si128 _mm256_cvtph_ps _mm256_cvtepu16_epi32 _mm256_slli_epi32
-        _mm256_castsi256_ps sum_256;
+        _mm256_castsi256_ps _mm256_and_ps sum_256;
     /// A 512-bit register.
     Avx512 __m512 16 _mm512_set1_ps _mm512_loadu_ps _mm512_storeu_ps _mm512_add_ps _mm512_fmadd_ps
         _mm256_loadu_si256 _mm512_cvtph_ps _mm512_cvtepu16_epi32 _mm512_slli_epi32
-        _mm512_castsi512_ps _mm512_reduce_add_ps;
+        _mm512_castsi512_ps _mm512_and_ps _mm512_reduce_add_ps;
+}
+
+/// A 512-bit register of sums in f32; what is multiplied are pairs of bfloat16, whose two products
+/// are added to a sum one after the other. What is next to nothing is taken for zero.
+#[cfg(target_arch = "x86_64")]
+pub(in super::super) struct Pairs;
+
+// SAFETY: in each function, by the caller's promise.
+#[cfg(target_arch = "x86_64")]
+impl Lanes for Pairs {
+    type Register = __m512;
+    const WIDTH: usize = Avx512::WIDTH;
+    const FETCHES: bool = true;
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m512 {
+        unsafe { Avx512::splat(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> __m512 {
+        unsafe { Avx512::load(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> __m512 {
+        unsafe { Avx512::load_f16(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> __m512 {
+        unsafe { Avx512::load_bf16(from) }
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: __m512) {
+        unsafe { Avx512::store(to, x) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        unsafe { Avx512::add(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe {
+            let pairs = |x: __m512| std::mem::transmute::<__m512, __m512bh>(x);
+            _mm512_dpbf16_ps(c, pairs(a), pairs(b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn first(x: __m512, n: usize) -> __m512 {
+        unsafe { Avx512::first(x, n) }
+    }
+    #[inline(always)]
+    unsafe fn sum(x: __m512) -> f32 {
+        unsafe { Avx512::sum(x) }
+    }
+    #[inline(always)]
+    unsafe fn fetch(line: *const f32) {
+        unsafe { Avx512::fetch(line) }
+    }
+    #[inline(always)]
+    unsafe fn fetch_near(line: *const f32) {
+        unsafe { Avx512::fetch_near(line) }
+    }
 }

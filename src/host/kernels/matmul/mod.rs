@@ -3,9 +3,11 @@
 //!
 //! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
 //! of the output, but for one row or column of f32 ([`row`]); halves are widened tile by tile and
-//! rounded once; integers wrap. A transposed right operand of up to 4 MiB a piece is turned before
-//! it is multiplied. A weight that stays is packed once ([`Packed`]); the op decides which weight
-//! that is, and for how many rows. The op has checked shapes and equal types.
+//! rounded once, but for bfloat16 where the machine multiplies it well ([`pairs`]); integers wrap.
+//! A transposed right operand of up to 4 MiB a piece is turned before it is multiplied. A weight
+//! that stays is packed once ([`Packed`]); the op decides which weight that is, and for how many
+//! rows. Kernels that lay their own operands multiply by [`Laid`] and [`Tile`]. The op has checked
+//! shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks
 //! whose length depends on k alone, so how the output is cut does not show in it. Where a weight
@@ -16,15 +18,22 @@
 
 mod half;
 mod integer;
+mod laid;
 mod lanes;
 mod packed;
+mod pairs;
 mod panel;
 mod row;
 #[cfg(test)]
 mod tests;
 mod tile;
 
+pub(super) use laid::{Laid, Step};
+#[cfg(target_arch = "x86_64")]
+pub(super) use lanes::{Avx2, Avx512};
+pub(super) use lanes::{Lanes, Plain};
 pub(crate) use packed::{Packed, can_be_packed, matmul_packed, pack};
+pub(super) use panel::{BUNDLE, LINE, SUMS, columns_of, panels_of};
 pub(super) use tile::Tile;
 
 use super::isa::vectorize;
@@ -95,6 +104,10 @@ pub(crate) fn matmul(
             half::halves::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par)
         }
         DType::F16 => half::halves::<f16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::BF16 if pairs::are_multiplied() => match out.dtype {
+            DType::BF16 => pairs::multiply::<bf16>(&product, a.ptr, b.ptr, out.ptr, par),
+            _ => pairs::multiply::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
+        },
         DType::BF16 if out.dtype == a.dtype => {
             half::halves::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par)
         }

@@ -19,6 +19,7 @@ use super::super::nest::{Shared, in_parts, slice_of};
 #[cfg(target_arch = "x86_64")]
 use super::super::simd::{Level, level};
 use super::Matrix;
+use super::pairs::{self, pack_pairs};
 use super::panel::{
     BLOCK, BUNDLE, LINE, LINES_MAX, Line, Panels, ROWS_MAX, Rows, Stored, columns_of, depth,
     panels_of,
@@ -63,11 +64,15 @@ pub(crate) struct Packed {
     dtype: DType,
     k: usize,
     n: usize,
+    /// Whether two elements along k lie side by side (see [`pairs`](super::pairs)).
+    pairs: bool,
 }
 
 impl Packed {
     /// Bytes of a `[k, n]` matrix of a type in panels.
     pub fn bytes(dtype: DType, k: usize, n: usize) -> Option<usize> {
+        // Of bfloat16 two along k may lie side by side.
+        let k = if dtype == DType::BF16 { k.checked_next_multiple_of(2)? } else { k };
         k.checked_mul(n.div_ceil(LINE))?.checked_mul(LINE * dtype.size())
     }
 
@@ -78,8 +83,10 @@ impl Packed {
     }
 
     fn panels<T: Stored>(&self) -> Panels<'_, T> {
-        assert_eq!(self.dtype, T::DTYPE, "panels are read as what was packed");
-        let (k, n) = (self.k, self.n);
+        let (pairs, n) = (self.pairs, self.n);
+        let dtype = if pairs { DType::F32 } else { self.dtype };
+        assert_eq!(dtype, T::DTYPE, "panels are read as what was packed");
+        let k = if pairs { self.k.div_ceil(2) } else { self.k };
         let lines = n.div_ceil(LINE) * k;
         let lines = match self.memory.host() {
             // SAFETY: `pack` has seen to it that they are there, aligned, of this type, and has
@@ -89,7 +96,7 @@ impl Packed {
             },
             _ => &[],
         };
-        Panels { lines, k, n }
+        Panels { lines, k, n, pairs }
     }
 }
 
@@ -107,19 +114,28 @@ pub(crate) fn pack(b: View<'_>, memory: Arc<dyn Buffer>) -> Result<Packed, Strin
     let (Some(to), true) = (to, fits) else {
         return Err("there is no place for the panels".into());
     };
+    let pairs = b.dtype == DType::BF16 && pairs::are_multiplied();
     match b.dtype {
         DType::F32 => pack_as::<f32>(b, to),
         DType::F16 => pack_as::<f16>(b, to),
+        DType::BF16 if pairs => {
+            let from = matrix(&b);
+            // SAFETY: a view is valid for reads, and there is room.
+            unsafe { pack_pairs(from, [k, n], to.cast()) };
+        }
         DType::BF16 => pack_as::<bf16>(b, to),
         other => return Err(format!("only float32 and halves are packed, not {other}")),
     }
-    Ok(Packed { memory, dtype: b.dtype, k, n })
+    Ok(Packed { memory, dtype: b.dtype, k, n, pairs })
 }
 
 fn pack_as<T: Stored>(b: View<'_>, to: *mut u8) {
-    let from = Matrix { at: Shared::new(b.ptr.cast_mut()), rows: b.strides[0], cols: b.strides[1] };
     // SAFETY: a view is valid for reads, and `pack` has seen to it that there is room.
-    unsafe { pack_matrix::<T>(from, [b.shape[0], b.shape[1]], to.cast()) };
+    unsafe { pack_matrix::<T>(matrix(&b), [b.shape[0], b.shape[1]], to.cast()) };
+}
+
+fn matrix<T>(b: &View<'_>) -> Matrix<T> {
+    Matrix { at: Shared::new(b.ptr.cast_mut()), rows: b.strides[0], cols: b.strides[1] }
 }
 
 /// Writes a `[k, n]` matrix in panels; what is near in memory is read one after the other.
@@ -165,6 +181,14 @@ pub(crate) fn matmul_packed(a: View<'_>, b: &Packed, out: &ViewMut<'_>, par: &dy
     match (a.dtype, out.dtype) {
         (F16, F16) => widened::<f16>(&a, |rows, step| all::<f16, f16>(rows, step, m, b, out, par)),
         (F16, _) => widened::<f16>(&a, |rows, step| all::<f16, f32>(rows, step, m, b, out, par)),
+        (BF16, to) if b.pairs => ROWS.with_borrow_mut(|rows| {
+            // SAFETY: a view is valid for reads.
+            let (rows, step) = unsafe { pairs::rows(matrix(&a), [m, a.shape[1]], rows) };
+            match to {
+                BF16 => all::<f32, bf16>(rows, step, m, b, out, par),
+                _ => all::<f32, f32>(rows, step, m, b, out, par),
+            }
+        }),
         (BF16, BF16) => {
             widened::<bf16>(&a, |rows, step| all::<bf16, bf16>(rows, step, m, b, out, par))
         }
@@ -205,7 +229,7 @@ fn all<T: Stored, O: Load<f32>>(
 ) {
     let (panels, blocks) = (panels_of(b.n), m.div_ceil(BLOCK));
     let (by, to) = (b.panels::<T>(), Shared::<O>::new(out.ptr));
-    let each = (m.div_ceil(blocks.max(1)) * b.k * LINES_MAX * LINE).max(1);
+    let each = (m.div_ceil(blocks.max(1)) * by.k * LINES_MAX * LINE).max(1);
     in_parts(panels * blocks, PART.div_ceil(each), par, &|mut part| {
         while !part.is_empty() {
             let (block, panel) =
@@ -216,6 +240,7 @@ fn all<T: Stored, O: Load<f32>>(
                 step,
                 high: (block.end * ROWS_MAX).min(m) - from,
                 to: Shared::new(to.at((from * b.n) as isize)),
+                apart: b.n,
             };
             let some = panel..panels.min(panel + BUNDLE.min(part.len()));
             part.start += some.len();

@@ -14,7 +14,7 @@ use super::super::nest::{Shared, slice_of};
 use super::super::simd::Level;
 use super::super::simd::level;
 #[cfg(target_arch = "x86_64")]
-use super::lanes::{Avx2, Avx512};
+use super::lanes::{Avx2, Avx512, Pairs};
 use super::lanes::{Lanes, Plain};
 use crate::dtype::Element;
 use ::half::{bf16, f16};
@@ -24,7 +24,7 @@ use std::ops::Range;
 /// Most lines of columns of a panel: three 512-bit registers of f32.
 pub(super) const LINES_MAX: usize = 3;
 /// Columns of a line.
-pub(super) const LINE: usize = 16;
+pub(in super::super) const LINE: usize = 16;
 /// Most depth after which a block of sums is put aside, so that errors grow with k / DEPTH.
 const DEPTH: usize = 512;
 /// Rows of a block, at most: of a block of k they take 128 KiB.
@@ -32,9 +32,9 @@ pub(super) const BLOCK: usize = 64;
 /// Panels that are multiplied by one block of k of the rows before the next block of k begins. With
 /// one panel at a time the rows as a whole, 1 MiB at k = 4096, would have to stay in the cache: on
 /// two cores of a Xeon n = 4096 reached 300 to 320 GFLOP/s, and 340 to 360 so.
-pub(super) const BUNDLE: usize = 4;
+pub(in super::super) const BUNDLE: usize = 4;
 /// From one row of sums that wait to the next.
-const SUMS: usize = LINES_MAX * LINE;
+pub(in super::super) const SUMS: usize = LINES_MAX * LINE;
 /// Rows that are taken together, at most.
 pub(super) const ROWS_MAX: usize = 8;
 /// Steps along k between two looks at where the operands are: to walk each row by each step took a
@@ -77,25 +77,29 @@ pub(super) struct Panels<'a, T> {
     pub lines: &'a [Line<T>],
     pub k: usize,
     pub n: usize,
+    /// Whether an element, here and of the rows, is a pair of bfloat16 (see
+    /// [`pairs`](super::pairs)).
+    pub pairs: bool,
 }
 
 /// Rows of f32 from an address on, [`BLOCK`] at most, each as long as the matrix is deep and `step`
-/// elements after the one before, and where their products go, which lie row by row.
+/// elements after the one before, and where their products go, a row `apart` from the next.
 pub(super) struct Rows<T> {
     pub from: Shared<f32>,
     pub step: isize,
     pub high: usize,
     pub to: Shared<T>,
+    pub apart: usize,
 }
 
 /// Panels of a matrix of `n` columns.
-pub(super) fn panels_of(n: usize) -> usize {
+pub(in super::super) fn panels_of(n: usize) -> usize {
     n.div_ceil(LINE).div_ceil(LINES_MAX)
 }
 
 /// The lines of columns of a panel. One of 64 columns has twice two, not three and one: a line
 /// alone has too few sums to keep the machine busy.
-pub(super) fn columns_of(n: usize, panel: usize) -> Range<usize> {
+pub(in super::super) fn columns_of(n: usize, panel: usize) -> Range<usize> {
     slice_of(n.div_ceil(LINE), panels_of(n), panel)
 }
 
@@ -136,6 +140,7 @@ impl<T: Stored> Panels<'_, T> {
                 let out = rows.to.at(first as isize);
                 let is_last = here.end == k;
                 let panel = Panel {
+                    pairs: self.pairs,
                     lines: self.part(i, here.clone()),
                     next,
                     rows: Shared::new(rows.from.at(from as isize)),
@@ -145,7 +150,7 @@ impl<T: Stored> Panels<'_, T> {
                     wide,
                     sums: Shared::new(sums.as_mut_ptr()),
                     adds: from > 0,
-                    out: (is_last && O::IS_WIDE).then_some((Shared::new(out), self.n)),
+                    out: (is_last && O::IS_WIDE).then_some((Shared::new(out), rows.apart)),
                 };
                 panel.run();
                 if is_last && !O::IS_WIDE {
@@ -156,7 +161,7 @@ impl<T: Stored> Panels<'_, T> {
                             // SAFETY: the panel's own columns of its rows, whose sums the kernel
                             // has written.
                             unsafe {
-                                out.add(row * self.n + c)
+                                out.add(row * rows.apart + c)
                                     .write(O::store(sums[row][c].assume_init()))
                             }
                         }
@@ -167,8 +172,30 @@ impl<T: Stored> Panels<'_, T> {
     }
 }
 
+impl<T: Stored> Panels<'_, T> {
+    /// The products of some rows by the only panel, added to `sums` that lie [`SUMS`] apart, if
+    /// they are there already. They go to `out`, or where the sums are.
+    ///
+    /// # Safety
+    /// There are `high` rows of `k` elements, `step` apart, valid for reads, as many sums, and the
+    /// panel's columns of as many rows of results, for writes.
+    pub unsafe fn add(
+        &self,
+        (rows, step, high): (Shared<f32>, isize, usize),
+        (sums, adds): (Shared<f32>, bool),
+        out: Option<(Shared<f32>, usize)>,
+    ) {
+        debug_assert_eq!(panels_of(self.n), 1);
+        let (lines, next) = (self.part(0, 0..self.k), &[][..]);
+        let (k, wide, pairs) = (self.k, self.n, self.pairs);
+        Panel { pairs, lines, next, rows, step, high, k, wide, sums, adds, out }.run();
+    }
+}
+
 /// A block of rows by a block of k of one panel.
 struct Panel<'a, T> {
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pairs: bool,
     lines: &'a [Line<T>],
     /// What is multiplied next, to be fetched meanwhile.
     next: &'a [Line<T>],
@@ -197,6 +224,9 @@ fn group(left: usize) -> usize {
 impl<T: Stored> Panel<'_, T> {
     fn run(&self) {
         match level() {
+            // SAFETY: pairs are only made where the machine multiplies them.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if self.pairs => unsafe { self.on_pairs() },
             // SAFETY: a `Level` is only made where the machine has it.
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => unsafe { self.on_avx512() },
@@ -212,6 +242,12 @@ impl<T: Stored> Panel<'_, T> {
     #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
     fn on_avx512(&self) {
         self.block::<Avx512, 1>();
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl,avx512bf16")]
+    fn on_pairs(&self) {
+        self.block::<Pairs, 1>();
     }
 
     // 4 rows by 3 registers are 12 sums of 16: each group of rows in two halves, each panel in two.
@@ -307,11 +343,18 @@ impl<T: Stored> Panel<'_, T> {
             // within the rows, the panel, the sums, which the first block of k has written, and the
             // results.
             unsafe {
-                let aside: [*mut f32; M] =
-                    std::array::from_fn(|r| self.sums.at(((row + r) * SUMS + first) as isize));
-                let out: Option<[*mut f32; M]> = self.out.map(|(out, step)| {
-                    std::array::from_fn(|r| out.at(((row + r) * step + first) as isize))
-                });
+                let mut aside = [std::ptr::null_mut::<f32>(); M];
+                for r in 0..M {
+                    aside[r] = self.sums.at(((row + r) * SUMS + first) as isize);
+                }
+                let mut out = None;
+                if let Some((to, step)) = self.out {
+                    let mut all = aside;
+                    for r in 0..M {
+                        all[r] = to.at(((row + r) * step + first) as isize);
+                    }
+                    out = Some(all);
+                }
                 if let Some(out) = out {
                     fetch_results::<L, M, REGS>(out);
                 }
@@ -337,13 +380,16 @@ impl<T: Stored> Panel<'_, T> {
                 }
                 let there = (self.wide - first).min(REGS * L::WIDTH);
                 let is_whole = there == REGS * L::WIDTH;
-                let to = out.filter(|_| is_whole).unwrap_or(aside);
+                let to = match out {
+                    Some(out) if is_whole => out,
+                    _ => aside,
+                };
                 for r in 0..M {
                     for c in 0..REGS {
                         L::store(to[r].add(c * L::WIDTH), acc[r][c]);
                     }
                 }
-                if let Some(out) = out.filter(|_| !is_whole) {
+                if let (Some(out), false) = (out, is_whole) {
                     for r in 0..M {
                         std::ptr::copy_nonoverlapping(aside[r], out[r], there);
                     }
@@ -407,7 +453,7 @@ unsafe fn steps<
                 line[c] = T::register::<L>(panel.add(p * LINES * LINE + c * L::WIDTH));
             }
             for r in 0..M {
-                let x = L::splat(*rows.offset(r as isize * step + p as isize));
+                let x = L::splat(rows.offset(r as isize * step + p as isize).read_unaligned());
                 for c in 0..REGS {
                     acc[r][c] = L::fma(x, line[c], acc[r][c]);
                 }

@@ -62,11 +62,12 @@ impl<'a, T: Float + Element> Tile<'a, T> {
             unsafe {
                 let lines =
                     std::slice::from_raw_parts(self.room.as_ptr().cast(), n.div_ceil(LINE) * k);
-                let by = Panels::<f32> { lines, k, n };
+                let by = Panels::<f32> { lines, k, n, pairs: false };
                 for first in (0..m).step_by(BLOCK) {
                     let (from, to) =
                         (Shared::new(rows.add(first * k)), Shared::new(out.add(first * n)));
-                    let rows = Rows { from, step: k as isize, high: BLOCK.min(m - first), to };
+                    let high = BLOCK.min(m - first);
+                    let rows = Rows { from, step: k as isize, high, to, apart: n };
                     // One by one: the others are in the cache, and not to be fetched.
                     (0..panels_of(n))
                         .for_each(|panel| by.multiply::<f32>(&rows, panel..panel + 1, None));

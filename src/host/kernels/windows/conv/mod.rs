@@ -1,25 +1,33 @@
 //! Convolutions over one, two or three dimensions, and the two products that their gradients need.
 //!
-//! Called by the CPU kernels of those ops, which have checked shapes and types. [`columns`] lays
-//! the elements that each output meets under each other, a block of outputs at a time, so that the
-//! work is a matrix product ([`products`]) and scratch memory stays bounded; where a group has few
-//! output channels a product is not worth it, and [`direct`] walks rows.
+//! Called by the CPU kernels of those ops, which have checked shapes and types. What each place
+//! meets has one form in both directions ([`plan`]); the input of a block of places is copied with
+//! zeros around it, or read where it lies ([`source`]). Then the work is a product of matrices
+//! ([`products`], and [`weights`] for what flows back to them), whose right operand is laid a few
+//! places at a time; to a few channels a group that is not worth it, and [`direct`] sums rows up.
 //!
-//! **Results and threads.** Where the work is cut depends on the sizes alone, so the result does
-//! not depend on the number of threads. Halves are accumulated in float32 and rounded once.
+//! **Results and threads.** A result is one chain of multiply-adds, or several whose lengths depend
+//! on the sizes alone, so it does not depend on the number of threads. Halves are accumulated in
+//! float32 and rounded once.
 
-mod columns;
 mod direct;
+mod plan;
 mod products;
+mod registers;
+mod source;
 #[cfg(test)]
 mod tests;
+mod weights;
 
 use crate::host::kernels::load::{Load, by_float};
 use crate::host::kernels::nest::{Nest, Shared};
 use crate::host::kernels::{matmul, rows};
 use crate::room;
 use crate::view::{Parallel, View, ViewMut};
-use crate::window::{Row, Window, offset, triple};
+use crate::window::{Window, triple};
+use plan::Phase;
+use products::{Job, Side};
+use registers::Body;
 use std::borrow::Cow;
 use std::ops::Deref;
 
@@ -53,16 +61,17 @@ impl Geometry {
         each.saturating_mul(self.batch * self.groups * self.channels[1])
     }
 
-    /// True where rows are walked instead of multiplying matrices.
-    fn is_direct(&self) -> bool {
-        self.channels[1] < 4
+    /// True where the sums of weights are made tap by tap instead of as products.
+    fn has_few_weights(&self) -> bool {
+        self.channels[0] * self.channels[1] < 4 || self.channels[1] < 3
     }
 }
 
 /// A type that convolutions are computed in.
-pub(super) trait Real: rows::Float + matmul::Float {}
-impl Real for f32 {}
-impl Real for f64 {}
+trait Real: rows::Float + matmul::Laid {
+    /// Runs a body with registers of the level in use.
+    fn at_level<B: Body<Self>>(body: B);
+}
 
 /// An operand `[batch, channels, ..]`: where it starts and its steps, those between images and
 /// channels first.
@@ -100,23 +109,6 @@ impl<T: Copy> Image<T> {
 /// of them 141, 79, 93 us; one channel, whose rows are walked, 144 Ki of them 69, 59, 75).
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 4 << 10 } else { 256 << 10 };
 
-/// Bytes of columns that lie in cache while they are multiplied.
-const BLOCK_BYTES: usize = 512 << 10;
-
-/// How many places are taken at a time, with columns of so many elements.
-fn block<W>(rows: usize, places: usize) -> usize {
-    let fit = BLOCK_BYTES / (size_of::<W>() * rows.max(1));
-    (fit / 64 * 64).clamp(128, 4096).min(places.max(1))
-}
-
-/// Runs `parts` of a convolution, several of them on a thread where each is small.
-fn in_parts(geo: &Geometry, parts: usize, par: &dyn Parallel, f: &(dyn Fn(usize) + Sync)) {
-    let each = geo.work() / parts.max(1);
-    // Where rows are walked a multiply-add takes several times as long as in a product.
-    let least = if geo.is_direct() { LEAST / 4 } else { LEAST }.div_ceil(each.max(1));
-    crate::host::kernels::nest::in_parts(parts, least, par, &|range| range.for_each(f));
-}
-
 /// The elements of a value row by row in the type that is computed in; themselves where they are
 /// that.
 fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
@@ -134,11 +126,6 @@ fn row_major<'a, T: Load<W>, W: Real>(view: &View<'a>) -> Cow<'a, [W]> {
     Cow::Owned(out)
 }
 
-/// A number for each channel; zeros where there is no bias.
-fn biases<T: Load<W>, W: Real>(bias: Option<View<'_>>, channels: usize) -> Vec<W> {
-    bias.map_or_else(|| room::filled(channels, W::ZERO), |b| row_major::<T, W>(&b).into_owned())
-}
-
 /// True where elements need no conversion.
 fn same<T: 'static, W: 'static>() -> bool {
     std::any::TypeId::of::<T>() == std::any::TypeId::of::<W>()
@@ -150,8 +137,10 @@ fn same<T: 'static, W: 'static>() -> bool {
 /// `to` is valid for writes of as many elements.
 #[inline(always)]
 unsafe fn store<T: Load<W>, W: Copy>(row: &[W], to: *mut T) {
-    // SAFETY: by the caller's promise.
-    row.iter().enumerate().for_each(|(i, &x)| unsafe { to.add(i).write(T::store(x)) });
+    for (i, &x) in row.iter().enumerate() {
+        // SAFETY: by the caller's promise.
+        unsafe { to.add(i).write(T::store(x)) };
+    }
 }
 
 /// `out[n, o, p] = bias[o] + sum over c and taps of w[o, c, tap] x[n, c, p under tap]`.
@@ -193,15 +182,55 @@ fn by_weights<T: Load<W>, W: Real>(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    let weights = row_major::<T, W>(&w);
-    let bias = biases::<T, W>(bias, geo.groups * geo.channels[forward as usize]);
-    let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
-    match (geo.is_direct(), forward) {
-        (true, true) => direct::forward(geo, x, &weights, &bias, to, par),
-        (true, false) => direct::to_input(geo, x, &weights, &bias, to, par),
-        (false, true) => products::forward(geo, x, &weights, &bias, to, par),
-        (false, false) => products::to_input(geo, x, &weights, &bias, to, par),
+    let (weights, groups) = (row_major::<T, W>(&w), geo.groups);
+    let mut channels = geo.channels;
+    if !forward {
+        channels.reverse();
     }
+    let bias = bias.map_or_else(Vec::new, |bias| row_major::<T, W>(&bias).into_owned());
+    let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
+    let plane = if forward { geo.places() } else { geo.room() };
+    let job = Job { batch: geo.batch, groups, channels, x, bias: &bias, to, plane };
+    // A phase is not worth a product, but many are.
+    let phases = if forward { vec![] } else { Phase::backward(geo, x.steps) };
+    let few = channels[1] <= direct::FEW && phases.len() <= 2 * direct::FEW;
+    let run = |sides: &[Side<'_, W>]| match few {
+        true => job.run_direct(sides, geo.work(), par),
+        false => job.run(sides, geo.work(), par),
+    };
+    if forward {
+        let phases = &[Phase::forward(geo, x.steps)];
+        return run(&[Side { phases, weights: &weights }]);
+    }
+    let met: usize = phases.iter().map(|phase| phase.places().iter().product::<usize>()).sum();
+    if met < plane {
+        // The others meet no tap.
+        let each = &mut |i: usize| {
+            let bias = T::store(*bias.get(i % (groups * channels[1])).unwrap_or(&W::ZERO));
+            // SAFETY: planes of the result.
+            (0..plane).for_each(|at| unsafe { to.at((i * plane + at) as isize).write(bias) });
+        };
+        (0..geo.batch * groups * channels[1]).for_each(each);
+    }
+    let depth = |phase: &Phase| channels[0] * phase.taps().len();
+    let all = phases.iter().map(|phase| groups * channels[1] * depth(phase)).sum();
+    let sets = match few {
+        true => phases.into_iter().map(|phase| vec![phase]).collect(),
+        false => Phase::sets(phases),
+    };
+    W::turned(|room| {
+        room::at_least(room, all, W::ZERO);
+        products::turned(geo, &sets, &weights, &mut room[..all], par);
+        let mut rest = &room[..all];
+        let mut sides = Vec::new();
+        for phases in &sets {
+            let own = phases.len() * groups * channels[1] * depth(&phases[0]);
+            let (weights, others) = rest.split_at(own);
+            rest = others;
+            sides.push(Side { phases, weights });
+        }
+        run(&sides);
+    });
 }
 
 /// What flows back to the weight from `dy`, a value of the output's shape.
@@ -220,9 +249,9 @@ pub(crate) fn to_weight(
         par: &dyn Parallel,
     ) {
         let (dy, x, to) = (Image::<T>::new(&dy), Image::<T>::new(&x), Shared::<T>::new(out.ptr));
-        match geo.is_direct() {
+        match geo.has_few_weights() {
             true => direct::to_weight(geo, dy, x, to, par),
-            false => products::to_weight(geo, dy, x, to, par),
+            false => weights::to_weight(geo, dy, x, to, par),
         }
     }
     if out.numel() > 0 {

@@ -8,8 +8,8 @@ use half::{bf16, f16};
 
 fn geometry(rng: &mut Rng, turn: usize) -> Geometry {
     let groups = 1 + rng.below(3);
-    // Few channels walk rows, many are products.
-    let outs = if turn.is_multiple_of(2) { 1 + rng.below(3) } else { 4 + rng.below(9) };
+    // To few channels rows are summed up, to many they are products.
+    let outs = if turn.is_multiple_of(2) { 1 + rng.below(4) } else { 4 + rng.below(9) };
     let spatial = 1 + turn / 2 % 3;
     let mut window = Window {
         spatial,
@@ -125,50 +125,157 @@ fn convolutions_of_any_layout_agree_with_plain_loops() {
     }
 }
 
+/// A convolution over two dimensions that takes several of everything that it is cut into.
+struct Large {
+    batch: usize,
+    groups: usize,
+    channels: [usize; 2],
+    input: [usize; 2],
+    kernel: usize,
+    stride: [usize; 2],
+    padding: usize,
+}
+
+impl Large {
+    fn geometry(&self) -> Geometry {
+        let k = self.kernel;
+        let along = |a: usize| (self.input[a] + 2 * self.padding - k) / self.stride[a] + 1;
+        let window = Window {
+            spatial: 2,
+            input: [1, self.input[0], self.input[1]],
+            kernel: [1, k, k],
+            output: [1, along(0), along(1)],
+            stride: [1, self.stride[0], self.stride[1]],
+            padding: [[0; 2], [self.padding; 2], [self.padding; 2]],
+            dilation: [1; 3],
+        };
+        Geometry { batch: self.batch, groups: self.groups, channels: self.channels, window }
+    }
+}
+
 #[test]
 fn blocks_of_places_and_cuts_of_channels_meet_without_seams() {
     let mut rng = Rng::new(42);
-    let window = Window {
-        spatial: 2,
-        input: [1, 40, 41],
-        kernel: [1, 3, 3],
-        output: [1, 40, 21],
-        stride: [1, 1, 2],
-        padding: [[0; 2], [1; 2], [1; 2]],
-        dilation: [1; 3],
-    };
-    // Deep enough that a plane takes several blocks of columns, and its channels several chunks.
-    let geo = Geometry { batch: 1, groups: 1, channels: [120, 130], window };
-    let x = Value::<f32>::random(&mut rng, &[1, 120, 40, 41], small);
-    let w = Value::<f32>::random(&mut rng, &[130, 120, 3, 3], small);
-    let so = [1, 130, 40, 21];
-    let got = filled::<f32>(&so, |out| forward(&geo, x.view(), w.view(), None, out, &Serial));
-    let dx = filled::<f32>(&[1, 120, 40, 41], |out| {
-        to_input(&geo, dy(&got).view(), w.view(), None, out, &Serial)
-    });
-    for _ in 0..300 {
-        let i = [0, rng.below(130), rng.below(40), rng.below(21)];
-        let mut sum = 0.0;
-        for t in indices(&[120, 3, 3]) {
-            let (y, x_at) = ((i[2] + t[1]) as isize - 1, (i[3] * 2 + t[2]) as isize - 1);
-            if (0..40).contains(&y) && (0..41).contains(&x_at) {
-                sum += x.get(&[0, t[0], y as usize, x_at as usize]) as f64
-                    * w.get(&[i[1], t[0], t[1], t[2]]) as f64;
+    let seams = [
+        // More channels than are laid at a time.
+        Large {
+            batch: 1,
+            groups: 1,
+            channels: [120, 130],
+            input: [40, 41],
+            kernel: 3,
+            stride: [1, 2],
+            padding: 1,
+        },
+        // More taps than are laid at a time.
+        Large {
+            batch: 1,
+            groups: 1,
+            channels: [2, 5],
+            input: [30, 31],
+            kernel: 13,
+            stride: [1, 1],
+            padding: 6,
+        },
+        // Planes of more than a block, to one channel and to three.
+        Large {
+            batch: 2,
+            groups: 2,
+            channels: [1, 1],
+            input: [170, 171],
+            kernel: 3,
+            stride: [2, 2],
+            padding: 1,
+        },
+        Large {
+            batch: 1,
+            groups: 1,
+            channels: [40, 3],
+            input: [50, 51],
+            kernel: 3,
+            stride: [2, 1],
+            padding: 1,
+        },
+        // Small images, which go together.
+        Large {
+            batch: 5,
+            groups: 2,
+            channels: [60, 20],
+            input: [7, 7],
+            kernel: 3,
+            stride: [1, 1],
+            padding: 1,
+        },
+    ];
+    for large in seams {
+        let geo = &large.geometry();
+        let (ins, outs, k) = (geo.channels[0], geo.groups * geo.channels[1], large.kernel);
+        let [_, high, wide] = geo.output;
+        let sx = [geo.batch, geo.groups * ins, large.input[0], large.input[1]];
+        let (sw, so) = ([outs, ins, k, k], [geo.batch, outs, high, wide]);
+        let x = Value::<f32>::random(&mut rng, &sx, small);
+        let w = Value::<f32>::random(&mut rng, &sw, small);
+        let par = Threads { threads: 3, seed: 8 };
+        let got = filled::<f32>(&so, |out| forward(geo, x.view(), w.view(), None, out, &par));
+        let dy = Value::<f32>::new(&so, got.clone());
+        let dx = filled::<f32>(&sx, |out| to_input(geo, dy.view(), w.view(), None, out, &par));
+        let dw = filled::<f32>(&sw, |out| to_weight(geo, dy.view(), x.view(), out, &par));
+        for _ in 0..300 {
+            let i = so.map(|n| rng.below(n));
+            let mut sum = 0.0;
+            for t in indices(&[ins, k, k]) {
+                let at = |a: usize| {
+                    let at = (i[2 + a] * large.stride[a] + t[1 + a]) as isize;
+                    let at = at - large.padding as isize;
+                    (0..large.input[a] as isize).contains(&at).then_some(at as usize)
+                };
+                if let (Some(y), Some(x_at)) = (at(0), at(1)) {
+                    let c = i[1] / geo.channels[1] * ins + t[0];
+                    sum +=
+                        x.get(&[i[0], c, y, x_at]) as f64 * w.get(&[i[1], t[0], t[1], t[2]]) as f64;
+                }
             }
+            assert!((got[linear(&so, &i)] as f64 - sum).abs() < 2e-2, "{i:?} of {geo:?}");
         }
-        assert!((got[linear(&so, &i)] as f64 - sum).abs() < 2e-2, "{i:?}");
+        // <conv(x, w), conv(x, w)> = <x, what flows back to it> = <w, what flows back to it>
+        let dot = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(&a, &b)| a as f64 * b as f64).sum()
+        };
+        let left = dot(&got, &got);
+        for right in [dot(&dx, &x.to_vec()), dot(&dw, &w.to_vec())] {
+            assert!((left - right).abs() < 1e-4 * left, "{left} {right} {geo:?}");
+        }
     }
-    // <conv(x), conv(x)> = <x, transposed(conv(x))>
-    let left: f64 = got.iter().map(|&y| y as f64 * y as f64).sum();
-    let right: f64 = dx.iter().zip(x.to_vec()).map(|(&a, b)| a as f64 * b as f64).sum();
-    assert!((left - right).abs() < 1e-4 * left, "{left} {right}");
+}
 
-    fn dy(y: &[f32]) -> Value<f32> {
-        Value::new(&[1, 130, 40, 21], y.to_vec())
+#[test]
+fn a_sum_of_a_weight_knows_nothing_of_what_its_tap_does_not_meet() {
+    for [groups, ins, outs] in [[3, 1, 1], [1, 4, 5]] {
+        let last = |n| [1, 1, n];
+        let window = Window {
+            spatial: 1,
+            input: last(21),
+            kernel: last(3),
+            output: last(19),
+            stride: [1; 3],
+            padding: [[0; 2]; 3],
+            dilation: [1; 3],
+        };
+        let geo = Geometry { batch: 1, groups, channels: [ins, outs], window };
+        let mut data = vec![1.0f32; groups * ins * 21];
+        data.chunks_mut(21).for_each(|row| (row[0], row[20]) = (f32::INFINITY, f32::NAN));
+        let x = Value::new(&[1, groups * ins, 21], data);
+        let dy = Value::new(&[1, groups * outs, 19], vec![2.0f32; groups * outs * 19]);
+        let shape = [groups * outs, ins, 3];
+        let got = filled::<f32>(&shape, |out| to_weight(&geo, dy.view(), x.view(), out, &Serial));
+        for taps in got.chunks(3) {
+            assert!(taps[0] == f32::INFINITY && taps[1] == 38.0 && taps[2].is_nan(), "{taps:?}");
+        }
     }
 }
 
 at_every_level! {
     convolutions_of_any_layout_agree_with_plain_loops
     blocks_of_places_and_cuts_of_channels_meet_without_seams
+    a_sum_of_a_weight_knows_nothing_of_what_its_tap_does_not_meet
 }
