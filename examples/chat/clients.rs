@@ -30,7 +30,7 @@ pub fn what_changes_no_answer_is_ignored() {
         json!({ "frequency_penalty": 0, "presence_penalty": 0, "repeat_penalty": 1.0 }),
         json!({ "anything": null, "else": [], "at": {}, "all": "" }),
         json!({ "messages": [{ "role": "user", "name": null,
-            "content": [{ "type": "text", "text": "Hel" }, { "type": "text", "text": "lo" }] }] }),
+            "content": [{ "type": "text", "text": "He" }, { "type": "text", "text": "llo" }] }] }),
     ] {
         assert_eq!(content(&server, more.clone()), plain, "{more}");
     }

@@ -132,9 +132,9 @@ pub async fn serve<F: Future<Output = ()> + Send>(
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        let patience = app.config.patience.clone();
-                        let told = told.clone();
-                        connections.spawn(connection::serve(stream, router.clone(), patience, told));
+                        let (patience, router) = (app.config.patience.clone(), router.clone());
+                        let line = connection::serve(stream, router, patience, told.clone());
+                        connections.spawn(line);
                     }
                     // No file is free, say: others are when somebody leaves.
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

@@ -1,6 +1,6 @@
 //! Digits in a text that is JSON: a schema's number may have any number of them, and the likeliest
-//! digit after many is often another one. So after some nothing begins with a digit, where something
-//! else may follow.
+//! token after many is often another one. So after some nothing begins with a digit, where
+//! something else may follow.
 
 use crate::tokenizer::Tokenizer;
 use std::sync::Arc;

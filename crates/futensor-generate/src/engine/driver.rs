@@ -158,7 +158,8 @@ impl<R: Runner> Driver<R> {
         }
     }
 
-    /// Those whom nobody read wait for a slot once somebody does, and end where nobody has for long.
+    /// Those whom nobody read wait for a slot once somebody does, and end where nobody does for
+    /// long.
     fn resume(&mut self, now: Duration) {
         self.again = None;
         let Readers { buffer, end, .. } = self.readers;
