@@ -1,7 +1,7 @@
 //! The environment of templates: Jinja's words with Python's methods, each paid for with fuel.
 
 use super::paid::{self, measure, parts, room};
-use super::python::{strftime_now, tojson};
+use super::python::{remainder, strftime_now, tojson};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, StringInput};
@@ -20,6 +20,7 @@ pub fn environment(name: &'static str, source: &str) -> Result<Environment<'stat
     environment.set_unknown_method_callback(method);
     environment.add_filter("join", join);
     environment.add_filter("tojson", tojson);
+    environment.add_filter(paid::REMAINDER, remainder);
     environment.set_formatter(|out, state, value| {
         measure(state, value)?;
         minijinja::escape_formatter(out, state, value)

@@ -22,7 +22,7 @@ const TEST: &str = "\0test";
 const ITEM: &str = "\0item";
 const SLICE: &str = "\0slice";
 const MAP: &str = "\0map";
-const REMAINDER: &str = "\0remainder";
+pub const REMAINDER: &str = "\0remainder";
 
 /// Filters that look at no more of their values than the library has paid, or pay themselves.
 const SHALLOW_FILTERS: [&str; 9] =
@@ -149,7 +149,6 @@ pub fn add_to(environment: &mut Environment) {
     environment.add_filter(ITEM, item);
     environment.add_filter(SLICE, slice);
     environment.add_filter(MAP, map);
-    environment.add_filter(REMAINDER, super::python::remainder);
     environment.add_filter(FILTER, |state: &mut State, given: Rest<ValueOrKwargs>| {
         let (name, given) = named(state, given)?;
         state.apply_filter(&name, &given)

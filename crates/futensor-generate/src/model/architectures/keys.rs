@@ -2,7 +2,7 @@
 //! is left over can be refused.
 
 use crate::error::{Error, Result};
-use crate::model::config::{Activation, Config, Rope, Scaling, Variant};
+use crate::model::config::Config;
 use futensor::gguf;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -139,7 +139,12 @@ impl<'a> Keys<'a> {
     }
 
     /// What a key says, where it does, of the kind that it is to be.
-    fn of_kind<T>(&self, key: Key, kind: &str, of: fn(&Value) -> Option<T>) -> Result<Option<T>> {
+    pub fn of_kind<T>(
+        &self,
+        key: Key,
+        kind: &str,
+        of: fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>> {
         let value = self.get(key);
         match of(&value) {
             None if !value.is_null() => {
@@ -219,52 +224,6 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// What every architecture has.
-    pub fn config(&self, given: Given) -> Result<Config> {
-        let width = self.size(("embedding_length", "hidden_size"))?;
-        let heads = self.size(("attention.head_count", "num_attention_heads"))?;
-        let kv_heads = self.size_of(("attention.head_count_kv", "num_key_value_heads"))?;
-        let head = self.size_of(("attention.key_length", "head_dim"))?;
-        let head = head.or(given.head.filter(|_| !self.gguf()));
-        let head = head.unwrap_or(width / heads.max(1));
-        self.only(("attention.value_length", ""), head.into())?;
-        if ![Value::Null, 0.into()].contains(&self.get(("expert_count", "num_experts"))) {
-            return Err(Error::model("mixtures of experts are not supported"));
-        }
-        self.get(("expert_used_count", "num_experts_per_tok"));
-        self.only(("attention.causal", ""), true.into())?;
-        let mut config = Config {
-            width,
-            layers: self.size(("block_count", "num_hidden_layers"))?,
-            heads,
-            kv_heads: kv_heads.unwrap_or(heads),
-            head,
-            feed_forward: self.size(("feed_forward_length", "intermediate_size"))?,
-            context: self.size(("context_length", "max_position_embeddings"))?,
-            epsilon: self.number(given.epsilon)?,
-            rope: Rope {
-                base: if self.gguf() { 10_000.0 } else { given.base },
-                scaling: Scaling::None,
-                neighbours: given.neighbours,
-                turned: if self.gguf() { head } else { (head as f64 * given.part) as usize },
-                magnitude: 1.0,
-            },
-            variant: Variant { activation: given.activation, ..Variant::default() },
-        };
-        // Before anything is made that is as large as a size says.
-        config.check()?;
-        if let Some(activation) = self.text_of(("", given.activation_key))? {
-            config.variant.activation = activation_of(&activation)?;
-        }
-        if !self.gguf() {
-            let tied = self.of_kind(("", "tie_word_embeddings"), "truth value", Value::as_bool)?;
-            config.variant.tied = Some(tied.unwrap_or(given.tied));
-        }
-        config.variant.attention_biased = self.biased("attention_bias")?;
-        super::rope::read(self, &mut config)?;
-        Ok(config)
-    }
-
     /// Which layers see a window of tokens alone; of every so many one sees all, where the file
     /// does not say, and none does where there is no number. A layer that sees a window sees all
     /// of a context that is no longer.
@@ -295,50 +254,4 @@ impl<'a> Keys<'a> {
         }
         Ok(layers)
     }
-}
-
-/// What differs among architectures in how a file says it, and where it says nothing.
-pub struct Given {
-    /// Of the norms' epsilon.
-    pub epsilon: Key,
-    /// Pairs that are turned are neighbours.
-    pub neighbours: bool,
-    pub activation: Activation,
-    pub activation_key: &'static str,
-    // Of a `config.json` that does not say.
-    pub tied: bool,
-    pub head: Option<usize>,
-    pub base: f64,
-    /// How much of a head is turned.
-    pub part: f64,
-}
-
-/// RMSNorm's epsilon.
-const RMS: Key = ("attention.layer_norm_rms_epsilon", "rms_norm_eps");
-
-impl Default for Given {
-    fn default() -> Given {
-        Given {
-            epsilon: RMS,
-            neighbours: false,
-            activation: Activation::Silu,
-            activation_key: "hidden_act",
-            tied: false,
-            head: None,
-            base: 10_000.0,
-            part: 1.0,
-        }
-    }
-}
-
-/// By the name that a `config.json` has for it.
-pub fn activation_of(name: &str) -> Result<Activation> {
-    Ok(match name {
-        "silu" | "swish" => Activation::Silu,
-        "gelu" => Activation::Gelu,
-        "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-        other => {
-            return Err(Error::model(format!("hidden_act is {other:?}, which is not supported")));
-        }
-    })
 }

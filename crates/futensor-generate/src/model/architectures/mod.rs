@@ -2,6 +2,7 @@
 //! their keys, and where it differs from Llama. The layers know none of them.
 
 mod gemma;
+mod given;
 mod keys;
 mod llama;
 mod others;
@@ -12,7 +13,8 @@ use super::config::Config;
 use super::parts::Part;
 use crate::error::{Error, Result};
 use futensor::gguf;
-use keys::{Given, Keys};
+use given::Given;
+use keys::Keys;
 use serde_json::Value;
 
 /// A family of models.
