@@ -457,7 +457,7 @@ fn nobody_waits_for_what_another_has_compiled() {
 }
 
 fn the_end_waits_for_answers_under_way() {
-    let mut server = serve();
+    let mut server = serve_with(Config { drain: Duration::from_secs(600), ..Config::default() });
     let mut stream = server.begin(60);
     server.end.take().unwrap().send(()).unwrap();
     let mut rest = String::new();
