@@ -1,5 +1,6 @@
 //! The types of a file's tensors, with ggml's numbers.
 
+use super::Blocks;
 use crate::dtype::DType;
 use crate::quant::Format;
 use std::fmt;
@@ -11,6 +12,8 @@ pub enum Kind {
     Dense(DType),
     /// Blocks of quantised weights.
     Quantized(Format),
+    /// Blocks of quantised weights that are unpacked to float32 when they are loaded.
+    Unpacked(Blocks),
 }
 
 /// ggml's numbers of the supported types.
@@ -29,27 +32,23 @@ const CODES: [(u32, Kind); 11] = [
 ];
 
 /// ggml's other types, so that an error can name them.
-const OTHERS: [(u32, &str); 20] = [
-    (6, "Q5_0"),
-    (7, "Q5_1"),
+const OTHERS: [(u32, &str); 16] = [
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
-    (13, "Q5_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
 ];
 
 impl Kind {
@@ -57,7 +56,8 @@ impl Kind {
     /// A message that names the type.
     pub(super) fn of(code: u32) -> Result<Kind, String> {
         let found = CODES.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind);
-        found.ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
+        let unpacked = || Blocks::ALL.into_iter().find(|b| b.code() == code).map(Kind::Unpacked);
+        found.or_else(unpacked).ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
             Some((_, name)) => format!("is {name}, a type that futensor does not have"),
             None => format!("is of type {code}, which this reader does not know"),
         })
@@ -79,7 +79,10 @@ impl Kind {
             Kind::Quantized(format) if elements.is_multiple_of(format.block() as u64) => {
                 (elements / format.block() as u64).checked_mul(format.block_bytes() as u64)
             }
-            Kind::Quantized(_) => None,
+            Kind::Unpacked(blocks) if elements.is_multiple_of(blocks.weights() as u64) => {
+                (elements / blocks.weights() as u64).checked_mul(blocks.bytes() as u64)
+            }
+            Kind::Quantized(_) | Kind::Unpacked(_) => None,
         }
     }
 }
@@ -89,6 +92,7 @@ impl fmt::Display for Kind {
         match self {
             Kind::Dense(dtype) => dtype.fmt(f),
             Kind::Quantized(format) => format.fmt(f),
+            Kind::Unpacked(blocks) => blocks.fmt(f),
         }
     }
 }

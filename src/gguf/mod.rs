@@ -3,7 +3,8 @@
 //! [`open`] is a future: a separate thread reads the header, and checks every length and offset in
 //! it against the file. [`Gguf::metadata`] has the model's settings, by key; [`Gguf::load`] is a
 //! stream of the tensors, as in [`safetensors`](crate::safetensors). Quantised weights become a
-//! [`Quantized`](crate::quant::Quantized), packed by the reading thread. [`save`] writes a file.
+//! [`Quantized`](crate::quant::Quantized), packed by the reading thread; those in other formats
+//! ([`Blocks`]) are unpacked to float32. [`save`] writes a file.
 //!
 //! ```
 //! # tokio_test::block_on(async {
@@ -24,6 +25,7 @@
 //! # Ok::<(), futensor::Error>(()) }).unwrap();
 //! ```
 
+mod blocks;
 mod header;
 mod kind;
 mod read;
@@ -32,6 +34,7 @@ mod value;
 mod write;
 
 pub use crate::files::{All, Load, LoadOptions, NextTensor, Progress, Save};
+pub use blocks::Blocks;
 pub use header::TensorInfo;
 pub use kind::Kind;
 pub use read::{Gguf, Opening, open, open_bytes};

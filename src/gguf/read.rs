@@ -1,11 +1,12 @@
 //! `open` and `Gguf`: a file whose header has been read, and a stream of its tensors.
 
 use super::header::Header;
-use super::{Kind, Load, LoadOptions, Metadata, TensorInfo};
+use super::{Blocks, Kind, Load, LoadOptions, Metadata, TensorInfo};
 use crate::error::{Result, bytes_of, number_of};
 use crate::files::{self, Layout, Loaded, Part, Reading};
 use crate::format::Packing;
 use crate::quant::{Quantized, Weight};
+use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::fmt;
@@ -196,6 +197,7 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
             return reading.tensor(file, part, Weight::Dense);
         }
         Kind::Quantized(format) => format,
+        Kind::Unpacked(blocks) => return unpacked(reading, file, info, blocks),
     };
     let packing = Packing::new(format, info.dims[0], info.dims[1])
         .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
@@ -214,4 +216,29 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
     Ok(wanted
         && reading
             .give(name, bytes, move |device| Quantized::of(device, panels, packing, at).into()))
+}
+
+/// Reads a tensor, unpacks it and sends it; false if the receiver was dropped.
+fn unpacked(
+    reading: &Reading<Weight>,
+    file: &mut dyn ReadSeek,
+    info: &TensorInfo,
+    blocks: Blocks,
+) -> Result<bool> {
+    let (name, bytes, shape, at) =
+        (info.name.clone(), info.bytes, Shape::from(&info.dims[..]), reading.at);
+    let mut data: Vec<f32> = Vec::new();
+    if data.try_reserve_exact(shape.numel()).is_err() {
+        return Err(reading.error(format!("no memory for tensor {name} of {shape} in float32")));
+    }
+    let mut unpack = |read: &[u8]| {
+        blocks.unpack(read, &mut data);
+        Ok(())
+    };
+    let size = blocks.bytes() << 12;
+    let wanted = reading.chunks(file, &name, info.start, bytes, size, &mut unpack)?;
+    Ok(wanted
+        && reading.give(name, bytes, move |device| {
+            Weight::Dense(device.handed("from_blocks", data, shape, at))
+        }))
 }

@@ -1,7 +1,7 @@
 //! GGUF: what gguf-py wrote comes with its values, what is saved comes back, and each kind of
 //! broken file is an error that says what is wrong. `tests/untrusted` changes files at random.
 
-use futensor::gguf::{Array, LoadOptions, Value, open, open_bytes, save};
+use futensor::gguf::{Array, Kind, LoadOptions, Value, open, open_bytes, save};
 use futensor::quant::{Format, Quantized, Weight};
 use futensor::{DType, Device, TensorFuture};
 use futures::executor::block_on;
@@ -72,6 +72,15 @@ async fn metadata_and_values_are_those_of_gguf_py() {
             let (own, wanted) = (own.packed().to_vec::<u8>(), q.packed().to_vec::<u8>());
             assert!(own.await.unwrap() == wanted.await.unwrap(), "quantised to {format}");
         }
+    }
+    // Others are unpacked.
+    for name in ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS"] {
+        let info = file.tensors().iter().find(|t| t.name == name).unwrap();
+        assert!(matches!(info.kind, Kind::Unpacked(_)) && info.kind.to_string() == name);
+        let Weight::Dense(x) = &all[name] else { panic!("{name}") };
+        assert_eq!((x.dtype(), x.dims()), (DType::F32, &[3, 512][..]));
+        let values = bits(&all[&format!("{name}.values")].dense()).await;
+        assert!(bits(x).await == values, "{name}");
     }
 }
 
@@ -222,7 +231,9 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
             "an invalid alignment of 0",
         ),
         (one(info("t", &[1, 1, 1, 1, 1], 0, 0)), "tensor t has 5 dimensions"),
-        (one(info("t", &[32, 1], 13, 0)), "tensor t is Q5_K, a type"),
+        (one(info("t", &[32, 1], 9, 0)), "tensor t is Q8_1, a type"),
+        (one(info("t", &[32, 1], 39, 0)), "tensor t is MXFP4, a type"),
+        (one(info("t", &[32, 1], 13, 0)), "rows of 32, which are not whole blocks of Q5_K"),
         (one(info("t", &[32, 1], 99, 0)), "type 99"),
         (one(info("t", &[33, 1], 3, 0)), "rows of 33, which are not whole blocks of Q4_1"),
         (one(info("t", &[128, 1], 14, 0)), "not whole blocks of Q6_K"),

@@ -52,6 +52,24 @@ for kind in [T.Q8_0, T.Q4_0, T.Q4_1, T.Q4_K, T.Q6_K]:
         blocks = gguf.quantize(w, kind)
     out.add_tensor(kind.name, blocks, raw_dtype=kind)
     out.add_tensor(f"{kind.name}.values", gguf.dequantize(blocks, kind))
+# Formats that are unpacked when they are loaded: random bytes, and small halves at these places.
+for kind, at in {
+    T.Q5_0: [0],
+    T.Q5_1: [0, 2],
+    T.Q2_K: [80, 82],
+    T.Q3_K: [108],
+    T.Q5_K: [0, 2],
+    T.IQ4_NL: [0],
+    T.IQ4_XS: [0],
+}.items():
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (3, 512 // block, size), dtype=np.uint8)
+    for i in at:
+        scale = rng.standard_normal((3, 512 // block, 1)).astype(np.float16) / 64
+        blocks[:, :, i : i + 2] = scale.view(np.uint8)
+    blocks = blocks.reshape(3, -1)
+    out.add_tensor(kind.name, blocks, raw_dtype=kind)
+    out.add_tensor(f"{kind.name}.values", gguf.dequantize(blocks, kind))
 out.write_header_to_file()
 out.write_kv_data_to_file()
 out.write_tensors_to_file()

@@ -1,0 +1,174 @@
+//! Formats of blocks that are unpacked to float32 as a file is read, to the values of gguf-py.
+
+use half::f16;
+use std::fmt;
+
+/// A format of quantised weights in files that becomes float32 when it is loaded, with ggml's name.
+///
+/// ```
+/// use futensor::gguf::Blocks;
+/// assert_eq!(Blocks::Q5_K.to_string(), "Q5_K");
+/// ```
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Blocks {
+    /// 32 weights of 5 bits and a scale.
+    Q5_0,
+    /// 32 weights of 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 256 weights of 2 bits, in sixteen parts with a scale and a minimum of 4 bits each.
+    Q2_K,
+    /// 256 weights of 3 bits, in sixteen parts with a scale of 6 bits each.
+    Q3_K,
+    /// 256 weights of 5 bits, in eight parts with a scale and a minimum of 6 bits each.
+    Q5_K,
+    /// 32 weights, each one of sixteen values, and a scale.
+    IQ4_NL,
+    /// 256 weights, each one of sixteen values, in eight parts with a scale of 6 bits each.
+    IQ4_XS,
+}
+
+/// What the four bits of IQ4_NL and IQ4_XS stand for.
+const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+impl Blocks {
+    /// Every one of them.
+    pub(super) const ALL: [Blocks; 7] = [
+        Blocks::Q5_0,
+        Blocks::Q5_1,
+        Blocks::Q2_K,
+        Blocks::Q3_K,
+        Blocks::Q5_K,
+        Blocks::IQ4_NL,
+        Blocks::IQ4_XS,
+    ];
+
+    /// ggml's number, the number of weights in a block, and its bytes.
+    const fn layout(self) -> (u32, usize, usize) {
+        match self {
+            Blocks::Q5_0 => (6, 32, 22),
+            Blocks::Q5_1 => (7, 32, 24),
+            Blocks::Q2_K => (10, 256, 84),
+            Blocks::Q3_K => (11, 256, 110),
+            Blocks::Q5_K => (13, 256, 176),
+            Blocks::IQ4_NL => (20, 32, 18),
+            Blocks::IQ4_XS => (23, 256, 136),
+        }
+    }
+
+    pub(super) const fn code(self) -> u32 {
+        self.layout().0
+    }
+
+    /// The number of weights in a block.
+    pub(super) const fn weights(self) -> usize {
+        self.layout().1
+    }
+
+    /// The bytes of a block.
+    pub(super) const fn bytes(self) -> usize {
+        self.layout().2
+    }
+
+    /// Appends the weights of whole blocks.
+    pub(super) fn unpack(self, blocks: &[u8], to: &mut Vec<f32>) {
+        for block in blocks.chunks_exact(self.bytes()) {
+            match self {
+                Blocks::Q5_0 => {
+                    let (d, q) = (half(block, 0), five(&block[2..]));
+                    to.extend(q.map(|q| d * (q as i8 - 16) as f32));
+                }
+                Blocks::Q5_1 => {
+                    let (d, m, q) = (half(block, 0), half(block, 2), five(&block[4..]));
+                    to.extend(q.map(|q| d * q as f32 + m));
+                }
+                Blocks::Q2_K => {
+                    let (d, m, q) = (half(block, 80), half(block, 82), two(&block[16..80]));
+                    let part = |k: usize| block[k / 16];
+                    let scales = |k: usize| (d * (part(k) & 15) as f32, m * (part(k) >> 4) as f32);
+                    to.extend(q.enumerate().map(|(k, q)| {
+                        let (scale, minimum) = scales(k);
+                        scale * q as f32 - minimum
+                    }));
+                }
+                Blocks::Q3_K => {
+                    let (d, q, scales) = (half(block, 108), two(&block[32..96]), &block[96..108]);
+                    let scale = |part: usize| {
+                        let low = (scales[part % 8] >> (4 * (part / 8))) & 15;
+                        let high = (scales[8 + part % 4] >> (2 * (part / 4))) & 3;
+                        d * ((low | high << 4) as i8 - 32) as f32
+                    };
+                    // What has no high bit is less by four.
+                    let lack = |k: usize| 4 - 4 * ((block[k % 32] >> (k / 32)) & 1) as i8;
+                    to.extend(
+                        q.enumerate().map(|(k, q)| scale(k / 16) * (q as i8 - lack(k)) as f32),
+                    );
+                }
+                Blocks::Q5_K => {
+                    let (d, m, s) = (half(block, 0), half(block, 2), &block[4..16]);
+                    let (high, low) = (&block[16..48], &block[48..176]);
+                    let scales = |part: usize| match part {
+                        0..4 => (s[part] & 63, s[part + 4] & 63),
+                        _ => (
+                            s[part + 4] & 15 | (s[part - 4] >> 2) & 48,
+                            s[part + 4] >> 4 | (s[part] >> 2) & 48,
+                        ),
+                    };
+                    for part in 0..8 {
+                        let (scale, minimum) = scales(part);
+                        let (scale, minimum) = (d * scale as f32, m * minimum as f32);
+                        to.extend((0..32).map(|k| {
+                            let low = (low[part / 2 * 32 + k] >> (4 * (part % 2))) & 15;
+                            let q = low | ((high[k] >> part) & 1) << 4;
+                            scale * q as f32 - minimum
+                        }));
+                    }
+                }
+                Blocks::IQ4_NL => {
+                    let d = half(block, 0);
+                    to.extend(four(&block[2..]).map(|q| d * VALUES[q as usize] as f32));
+                }
+                Blocks::IQ4_XS => {
+                    let (d, high) = (half(block, 0), u16::from_le_bytes([block[2], block[3]]));
+                    for (part, q) in block[8..].chunks_exact(16).enumerate() {
+                        let low = (block[4 + part / 2] >> (4 * (part % 2))) & 15;
+                        let scale = low | ((high >> (2 * part)) as u8 & 3) << 4;
+                        let d = d * (scale as i8 - 32) as f32;
+                        to.extend(four(q).map(|q| d * VALUES[q as usize] as f32));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn half(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Nibbles: the low ones of all bytes, then the high ones.
+fn four(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let (low, high) = (bytes.iter().map(|b| b & 15), bytes.iter().map(|b| b >> 4));
+    low.chain(high)
+}
+
+/// Nibbles with a fifth bit each, which are 32 bits before them.
+fn five(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let (high, low) = bytes.split_at(4);
+    four(low).enumerate().map(move |(k, q)| q | ((high[k / 8] >> (k % 8)) & 1) << 4)
+}
+
+/// Pairs of bits: of each 32 bytes the lowest, then the next.
+fn two(bytes: &[u8]) -> impl Iterator<Item = u8> {
+    let of = move |part: usize, shift: usize| {
+        bytes[part * 32..][..32].iter().map(move |b| (b >> (2 * shift)) & 3)
+    };
+    (0..8).flat_map(move |k| of(k / 4, k % 4))
+}
+
+impl fmt::Display for Blocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The names are ggml's.
+        fmt::Debug::fmt(self, f)
+    }
+}
