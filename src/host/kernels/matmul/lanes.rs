@@ -182,7 +182,6 @@ lanes! {
 #[cfg(target_arch = "x86_64")]
 pub(in super::super) struct Pairs;
 
-// SAFETY: in each function, by the caller's promise.
 #[cfg(target_arch = "x86_64")]
 impl Lanes for Pairs {
     type Register = __m512;
@@ -190,30 +189,37 @@ impl Lanes for Pairs {
     const FETCHES: bool = true;
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::splat(x) }
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::load(from) }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::load_f16(from) }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::load_bf16(from) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: __m512) {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::store(to, x) }
     }
     #[inline(always)]
     unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::add(a, b) }
     }
     #[inline(always)]
     unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe {
             let pairs = |x: __m512| std::mem::transmute::<__m512, __m512bh>(x);
             _mm512_dpbf16_ps(c, pairs(a), pairs(b))
@@ -221,18 +227,22 @@ impl Lanes for Pairs {
     }
     #[inline(always)]
     unsafe fn first(x: __m512, n: usize) -> __m512 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::first(x, n) }
     }
     #[inline(always)]
     unsafe fn sum(x: __m512) -> f32 {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::sum(x) }
     }
     #[inline(always)]
     unsafe fn fetch(line: *const f32) {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::fetch(line) }
     }
     #[inline(always)]
     unsafe fn fetch_near(line: *const f32) {
+        // SAFETY: by the caller's promise.
         unsafe { Avx512::fetch_near(line) }
     }
 }

@@ -26,32 +26,37 @@ pub(super) trait Registers<W> {
     unsafe fn sum(x: Self::Register) -> W;
 }
 
-// SAFETY: in each function, by the caller's promise.
 impl<L: Lanes> Registers<f32> for L {
     type Register = L::Register;
     const WIDTH: usize = L::WIDTH;
     #[inline(always)]
     unsafe fn splat(x: f32) -> L::Register {
+        // SAFETY: by the caller's promise.
         unsafe { L::splat(x) }
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> L::Register {
+        // SAFETY: by the caller's promise.
         unsafe { L::load(from) }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f32, x: L::Register) {
+        // SAFETY: by the caller's promise.
         unsafe { L::store(to, x) }
     }
     #[inline(always)]
     unsafe fn fma(a: L::Register, b: L::Register, c: L::Register) -> L::Register {
+        // SAFETY: by the caller's promise.
         unsafe { L::fma(a, b, c) }
     }
     #[inline(always)]
     unsafe fn first(x: L::Register, n: usize) -> L::Register {
+        // SAFETY: by the caller's promise.
         unsafe { L::first(x, n) }
     }
     #[inline(always)]
     unsafe fn sum(x: L::Register) -> f32 {
+        // SAFETY: by the caller's promise.
         unsafe { L::sum(x) }
     }
 }
@@ -59,7 +64,6 @@ impl<L: Lanes> Registers<f32> for L {
 /// Four f64, as the compiler likes.
 pub(super) struct Four;
 
-// SAFETY: in each function, by the caller's promise.
 impl Registers<f64> for Four {
     type Register = [f64; 4];
     const WIDTH: usize = 4;
@@ -69,10 +73,12 @@ impl Registers<f64> for Four {
     }
     #[inline(always)]
     unsafe fn load(from: *const f64) -> [f64; 4] {
+        // SAFETY: by the caller's promise.
         unsafe { from.cast::<[f64; 4]>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn store(to: *mut f64, x: [f64; 4]) {
+        // SAFETY: by the caller's promise.
         unsafe { to.cast::<[f64; 4]>().write_unaligned(x) }
     }
     #[inline(always)]
