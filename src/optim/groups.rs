@@ -16,7 +16,7 @@ use std::panic::Location;
 ///
 /// ```
 /// # tokio_test::block_on(async {
-/// use futensor::{Device, nn::Parameter, optim::{AdamW, Groups, Optimizer, Sgd}};
+/// use futensor::{Device, nn::Parameter, optim::{Groups, Optimizer, Sgd}};
 /// let device = Device::cpu();
 /// let (w, b) = (Parameter::new(device.ones([2])), Parameter::new(device.ones([1])));
 /// let mut groups = Groups::new()

@@ -175,7 +175,7 @@ impl Device {
     /// # tokio_test::block_on(async {
     /// use futensor::{DType, Device};
     /// let x = Device::cpu().linspace_dtype(0.0, 0.3, 4, DType::F64);
-    /// assert_eq!(x.to_vec::<f64>().await?, [0.0, 0.1, 0.3 - 0.3 / 3.0, 0.3]);
+    /// assert_eq!(x.to_vec::<f64>().await?, [0.0, 0.3 / 3.0, 0.3 - 0.3 / 3.0, 0.3]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[track_caller]
