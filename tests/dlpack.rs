@@ -89,9 +89,16 @@ impl Interpreter {
                     std::mem::transmute(find(c"Py_InitializeEx"));
                 begin(0);
                 let one = Interpreter {
-                    ensure: std::mem::transmute::<*mut c_void, _>(find(c"PyGILState_Ensure")),
-                    run: std::mem::transmute::<*mut c_void, _>(find(c"PyRun_SimpleString")),
-                    release: std::mem::transmute::<*mut c_void, _>(find(c"PyGILState_Release")),
+                    ensure: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(
+                        find(c"PyGILState_Ensure"),
+                    ),
+                    run: std::mem::transmute::<
+                        *mut c_void,
+                        unsafe extern "C" fn(*const c_char) -> c_int,
+                    >(find(c"PyRun_SimpleString")),
+                    release: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_int)>(find(
+                        c"PyGILState_Release",
+                    )),
                 };
                 let save: unsafe extern "C" fn() -> *mut c_void =
                     std::mem::transmute(find(c"PyEval_SaveThread"));

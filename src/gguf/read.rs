@@ -231,7 +231,7 @@ fn unpacked(
     if data.try_reserve_exact(shape.numel()).is_err() {
         return Err(reading.error(format!("no memory for tensor {name} of {shape} in float32")));
     }
-    let mut unpack = |read: &[u8]| {
+    let mut unpack = |read: &mut [u8]| {
         blocks.unpack(read, &mut data);
         Ok(())
     };

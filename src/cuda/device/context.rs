@@ -186,6 +186,7 @@ pub(super) enum Place {
 impl DeviceContext {
     /// Opens the device on this thread: a stream for each number of `reached`, the last but one for
     /// urgent work, and the last for copies to the device. The first may be somebody else's.
+    #[allow(clippy::too_many_arguments)] // All that its one caller has of a device.
     pub fn open(
         heap: Arc<Heap>,
         pinned: Arc<Pinned>,

@@ -302,7 +302,9 @@ pub fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
         return Err(wrong("a format of a date as long as that"));
     }
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let leap = |year: u64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
     let (mut year, mut of_year) = (1970, days);
     while of_year >= 365 + u64::from(leap(year)) {
         of_year -= 365 + u64::from(leap(year));

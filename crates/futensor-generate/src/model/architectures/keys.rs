@@ -231,7 +231,8 @@ impl<'a> Keys<'a> {
         let off = self.get(("", "use_sliding_window")) == Value::Bool(false);
         let window = self.size_of(("attention.sliding_window", "sliding_window"))?;
         let window = window.filter(|&window| window > 0 && !off);
-        let all_of = |every: Option<usize>, k: usize| every.is_some_and(|n| (k + 1) % n == 0);
+        let all_of =
+            |every: Option<usize>, k: usize| every.is_some_and(|n| (k + 1).is_multiple_of(n));
         let kinds = self.get(("", "layer_types"));
         let pattern = self.get(("attention.sliding_window_pattern", "sliding_window_pattern"));
         let one = |k: usize| {

@@ -52,7 +52,7 @@ pub const SMOLLM3: Architecture = Architecture {
         let every = keys.size_of(("", "no_rope_layer_interval"))?.unwrap_or(4).max(1);
         // 1 where a layer turns.
         let told = keys.get(("", "no_rope_layers"));
-        let turns = |k: usize| told[k].as_u64().map_or((k + 1) % every != 0, |n| n != 0);
+        let turns = |k: usize| told[k].as_u64().map_or(!(k + 1).is_multiple_of(every), |n| n != 0);
         let rope = config.rope.clone();
         config.turn(|k| turns(k).then(|| rope.clone()));
         Ok(config)

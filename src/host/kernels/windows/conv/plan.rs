@@ -154,7 +154,7 @@ impl Phase {
             let even = high.input == 1 || self.steps[1] == self.steps[2] * n as isize;
             let beside = high.places == 1 || high.every == wide.every * n;
             let one = n == 1 && wide.places == 1;
-            if !wide.is_plain() || !one && !(high.step == 1 && even && beside) {
+            if !wide.is_plain() || !(one || high.step == 1 && even && beside) {
                 break;
             }
             let fold =
