@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 impl Llama {
     /// Of a folder as Hugging Face has them: `config.json`, `tokenizer.json`, `*.safetensors`, and
-    /// the chat template of `tokenizer_config.json` or `chat_template.jinja`. One that cannot be read
-    /// refuses conversations.
+    /// the chat template of `tokenizer_config.json` or `chat_template.jinja`. One that cannot be
+    /// read refuses conversations.
     ///
     /// # Errors
     /// Where a file is missing or broken, the model is none that is known, or its parts do not fit

@@ -25,7 +25,7 @@ pub struct Vocabulary {
     pub types: Vec<i64>,
     /// `tokenizer.ggml.merges`: two words with a space between them, the first to be merged first.
     pub merges: Vec<String>,
-    /// `tokenizer.ggml.scores`: of two tokens that are made of others, the better one is made first.
+    /// `tokenizer.ggml.scores`: of two tokens made of others, the better one is made first.
     pub scores: Vec<f32>,
     /// `tokenizer.ggml.add_space_prefix`: a text has a space before it (of SentencePiece alone).
     pub spaced: bool,

@@ -1,5 +1,5 @@
-"""Makes what the tests compare with, in `cases.json`: tokens by `tiktoken`, conversations by Jinja's
-own engine. Nothing is downloaded.
+"""Makes what the tests compare with, in `cases.json`: tokens by `tiktoken`, conversations by
+Jinja's own engine. Nothing is downloaded.
 
     pip install transformers tiktoken regex && python make.py
 
@@ -167,8 +167,8 @@ TEMPLATES = {
 
 TEMPLATES |= {
     "loops": (
-        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.role }};{% "
-        "if loop.index > 2 %}{% break %}{% endif %}{% for c in m.content %}{% if c == 'a' %}{% "
+        "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.role }};"
+        "{% if loop.index > 2 %}{% break %}{% endif %}{% for c in m.content %}{% if c == 'a' %}{% "
         "break %}{% endif %}{{ c }}{% endfor %}|{% endfor %}{% if tools is none %}none{% endif %}"
     ),
     "generation": (
@@ -178,16 +178,16 @@ TEMPLATES |= {
     ),
     "json": (
         "{% set d = {'b': [1, 2.0, 1e22, 0.00001, 1e-7, none, true], 'a': {}, 'é': [], 'c': {'z': "
-        "'<&>\\n\\t\\u0001\\x7f\\'\"/ü🦀'}, 1: 'x'} %}{{ d | tojson }}{{ d | tojson(indent=2) }}{{ d | "
-        "tojson(ensure_ascii=True) }}{{ d | tojson(ensure_ascii=False, indent=0) }}{{ d.c | "
-        "tojson(separators=(',', ':')) }}{{ d.c | tojson(sort_keys=True, indent='--') }}{{ messages "
-        "| tojson(indent=4) }}{{ {'z': 1, 'y': 2, 'x': 3} | tojson }}{{ dict(z=1, y=2) | tojson }}{% "
-        "for k, v in {'z': 1, 'y': 2}.items() %}{{ k }}{{ v }}{% endfor %}{{ 3 | tojson }}{{ 'a' | "
-        "tojson }}{{ {'q': 1, 'p': 2} }}"
+        "'<&>\\n\\t\\u0001\\x7f\\'\"/ü🦀'}, 1: 'x'} %}{{ d | tojson }}{{ d | tojson(indent=2) }}"
+        "{{ d | tojson(ensure_ascii=True) }}{{ d | tojson(ensure_ascii=False, indent=0) }}{{ d.c | "
+        "tojson(separators=(',', ':')) }}{{ d.c | tojson(sort_keys=True, indent='--') }}"
+        "{{ messages | tojson(indent=4) }}{{ {'z': 1, 'y': 2, 'x': 3} | tojson }}{{ dict(z=1, y=2) | tojson }}"
+        "{% for k, v in {'z': 1, 'y': 2}.items() %}{{ k }}{{ v }}{% endfor %}{{ 3 | tojson }}"
+        "{{ 'a' | tojson }}{{ {'q': 1, 'p': 2} }}"
     ),
     "percent": (
-        "{{ '%s: %s' % (messages[0].role, messages[0].content) }}{{ '%d%%' % 7 }}{{ '%s' % 'x' }}{{ "
-        "'%05.1f|%-4s|%4s|%x' % (2.25, 'a', 'b', 255) }}{{ -7 % 3 }}{{ 7.5 % 2 }}"
+        "{{ '%s: %s' % (messages[0].role, messages[0].content) }}{{ '%d%%' % 7 }}{{ '%s' % 'x' }}"
+        "{{ '%05.1f|%-4s|%4s|%x' % (2.25, 'a', 'b', 255) }}{{ -7 % 3 }}{{ 7.5 % 2 }}"
     ),
 }
 

@@ -56,7 +56,8 @@ impl TensorFuture {
         self.apart("smooth_l1_loss", target.as_ref(), options.into(), at, |n| match beta {
             0.0 => n,
             _ => {
-                let near = n.lt(beta);
+                // A NaN is near, so that its slope is NaN.
+                let near = n.ge(beta).logical_not();
                 near.where_cond(near.where_cond(&n, 0.0).square() * (0.5 / beta), n - 0.5 * beta)
             }
         })
@@ -88,7 +89,8 @@ impl TensorFuture {
             return build::refused("huber_loss", self, refusal, at);
         }
         self.apart("huber_loss", target.as_ref(), options.into(), at, |n| {
-            let near = n.le(delta);
+            // A NaN is near, so that its slope is NaN.
+            let near = n.gt(delta).logical_not();
             let square = near.where_cond(&n, 0.0).square() * 0.5;
             near.where_cond(square, (n - 0.5 * delta) * delta)
         })

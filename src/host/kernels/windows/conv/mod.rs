@@ -19,6 +19,8 @@ mod source;
 mod tests;
 mod weights;
 
+use crate::dtype::Scalar;
+use crate::host::kernels::copy;
 use crate::host::kernels::load::{Load, by_float};
 use crate::host::kernels::nest::{Nest, Shared};
 use crate::host::kernels::{matmul, rows};
@@ -254,7 +256,10 @@ pub(crate) fn to_weight(
             false => weights::to_weight(geo, dy, x, to, par),
         }
     }
-    if out.numel() > 0 {
+    // Nothing flows back from no images, whose planes may have any size.
+    if dy.numel() == 0 {
+        copy::fill(Scalar::Float(0.0), out, par);
+    } else if out.numel() > 0 {
         by_float!(dy.dtype, of(geo, dy, x, out, par));
     }
 }
