@@ -181,7 +181,8 @@ TEMPLATES |= {
         "'<&>\\n\\t\\u0001\\x7f\\'\"/ü🦀'}, 1: 'x'} %}{{ d | tojson }}{{ d | tojson(indent=2) }}"
         "{{ d | tojson(ensure_ascii=True) }}{{ d | tojson(ensure_ascii=False, indent=0) }}{{ d.c | "
         "tojson(separators=(',', ':')) }}{{ d.c | tojson(sort_keys=True, indent='--') }}"
-        "{{ messages | tojson(indent=4) }}{{ {'z': 1, 'y': 2, 'x': 3} | tojson }}{{ dict(z=1, y=2) | tojson }}"
+        "{{ messages | tojson(indent=4) }}{{ {'z': 1, 'y': 2, 'x': 3} | tojson }}"
+        "{{ dict(z=1, y=2) | tojson }}"
         "{% for k, v in {'z': 1, 'y': 2}.items() %}{{ k }}{{ v }}{% endfor %}{{ 3 | tojson }}"
         "{{ 'a' | tojson }}{{ {'q': 1, 'p': 2} }}"
     ),
