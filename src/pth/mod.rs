@@ -18,7 +18,7 @@
 //! let device = Device::try_gpu(0);
 //! let net = nn::Linear::new(784, 10, &device);
 //! let weights = pth::load("linear.pth", &device).all().await?;              // a map by name
-//! net.load_state(weights).await?;
+//! net.load_state(weights)?;
 //! # Ok(()) }
 //! ```
 //!
