@@ -49,8 +49,8 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 
-# A family of weights, the configuration, the architecture in GGUF, and keys there that do not follow
-# from the configuration.
+# A family of weights, the configuration, the architecture in GGUF, and keys there that do not
+# follow from the configuration.
 CASES = {
     "plain": ("A", config(), "llama", {}),
     "tied": ("A", config(tie_word_embeddings=True), "llama", {}),

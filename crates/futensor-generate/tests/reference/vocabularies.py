@@ -1,6 +1,6 @@
-"""Makes what the tests of vocabularies compare with, in `vocabularies.json`: digests of the tokens of
-2,000 texts that a random walk writes, in lots of a hundred. Byte-level BPE is `tiktoken`'s, of words
-that the expressions below cut; SentencePiece's is of a model that is trained here.
+"""Makes what the tests of vocabularies compare with, in `vocabularies.json`: digests of the tokens
+of 2,000 texts that a random walk writes, in lots of a hundred. Byte-level BPE is `tiktoken`'s, of
+words that the expressions below cut; SentencePiece's is of a model that is trained here.
 
     pip install tiktoken regex sentencepiece transformers && python vocabularies.py
 
@@ -64,12 +64,18 @@ WHOLE = {"llama-bpe", "tekken"}
 WHOLE_WORDS = [" Việt", "iPhone", "camel", "العربية"]
 
 PIECES = [
-    "a", "B", "é", "e\u0301", "ß", "ẞ", "ǅ", "ж", "Ж", "中", "文字", "あ", "ア", "한", "العربية", "हिन्दी", "ไทย",
-    "1", "12", "123", "1234567", "１２３", "٣", "ⅷ", "½", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t",
-    "\u00a0", "\u3000", "\u200b", "\u200d", "\ufeff", "\u0000", "\u007f", "🦀", "👩‍👩‍👧", "'s", "'S", "'ll",
-    "’s", "'", "\"", "!", "...", "?!", "-", "--", "_", "/", "//", "\\", "$", "+=", "<", ">", "<s>", "</s>",
-    "the", " the", "The", " THE", "keeper", " lighthouse", "lighthouse", " Việt", "Größe", "iPhone", "camelCase",
-    "def f(x):\n    return x", "http://a.b/c?d=e#f", "…", "。", "，", "|", "(", ")", "#", "\u0301", "▁", "<0x0A>", "<|use|>",
+    "a", "B", "é", "e\u0301", "ß", "ẞ", "ǅ", "ж", "Ж", "中", "文字", "あ", "ア", "한",
+    "العربية", "हिन्दी", "ไทย",
+    "1", "12", "123", "1234567", "１２３", "٣", "ⅷ", "½", " ", "  ", "   ", "\n",
+    "\n\n", "\r\n", "\t",
+    "\u00a0", "\u3000", "\u200b", "\u200d", "\ufeff", "\u0000", "\u007f", "🦀",
+    "👩‍👩‍👧", "'s", "'S", "'ll",
+    "’s", "'", "\"", "!", "...", "?!", "-", "--", "_", "/", "//", "\\", "$", "+=",
+    "<", ">", "<s>", "</s>",
+    "the", " the", "The", " THE", "keeper", " lighthouse", "lighthouse", " Việt",
+    "Größe", "iPhone", "camelCase",
+    "def f(x):\n    return x", "http://a.b/c?d=e#f", "…", "。", "，", "|", "(", ")",
+    "#", "\u0301", "▁", "<0x0A>", "<|use|>",
 ]  # fmt: skip
 
 
