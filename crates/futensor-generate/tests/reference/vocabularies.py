@@ -146,8 +146,9 @@ def byte_level():
 
 def sentences(spaced):
     model = io.BytesIO()
+    rare = ["aaaaaaaa aaaaaaaa", "a    b", "-----"]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS.splitlines() * 3 + ["aaaaaaaa aaaaaaaa", "a    b", "-----"] * 9),
+        sentence_iterator=iter(CORPUS.splitlines() * 3 + rare * 9),
         model_writer=model,
         model_type="bpe",
         vocab_size=480,
