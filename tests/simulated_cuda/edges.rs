@@ -408,7 +408,8 @@ fn a_disk_cache_that_is_damaged_is_as_good_as_none(_: &Simulator, _: u64) {
     });
     assert_eq!(got, want);
     let both = entries_of(&cache).len();
-    assert!(both > before + before / 2, "{before} entries, and with another compiler {both}");
+    // Each run asks for more than three kernels, as the first did.
+    assert!(both > before + 3, "{before} entries, and with another compiler {both}");
     // A folder that others may write into is not used: what lies there is code.
     use std::os::unix::fs::PermissionsExt;
     entries_of(&cache).iter().for_each(|p| std::fs::remove_file(p).unwrap());
