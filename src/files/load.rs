@@ -12,10 +12,12 @@ use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use crate::view::{Serial, View, ViewMut};
 use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
 use std::future::Future;
-use std::io::{ErrorKind as Io, Read, Seek, SeekFrom};
+use std::io::{Cursor, ErrorKind as Io, Read, Seek, SeekFrom};
 use std::marker::PhantomData;
 use std::panic::Location;
+use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -201,6 +203,23 @@ pub(crate) fn off_thread<R: Send + 'static>(
         let read = std::future::poll_fn(|cx| from.poll_receive(cx)).await;
         read.unwrap_or_else(|| Err(error_at(&shown, "the reading thread panicked", at)))
     }
+}
+
+/// A file, or bytes in its place, and the length.
+#[allow(dead_code)] // Of all formats but one.
+pub(crate) type Opened<F> = std::io::Result<(F, u64)>;
+
+#[allow(dead_code)] // As above.
+pub(crate) fn opened(path: &Path) -> Opened<File> {
+    let file = File::open(path)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
+}
+
+#[allow(dead_code)] // As above.
+pub(crate) fn in_memory<B: AsRef<[u8]>>(bytes: B) -> Opened<Cursor<B>> {
+    let length = bytes.as_ref().len() as u64;
+    Ok((Cursor::new(bytes), length))
 }
 
 /// The error of a file.

@@ -18,6 +18,8 @@ pub use load::{All, Load, LoadOptions, NextTensor, Progress};
 pub(crate) use load::{Layout, Part, Reading, load};
 #[cfg(feature = "gguf")]
 pub(crate) use load::{Loaded, error_at, off_thread};
+#[allow(unused_imports)] // Of all formats but one.
+pub(crate) use load::{Opened, in_memory, opened};
 pub use save::Save;
 #[cfg(feature = "npy")]
 pub(crate) use save::save_archive;

@@ -2,12 +2,11 @@
 
 use super::header::{self, Header};
 use crate::error::{Error, ErrorKind, Result, bytes_of};
-use crate::files::{self, Archive, Load, LoadOptions, Part, Reading};
+use crate::files::{self, Archive, Load, LoadOptions, Opened, Part, Reading, in_memory, opened};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-use std::fs::File;
 use std::future::Future;
-use std::io::{Cursor, Read, Seek};
+use std::io::{Read, Seek};
 use std::panic::Location;
 use std::path::Path;
 use std::pin::Pin;
@@ -119,20 +118,6 @@ impl Future for LoadArray {
             }
         })
     }
-}
-
-/// A file and its length.
-type Opened<F> = std::io::Result<(F, u64)>;
-
-fn opened(path: &Path) -> Opened<File> {
-    let file = File::open(path)?;
-    let length = file.metadata()?.len();
-    Ok((file, length))
-}
-
-fn in_memory<B: AsRef<[u8]>>(bytes: B) -> Opened<Cursor<B>> {
-    let length = bytes.as_ref().len() as u64;
-    Ok((Cursor::new(bytes), length))
 }
 
 fn array<F: Read + Seek>(

@@ -3,11 +3,10 @@
 use super::pickle::unpickled;
 use super::rebuild::{Described, contents};
 use crate::error::{Result, bytes_of};
-use crate::files::{self, Archive, Layout, Load, LoadOptions, Part, Reading};
+use crate::files::{self, Archive, Layout, Load, LoadOptions, Opened, Part, Reading};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
-use std::fs::File;
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::panic::Location;
 use std::path::Path;
 
@@ -47,12 +46,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Load {
 pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Load {
     let path = path.as_ref().to_path_buf();
     let shown = path.display().to_string();
-    let open = move || {
-        let file = File::open(path)?;
-        let length = file.metadata()?.len();
-        Ok((file, length))
-    };
-    started(shown, open, device, options, Location::caller())
+    started(shown, move || files::opened(&path), device, options, Location::caller())
 }
 
 /// [`load`] for a file in memory.
@@ -64,16 +58,13 @@ pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) 
 /// As [`load`].
 #[track_caller]
 pub fn load_bytes(bytes: impl AsRef<[u8]> + Send + 'static, device: &Device) -> Load {
-    let open = move || {
-        let length = bytes.as_ref().len() as u64;
-        Ok((Cursor::new(bytes), length))
-    };
+    let open = move || files::in_memory(bytes);
     started("bytes in memory".into(), open, device, LoadOptions::default(), Location::caller())
 }
 
 fn started<F: Read + Seek>(
     shown: String,
-    open: impl FnOnce() -> std::io::Result<(F, u64)> + Send + 'static,
+    open: impl FnOnce() -> Opened<F> + Send + 'static,
     device: &Device,
     options: LoadOptions,
     at: At,

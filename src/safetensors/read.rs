@@ -3,15 +3,14 @@
 use super::HEADER_MAX;
 use super::wire::dtype_of;
 use crate::error::{Error, Result, bytes_of};
-use crate::files::{self, Layout, Load, LoadOptions, Part, Reading};
+use crate::files::{self, Layout, Load, LoadOptions, Opened, Part, Reading};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use safetensors::SafeTensorError;
 use safetensors::tensor::Metadata;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Cursor, Read, Seek};
+use std::io::{Read, Seek};
 use std::panic::Location;
 use std::path::Path;
 
@@ -38,12 +37,7 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Load {
 pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) -> Load {
     let path = path.as_ref().to_path_buf();
     let shown = path.display().to_string();
-    let open = move || {
-        let file = File::open(path)?;
-        let length = file.metadata()?.len();
-        Ok((file, length))
-    };
-    started(shown, open, device, options, Location::caller())
+    started(shown, move || files::opened(&path), device, options, Location::caller())
 }
 
 /// [`load`] for a file in memory: embedded by `include_bytes!`, or downloaded.
@@ -65,17 +59,14 @@ pub fn load_with(path: impl AsRef<Path>, device: &Device, options: LoadOptions) 
 /// As [`load`].
 #[track_caller]
 pub fn load_bytes(bytes: impl AsRef<[u8]> + Send + 'static, device: &Device) -> Load {
-    let open = move || {
-        let length = bytes.as_ref().len() as u64;
-        Ok((Cursor::new(bytes), length))
-    };
+    let open = move || files::in_memory(bytes);
     started("bytes in memory".into(), open, device, LoadOptions::default(), Location::caller())
 }
 
 /// Starts the reading thread; `open` returns the file and its length.
 fn started<F: Read + Seek>(
     shown: String,
-    open: impl FnOnce() -> std::io::Result<(F, u64)> + Send + 'static,
+    open: impl FnOnce() -> Opened<F> + Send + 'static,
     device: &Device,
     options: LoadOptions,
     at: At,
