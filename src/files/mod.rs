@@ -14,12 +14,14 @@ mod save;
 pub(crate) use archive::Archive;
 #[cfg(any(feature = "pth", feature = "safetensors"))]
 pub use load::LoadMetadata;
+#[cfg(any(feature = "gguf", feature = "npy", feature = "pth"))]
+pub(crate) use load::Loaded;
 pub use load::{All, Load, LoadOptions, NextTensor, Progress};
 pub(crate) use load::{Layout, Part, Reading, load};
-#[cfg(feature = "gguf")]
-pub(crate) use load::{Loaded, error_at, off_thread};
 #[allow(unused_imports)] // Of all formats but one.
 pub(crate) use load::{Opened, in_memory, opened};
+#[cfg(feature = "gguf")]
+pub(crate) use load::{error_at, off_thread};
 pub use save::Save;
 #[cfg(feature = "npy")]
 pub(crate) use save::save_archive;
