@@ -122,6 +122,10 @@ pub mod cuda;
 
 pub mod data;
 #[cfg(any(feature = "gguf", feature = "npy", feature = "pth", feature = "safetensors"))]
+#[cfg_attr(
+    not(all(feature = "gguf", feature = "npy", feature = "pth", feature = "safetensors")),
+    allow(dead_code, unused_imports) // Each format uses a part.
+)]
 mod files;
 #[cfg(feature = "gguf")]
 pub mod gguf;

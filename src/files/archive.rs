@@ -43,7 +43,6 @@ impl<'a, F: Read + Seek, T: Loaded> Archive<'a, F, T> {
     }
 
     /// An entry that is stored as it is, to read parts of.
-    #[allow(dead_code)] // Of one format alone.
     pub fn stored(&mut self, name: &str) -> Result<ZipFileSeek<'_, F>> {
         let reading = self.reading;
         self.zip.by_name_seek(name).map_err(|e| reading.error(format!("{name}: {}", words(&e))))

@@ -206,17 +206,14 @@ pub(crate) fn off_thread<R: Send + 'static>(
 }
 
 /// A file, or bytes in its place, and the length.
-#[allow(dead_code)] // Of all formats but one.
 pub(crate) type Opened<F> = std::io::Result<(F, u64)>;
 
-#[allow(dead_code)] // As above.
 pub(crate) fn opened(path: &Path) -> Opened<File> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     Ok((file, length))
 }
 
-#[allow(dead_code)] // As above.
 pub(crate) fn in_memory<B: AsRef<[u8]>>(bytes: B) -> Opened<Cursor<B>> {
     let length = bytes.as_ref().len() as u64;
     Ok((Cursor::new(bytes), length))
@@ -502,7 +499,6 @@ impl<T: Loaded> Reading<T> {
 
     /// Reads bytes of a tensor in chunks of `size`, the last one shorter; false if the stream was
     /// dropped.
-    #[allow(dead_code)] // Of one format alone.
     pub fn chunks(
         &self,
         file: &mut (impl Read + Seek + ?Sized),

@@ -8,6 +8,7 @@ mod archive;
 mod elements;
 mod handoff;
 mod load;
+#[cfg(any(feature = "gguf", feature = "npy", feature = "safetensors"))]
 mod save;
 
 #[cfg(any(feature = "npy", feature = "pth"))]
@@ -18,13 +19,14 @@ pub use load::LoadMetadata;
 pub(crate) use load::Loaded;
 pub use load::{All, Load, LoadOptions, NextTensor, Progress};
 pub(crate) use load::{Layout, Part, Reading, load};
-#[allow(unused_imports)] // Of all formats but one.
 pub(crate) use load::{Opened, in_memory, opened};
 #[cfg(feature = "gguf")]
 pub(crate) use load::{error_at, off_thread};
+#[cfg(any(feature = "gguf", feature = "npy", feature = "safetensors"))]
 pub use save::Save;
 #[cfg(feature = "npy")]
 pub(crate) use save::save_archive;
+#[cfg(any(feature = "gguf", feature = "npy", feature = "safetensors"))]
 pub(crate) use save::{Piece, known_failure, save};
 
 /// The most bytes that wait between a file and a device, unless a single tensor is larger.

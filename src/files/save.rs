@@ -43,7 +43,6 @@ pub(crate) enum Piece {
     /// The elements of a value.
     Elements(TensorFuture),
     /// A value's bytes, converted by the writing thread.
-    #[allow(dead_code)] // Of one format alone.
     Made(TensorFuture, Box<dyn FnOnce(Vec<u8>) -> Vec<u8> + Send>),
 }
 
@@ -115,6 +114,7 @@ impl Out {
 
     /// The file, complete.
     fn end(self) -> std::io::Result<File> {
+        #[allow(clippy::infallible_destructuring_match)] // Without archives.
         let file = match self {
             Out::Plain(file) => file,
             #[cfg(feature = "npy")]
