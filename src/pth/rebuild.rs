@@ -112,15 +112,6 @@ impl Walk<'_> {
         })
     }
 
-    /// The items of a tuple or list.
-    fn items(&self, value: &Value) -> Option<&[Value]> {
-        match value {
-            Value::Tuple(at) => Some(&self.values.tuples[*at]),
-            Value::List(at) => Some(&self.values.lists[*at]),
-            _ => None,
-        }
-    }
-
     fn value(&mut self, name: &mut String, value: &Value, depth: usize) -> Result<(), String> {
         let values = self.values;
         let shown =
@@ -144,12 +135,7 @@ impl Walk<'_> {
                 }
             }
             Value::List(_) | Value::Tuple(_) => {
-                let items = match value {
-                    Value::Tuple(at) => &values.tuples[*at][..],
-                    Value::List(at) => &values.lists[*at][..],
-                    _ => &[],
-                };
-                for (i, item) in items.iter().enumerate() {
+                for (i, item) in items(values, value).into_iter().flatten().enumerate() {
                     self.inside(name, &i.to_string(), item, depth)?;
                 }
             }
@@ -208,11 +194,11 @@ impl Walk<'_> {
                 _ => Err(broken()),
             },
             Some(Call::Typed) if depth < 4 => match &arguments[..] {
-                [Value::Name(function), _, Value::Tuple(_), ..]
+                [Value::Name(function), _, Value::Tuple(given), ..]
                     if function.starts_with("torch._utils._rebuild_tensor") =>
                 {
                     self.reached.insert(object);
-                    self.of_storage(name, &values.tuples[tuple(&arguments[2])])
+                    self.of_storage(name, &values.tuples[*given])
                 }
                 _ => Err(broken()),
             },
@@ -256,9 +242,9 @@ impl Walk<'_> {
             Value::Int(n) => usize::try_from(*n).map_err(|_| broken()),
             _ => Err(broken()),
         };
-        let sizes = self.items(shape).ok_or_else(broken)?;
+        let sizes = items(self.values, shape).ok_or_else(broken)?;
         let sizes: Vec<usize> = sizes.iter().map(size).collect::<Result<_, _>>()?;
-        let steps = self.items(strides).ok_or_else(broken)?;
+        let steps = items(self.values, strides).ok_or_else(broken)?;
         let steps: Vec<usize> = steps.iter().map(size).collect::<Result<_, _>>()?;
         let (offset, mut length) = (size(&Value::Int(*offset))?, size(&Value::Int(*length))?);
         if **kind == *"torch.storage.UntypedStorage" {
@@ -273,10 +259,12 @@ impl Walk<'_> {
     }
 }
 
-fn tuple(value: &Value) -> usize {
+/// The items of a tuple or list.
+fn items<'a>(values: &'a Values, value: &Value) -> Option<&'a [Value]> {
     match value {
-        Value::Tuple(at) => *at,
-        _ => unreachable!("matched above"),
+        Value::Tuple(at) => Some(&values.tuples[*at]),
+        Value::List(at) => Some(&values.lists[*at]),
+        _ => None,
     }
 }
 

@@ -106,8 +106,9 @@ fn a_waker_that_does_not_come_back_holds_up_no_other_call() {
         for _ in 0..10 {
             well([groups[0].barrier(), groups[1].barrier()]);
         }
-        // A call that a busy machine keeps from its core is moved on too.
-        assert!(ranks[0].told.moves.load(SeqCst) > nth);
+        // A call that a busy machine keeps from its core is moved on too, and not each of twenty.
+        let moves = ranks[0].told.moves.load(SeqCst);
+        assert!((nth + 1..nth + 10).contains(&moves), "{moves} moves");
     }
     slow.iter().for_each(|slow| slow.open());
     well([groups[0].barrier(), groups[1].barrier()]);
