@@ -86,19 +86,22 @@ impl Kind {
     /// The next state of the inputs' part of a step and the last state.
     #[track_caller]
     fn step(self, cell: &Weights, x: &TensorFuture, last: &[TensorFuture]) -> Vec<TensorFuture> {
+        /// As many gates as there are to be, also of a value that has failed.
+        fn gates<const N: usize>(all: &TensorFuture, width: usize) -> [TensorFuture; N] {
+            std::array::from_fn(|k| all.narrow(1, k * width, width))
+        }
+        let width = cell.hidden.dims()[1];
         let h = &last[0];
         match self {
             Kind::Tanh => vec![(x + h.linear(&cell.hidden, None)).tanh()],
             Kind::Lstm => {
-                let gates = (x + h.linear(&cell.hidden, None)).chunk(4, 1);
-                let [i, f, g, o] = &gates[..] else { return last.to_vec() };
+                let [i, f, g, o] = gates(&(x + h.linear(&cell.hidden, None)), width);
                 let c = f.sigmoid() * &last[1] + i.sigmoid() * g.tanh();
                 vec![o.sigmoid() * c.tanh(), c]
             }
             Kind::Gru => {
-                let (x, y) =
-                    (x.chunk(3, 1), h.linear(&cell.hidden, cell.bias.as_ref()).chunk(3, 1));
-                let ([xr, xz, xn], [yr, yz, yn]) = (&x[..], &y[..]) else { return last.to_vec() };
+                let [xr, xz, xn] = gates(x, width);
+                let [yr, yz, yn] = gates(&h.linear(&cell.hidden, cell.bias.as_ref()), width);
                 let (r, z) = ((xr + yr).sigmoid(), (xz + yz).sigmoid());
                 let new = (xn + r * yn).tanh();
                 vec![&new + z * (h - &new)]
@@ -185,6 +188,15 @@ impl Stack {
             let text = format!("{} for {cells}", number_of(steps, "step", "steps"));
             return refuse(Refusal::shape(text));
         }
+        let weights = self.cells[0].input.value();
+        if (y.dims()[2], y.dtype()) != (weights.dims()[1], weights.dtype()) {
+            let (wide, dtype) = (weights.dims()[1], weights.dtype());
+            let text = format!("{} {} for weights of {dtype} {wide} wide", x.dtype(), x.shape());
+            return refuse(match y.dtype() == dtype {
+                true => Refusal::shape(text),
+                false => Refusal::dtype(text),
+            });
+        }
         let shape = [self.cells.len(), batch, self.hidden];
         let begin = |given: &Option<&TensorFuture>| match given {
             None => y.device().zeros_dtype(shape, y.dtype()),
@@ -196,6 +208,13 @@ impl Stack {
             let text = format!("a state of {} in place of {shape:?}", wrong.shape());
             return refuse(Refusal::shape(text));
         }
+        if let Some(wrong) = begins.iter().find(|state| state.dtype() != y.dtype()) {
+            return refuse(Refusal::dtype(format!(
+                "a state of {} for {}",
+                wrong.dtype(),
+                y.dtype()
+            )));
+        }
         let directions = 1 + self.options.bidirectional as usize;
         let mut ends: Vec<Vec<TensorFuture>> = first.iter().map(|_| Vec::new()).collect();
         for (layer, cells) in self.cells.chunks(directions).enumerate() {
@@ -203,7 +222,7 @@ impl Stack {
             for (way, cell) in cells.iter().enumerate() {
                 let k = (layer * directions + way) as isize;
                 let state = begins.iter().map(|all| all.i(k)).collect();
-                let (output, last) = self.one(cell, &y, state, way == 1);
+                let (output, last) = self.one(cell, &y, steps, state, way == 1);
                 outputs.push(output);
                 ends.iter_mut().zip(last).for_each(|(all, one)| all.push(one));
             }
@@ -230,6 +249,7 @@ impl Stack {
         &self,
         cell: &Cell,
         x: &TensorFuture,
+        steps: usize,
         mut state: Vec<TensorFuture>,
         backwards: bool,
     ) -> (TensorFuture, Vec<TensorFuture>) {
@@ -242,7 +262,6 @@ impl Stack {
         };
         let parts = x.linear(cell.input.value(), early.as_ref());
         let weights = Weights { hidden: cell.hidden.value(), bias: late };
-        let steps = x.dims()[0];
         let mut outputs = vec![None; steps];
         for t in 0..steps {
             let t = if backwards { steps - 1 - t } else { t };
@@ -344,7 +363,8 @@ impl Lstm {
     /// batch, hidden]`. `state` is the first state, of zeros if it is not given.
     ///
     /// # Errors
-    /// A shape error if there are no steps, or if a state has another shape.
+    /// A shape error if there are no steps, or if the inputs or a state have another shape than the
+    /// layer's; a type error if their types are not that of the weights.
     #[track_caller]
     pub fn run(
         &self,
@@ -365,7 +385,8 @@ macro_rules! of_one_state {
             /// `state` is the first state, of zeros if it is not given.
             ///
             /// # Errors
-            /// A shape error if there are no steps, or if the state has another shape.
+            /// A shape error if there are no steps, or if the inputs or the state have another
+            /// shape than the layer's; a type error if their types are not that of the weights.
             #[track_caller]
             pub fn run(
                 &self,

@@ -115,3 +115,36 @@ fn sequences_and_states_of_wrong_shapes_are_refused() {
     let (y, h) = layer.run(device.ones([5, 2, 3]), Some(&device.ones([1, 3, 4])));
     assert!(y.error().is_some_and(|e| e.is_shape()) && h.error().is_some());
 }
+
+/// A layer that went on from the state before would give numbers.
+#[test]
+fn what_a_recurrent_layer_cannot_take_is_an_error_of_all_its_results() {
+    let device = Device::cpu();
+    let both = RecurrentOptions::default().layers(2).bidirectional(true);
+    let (x, failed) = (device.ones([5, 2, 3]), device.ones([2]).reshape([5, 2, 3]));
+    macro_rules! results {
+        ($Layer:ident, $x:expr) => {
+            nn::$Layer::new(3, 4, both, &device).forward(&$x)
+        };
+    }
+    let wide = device.ones([5, 2, 5]);
+    let double = x.to_dtype(futensor::DType::F64);
+    for (x, word) in [(&wide, "3 wide"), (&double, "float64"), (&failed, "reshape")] {
+        for y in [results!(Lstm, x), results!(Gru, x), results!(Rnn, x)] {
+            let error = block_on(y.to_vec::<f32>()).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+            assert!(error.to_string().contains("recurrent.rs"), "{error}");
+        }
+    }
+    // Weights that fail later fail every result.
+    let lstm = nn::Lstm::new(3, 4, both, &device);
+    let nowhere = device.from_vec(vec![9i64], [1]);
+    let late = device.ones([3]).index_select(0, &nowhere).expand([4, 2, 4]);
+    let (y, (h, c)) = lstm.run(&x, Some((&late, &late)));
+    for result in [y, h, c] {
+        assert!(block_on(result.to_vec::<f32>()).unwrap_err().is_index());
+    }
+    let half = device.zeros([4, 2, 4]).to_dtype(futensor::DType::F16);
+    let (y, _) = lstm.run(&x, Some((&half, &half)));
+    assert!(block_on(y.to_vec::<f32>()).unwrap_err().is_dtype());
+}
