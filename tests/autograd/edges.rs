@@ -254,3 +254,20 @@ fn every_op_has_its_edges() {
     let idle: Vec<&str> = IN_ROWS.split_whitespace().filter(|&n| !cases.contains(n)).collect();
     assert!(idle.is_empty(), "ops that sum up, without a case: {idle:?}");
 }
+
+/// A share of 0 that should be 1 is as wrong as can be: a slope of 0 would keep it for ever.
+#[test]
+fn a_share_that_is_wrong_for_certain_has_pytorchs_slope() {
+    let device = device();
+    // By PyTorch 2.15: losses of 100 and slopes of 1e12.
+    for dtype in [futensor::DType::F32, futensor::DType::F64] {
+        let x = device.from_vec(vec![0.0f32, 1.0, 0.25], [3]).to_dtype(dtype).requires_grad();
+        let target = device.from_vec(vec![1.0f32, 0.0, 1.0], [3]).to_dtype(dtype);
+        let loss = x.binary_cross_entropy(&target, futensor::Reduction::None);
+        let slope = super::read(&futensor::grad(loss.sum_all(), &[&x])[0]);
+        assert_eq!(super::read(&loss)[..2], [100.0, 100.0]);
+        for (got, want) in slope.iter().zip([-1e12, 1e12, -4.0]) {
+            assert!((got - want).abs() <= 1e-6 * f64::abs(want), "{slope:?}");
+        }
+    }
+}

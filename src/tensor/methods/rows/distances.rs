@@ -152,8 +152,8 @@ impl TensorFuture {
     }
 
     /// Binary cross entropy of these probabilities with targets from 0 to 1; logarithms are at
-    /// least -100, as in PyTorch. [`bce_with_logits`](Self::bce_with_logits) is exact. A weight is
-    /// an option.
+    /// least -100 and have a slope of 1e12 there, as in PyTorch.
+    /// [`bce_with_logits`](Self::bce_with_logits) is exact. A weight is an option.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -183,8 +183,13 @@ impl TensorFuture {
         }
         let _within = build::within("binary_cross_entropy", at);
         let (x, t) = (self.wide(), target.wide());
-        let log = |x: TensorFuture| x.clamp_min(-100.0);
-        let mut loss = (&t - 1.0) * log((-&x).log1p()) - t * log(x.log());
+        // Where a logarithm is held at -100 its slope is that of PyTorch's loss, 1e12: a zero would
+        // keep a share of 0 that should be 1 for ever.
+        let (low, high) = (x.log().le(-100.0), (-&x).log1p().le(-100.0));
+        let log_x = low.where_cond(&x * 1e12 - 100.0, low.where_cond(1.0, &x).log());
+        let other = 1.0 - &x;
+        let log_other = high.where_cond(other * 1e12 - 100.0, high.where_cond(0.0, -&x).log1p());
+        let mut loss = (&t - 1.0) * log_other - t * log_x;
         if let Some(weight) = &options.weight {
             let weight = weight.to_dtype(loss.dtype());
             loss = loss * weight;
