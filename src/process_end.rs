@@ -20,8 +20,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// The longest time that the exit waits: a thread may be compiling a kernel.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time that the exit waits. A thread may be compiling a kernel, which takes seconds on
+/// a busy machine; one that hangs in a library must not keep the process for ever.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether the process is ending.
 static ENDS: AtomicBool = AtomicBool::new(false);

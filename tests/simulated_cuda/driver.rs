@@ -7,6 +7,7 @@ use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
 use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
+use std::path::Path;
 
 pub fn all() -> Vec<Entry> {
     entries![1, false;
@@ -23,12 +24,13 @@ pub fn all() -> Vec<Entry> {
         a_warm_device_has_its_handles_before_the_first_product
         a_device_that_is_lost_while_values_arrive_ends_every_await
         a_process_may_end_with_work_queued
+        the_end_of_a_process_waits_for_the_kernel_that_is_being_compiled
     ]
     .to_vec()
 }
 
 /// What a process does while its compiler is held: `x + i` comes, and then `exp`, once it goes on.
-pub fn held(hold: &std::path::Path) -> String {
+pub fn held(hold: &Path) -> String {
     let _deadline = Deadline::of("values beside a kernel that is being compiled");
     let device = device(0);
     let simulator = Simulator::attach().unwrap();
@@ -54,25 +56,49 @@ pub fn held(hold: &std::path::Path) -> String {
     format!("{same} {}", simulator.report())
 }
 
-fn while_a_kernel_is_compiled_other_values_come(_: &Simulator, _: u64) {
-    let folder = folder("held");
-    let (hold, compiler) = (folder.join("hold"), folder.join("compiler"));
+/// What a part prints under a compiler of its own, a shell script in `folder` that gets the name of
+/// the real one. The part finds no kernel of an earlier run, and `path` in `FUTENSOR_TEST_HOLD`.
+fn compiled_by(folder: &Path, script: impl Fn(&str) -> String, part: &str, path: &Path) -> String {
+    let compiler = folder.join("compiler");
     let real = std::env::var("FUTENSOR_SIM_CXX").unwrap_or_else(|_| "g++".into());
-    let script = format!(
-        "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.01; done\nexec {real} \"$@\"\n",
-        hold.display()
-    );
-    std::fs::write(&compiler, script).unwrap();
+    std::fs::write(&compiler, format!("#!/bin/sh\n{}\n", script(&real))).unwrap();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&compiler, std::fs::Permissions::from_mode(0o700)).unwrap();
-    let text = played("held", |c| {
+    played(part, |c| {
         c.env("FUTENSOR_SIM_CXX", &compiler)
             .env("FUTENSOR_SIM_CACHE", folder.join("kernels"))
             .env("FUTENSOR_CACHE", "")
             .env("FUTENSOR_RELATIVES", "never")
-            .env("FUTENSOR_TEST_HOLD", &hold)
-    });
-    assert_eq!(text, "true \n");
+            .env("FUTENSOR_TEST_HOLD", path)
+    })
+}
+
+fn while_a_kernel_is_compiled_other_values_come(_: &Simulator, _: u64) {
+    let folder = folder("held");
+    let hold = folder.join("hold");
+    let held = |real: &str| {
+        format!("while [ -e {} ]; do sleep 0.01; done\nexec {real} \"$@\"", hold.display())
+    };
+    assert_eq!(compiled_by(&folder, held, "held", &hold), "true \n");
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Ends the process as soon as a kernel is being compiled.
+pub fn left(begun: &Path) {
+    (device(0).ones([10]) + 1.0).detach();
+    until(|| begun.exists());
+}
+
+fn the_end_of_a_process_waits_for_the_kernel_that_is_being_compiled(_: &Simulator, _: u64) {
+    let folder = folder("left");
+    let (begun, through) = (folder.join("begun"), folder.join("through"));
+    let slow = |real: &str| {
+        let (begun, through) = (begun.display(), through.display());
+        let compile = format!("touch {begun}; sleep 3; {real} \"$@\" && touch {through}");
+        format!("case \"$*\" in *-shared*) {compile};; *) exec {real} \"$@\";; esac")
+    };
+    assert_eq!(compiled_by(&folder, slow, "left", &begun), "");
+    assert!(through.exists(), "the process ended inside the compiler");
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -332,8 +358,11 @@ fn a_process_may_end_with_work_queued(_: &Simulator, _: u64) {
         assert_eq!(text, "", "seed {seed}");
     };
     std::thread::scope(|scope| {
-        for part in 0..5 {
-            scope.spawn(move || (part * 10..part * 10 + 10).for_each(one));
+        let parts: Vec<_> = (0..5)
+            .map(|part| scope.spawn(move || (part * 10..part * 10 + 10).for_each(one)))
+            .collect();
+        for part in parts {
+            part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
 }

@@ -31,6 +31,11 @@ pub fn all() -> Vec<Entry> {
 
 const PART: &str = "FUTENSOR_TEST_PART";
 
+/// A file that a part and its parent share.
+fn hold() -> PathBuf {
+    std::env::var_os("FUTENSOR_TEST_HOLD").unwrap().into()
+}
+
 /// Plays a part in a process of its own, where this is one.
 pub fn part() -> Option<ExitCode> {
     let part = std::env::var(PART).ok()?;
@@ -45,10 +50,8 @@ pub fn part() -> Option<ExitCode> {
         },
         "sums" => println!("{:?}", sums()),
         "timed" => println!("{}", timed()),
-        "held" => println!(
-            "{}",
-            driver::held(Path::new(&std::env::var_os("FUTENSOR_TEST_HOLD").unwrap()))
-        ),
+        "held" => println!("{}", driver::held(&hold())),
+        "left" => driver::left(&hold()),
         "gone" => driver::gone(),
         "lost" => driver::lost(),
         "libraries" => println!("{}", device(0).libraries()),

@@ -10,6 +10,7 @@ use super::nvidia::Raw;
 use super::search::{self, Status, calls};
 use crate::dtype::DType;
 use crate::engine::exchange::{Combine, What};
+use crate::process_end;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::size_of;
@@ -164,7 +165,9 @@ impl Nccl {
     pub fn id(&self) -> Result<Id, String> {
         let mut id = Id([0; Id::BYTES]);
         // SAFETY: the place can be written.
-        self.check(null_mut(), unsafe { (self.calls.id)(&mut id) }).map(|_| id)
+        let status = unsafe { (self.calls.id)(&mut id) };
+        process_end::guard();
+        self.check(null_mut(), status).map(|_| id)
     }
 
     /// Begins to open a communicator on the current context's GPU: [`state`](Self::state) says when
@@ -185,6 +188,7 @@ impl Nccl {
         // SAFETY: the places can be written; the library copies the rest.
         let status =
             unsafe { (self.calls.open)(&mut comm, size as c_int, id, rank as c_int, &mut config) };
+        process_end::guard();
         self.check(null_mut(), status).map(|_| Comm(comm))
     }
 

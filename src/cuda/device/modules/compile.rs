@@ -196,6 +196,9 @@ pub(crate) fn compile(
     let made = unsafe {
         (calls.create)(&mut raw, text.as_ptr(), label.as_ptr(), 0, ptr::null(), ptr::null())
     };
+    // Before the compilation, since the process may end in it, and after it, since the library may
+    // load others in it.
+    process_end::guard();
     check("nvrtcCreateProgram", made)?;
     let program = Program(raw, calls);
     // SAFETY: the program was just made; the options are live, zero-ended strings.

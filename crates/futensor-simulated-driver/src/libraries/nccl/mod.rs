@@ -12,6 +12,7 @@
 //! call), `mute` (calls that do not meet stand still).
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
+use crate::libraries::kept;
 use crate::machine::arrival::Arrival;
 use crate::machine::entry::call;
 use crate::machine::sim::{Sim, lock};
@@ -23,7 +24,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_char;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 
 mod hub;
 
@@ -87,7 +88,8 @@ thread_local! {
 }
 
 fn comms() -> MutexGuard<'static, BTreeMap<u64, Comm>> {
-    COMMS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    static END: Once = Once::new();
+    kept(&COMMS, &END)
 }
 
 fn fault() -> String {
