@@ -256,6 +256,26 @@ pub mod finite {
     pub use crate::tensor::scope::{allow_not_finite, check_finite};
 }
 
+/// Mixed precision: products in 16 bits, sensitive ops in float32.
+///
+/// Inside [`mixed_precision`](mixed::mixed_precision) each op takes its operands in the type that
+/// suits it, as under PyTorch's `autocast` on CUDA, whose lists these are:
+///
+/// - in the half: `matmul`, `mm`, `bmm`, `addmm`, `addmv`, `baddbmm`, `einsum`, `linear`, the
+///   convolutions and transposed convolutions, `scaled_dot_product_attention`, `prelu`, and the
+///   recurrent layers;
+/// - in float32: `acos`, `asin`, `cdist`, `cosh`, `cosine_similarity`, `cumprod`, `cumsum`,
+///   `erfinv`, `exp`, `expm1`, `group_norm`, `layer_norm`, `log` and its siblings, `log_softmax`,
+///   `logsumexp`, `norm`, `pow`, `prod`, `recip` and a number divided by a tensor, `rms_norm`,
+///   `rsqrt`, `sinh`, `softmax`, `softplus`, `square`, `sum`, `tan`, and the losses;
+/// - in the types of their operands, promoted: all others.
+///
+/// Float64 and integers stay as they are. With float16 gradients need a
+/// [`GradScaler`](crate::optim::GradScaler).
+pub mod mixed {
+    pub use crate::tensor::scope::{Half, full_precision, mixed_precision};
+}
+
 /// The futures of reads: [`TensorFuture::to_vec`] and its siblings return them.
 pub mod read {
     pub use crate::tensor::later::Later;

@@ -8,7 +8,7 @@ use super::parameter::Parameter;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -83,25 +83,32 @@ impl Kind {
         }
     }
 
-    /// The next state of the inputs' part of a step and the last state.
+    /// The next state of the inputs' part of a step and the last state, by the hidden weight and
+    /// the bias that is not in the inputs' part.
     #[track_caller]
-    fn step(self, cell: &Weights, x: &TensorFuture, last: &[TensorFuture]) -> Vec<TensorFuture> {
+    fn step(
+        self,
+        weight: &TensorFuture,
+        bias: Option<&TensorFuture>,
+        x: &TensorFuture,
+        last: &[TensorFuture],
+    ) -> Vec<TensorFuture> {
         /// As many gates as there are to be, also of a value that has failed.
         fn gates<const N: usize>(all: &TensorFuture, width: usize) -> [TensorFuture; N] {
             std::array::from_fn(|k| all.narrow(1, k * width, width))
         }
-        let width = cell.hidden.dims()[1];
+        let width = weight.dims()[1];
         let h = &last[0];
         match self {
-            Kind::Tanh => vec![(x + h.linear(&cell.hidden, None)).tanh()],
+            Kind::Tanh => vec![(x + h.linear(weight, None)).tanh()],
             Kind::Lstm => {
-                let [i, f, g, o] = gates(&(x + h.linear(&cell.hidden, None)), width);
+                let [i, f, g, o] = gates(&(x + h.linear(weight, None)), width);
                 let c = f.sigmoid() * &last[1] + i.sigmoid() * g.tanh();
                 vec![o.sigmoid() * c.tanh(), c]
             }
             Kind::Gru => {
                 let [xr, xz, xn] = gates(x, width);
-                let [yr, yz, yn] = gates(&h.linear(&cell.hidden, cell.bias.as_ref()), width);
+                let [yr, yz, yn] = gates(&h.linear(weight, bias), width);
                 let (r, z) = ((xr + yr).sigmoid(), (xz + yz).sigmoid());
                 let new = (xn + r * yn).tanh();
                 vec![&new + z * (h - &new)]
@@ -119,10 +126,21 @@ struct Cell {
 }
 
 /// Their values for one call.
-struct Weights {
+struct Values {
+    input: TensorFuture,
     hidden: TensorFuture,
-    /// What is added to the hidden part; the rest is in the inputs' part.
-    bias: Option<TensorFuture>,
+    biases: Option<[TensorFuture; 2]>,
+}
+
+impl Cell {
+    fn values(&self, of: impl Fn(&TensorFuture) -> TensorFuture) -> Values {
+        let of = |parameter: &Parameter| of(&parameter.value());
+        Values {
+            input: of(&self.input),
+            hidden: of(&self.hidden),
+            biases: self.biases.as_ref().map(|both| both.each_ref().map(of)),
+        }
+    }
 }
 
 /// The layers of a recurrent module.
@@ -167,6 +185,13 @@ impl Stack {
         first: &[Option<&TensorFuture>],
         at: At,
     ) -> (TensorFuture, Vec<TensorFuture>) {
+        let narrow = |x: &TensorFuture| {
+            mixed::narrowed([Some(x)], at).and_then(|[x]| x).unwrap_or_else(|| x.clone())
+        };
+        let x = &narrow(x);
+        let first: Vec<Option<TensorFuture>> =
+            first.iter().map(|state| state.map(narrow)).collect();
+        let cells: Vec<Values> = self.cells.iter().map(|cell| cell.values(narrow)).collect();
         let _within = build::within(self.kind.name(), at);
         let refuse = |refusal| {
             let failed = build::refused(self.kind.name(), x, refusal, at);
@@ -188,7 +213,7 @@ impl Stack {
             let text = format!("{} for {cells}", number_of(steps, "step", "steps"));
             return refuse(Refusal::shape(text));
         }
-        let weights = self.cells[0].input.value();
+        let weights = &cells[0].input;
         if (y.dims()[2], y.dtype()) != (weights.dims()[1], weights.dtype()) {
             let (wide, dtype) = (weights.dims()[1], weights.dtype());
             let text = format!("{} {} for weights of {dtype} {wide} wide", x.dtype(), x.shape());
@@ -198,10 +223,10 @@ impl Stack {
             });
         }
         let shape = [self.cells.len(), batch, self.hidden];
-        let begin = |given: &Option<&TensorFuture>| match given {
+        let begin = |given: &Option<TensorFuture>| match given {
             None => y.device().zeros_dtype(shape, y.dtype()),
             Some(given) if single => given.unsqueeze(1),
-            Some(given) => (*given).clone(),
+            Some(given) => given.clone(),
         };
         let begins: Vec<TensorFuture> = first.iter().map(begin).collect();
         if let Some(wrong) = begins.iter().find(|state| state.dims() != shape) {
@@ -217,7 +242,7 @@ impl Stack {
         }
         let directions = 1 + self.options.bidirectional as usize;
         let mut ends: Vec<Vec<TensorFuture>> = first.iter().map(|_| Vec::new()).collect();
-        for (layer, cells) in self.cells.chunks(directions).enumerate() {
+        for (layer, cells) in cells.chunks(directions).enumerate() {
             let mut outputs = Vec::new();
             for (way, cell) in cells.iter().enumerate() {
                 let k = (layer * directions + way) as isize;
@@ -247,25 +272,23 @@ impl Stack {
     #[track_caller]
     fn one(
         &self,
-        cell: &Cell,
+        cell: &Values,
         x: &TensorFuture,
         steps: usize,
         mut state: Vec<TensorFuture>,
         backwards: bool,
     ) -> (TensorFuture, Vec<TensorFuture>) {
-        let biases = cell.biases.as_ref().map(|both| both.each_ref().map(Parameter::value));
         // The hidden bias of a GRU is inside its reset gate.
-        let (early, late) = match (&biases, self.kind) {
+        let (early, late) = match (&cell.biases, self.kind) {
             (None, _) => (None, None),
             (Some([a, b]), Kind::Gru) => (Some(a.clone()), Some(b.clone())),
             (Some([a, b]), Kind::Tanh | Kind::Lstm) => (Some(a + b), None),
         };
-        let parts = x.linear(cell.input.value(), early.as_ref());
-        let weights = Weights { hidden: cell.hidden.value(), bias: late };
+        let parts = x.linear(&cell.input, early.as_ref());
         let mut outputs = vec![None; steps];
         for t in 0..steps {
             let t = if backwards { steps - 1 - t } else { t };
-            state = self.kind.step(&weights, &parts.i(t), &state);
+            state = self.kind.step(&cell.hidden, late.as_ref(), &parts.i(t), &state);
             outputs[t] = Some(state[0].clone());
         }
         let outputs: Vec<TensorFuture> = outputs.into_iter().flatten().collect();

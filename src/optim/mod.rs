@@ -15,6 +15,7 @@
 mod adam;
 mod clip;
 mod groups;
+mod scaler;
 mod schedule;
 mod sgd;
 #[cfg(all(feature = "ranks", unix))]
@@ -26,6 +27,7 @@ mod update;
 pub use adam::{Adam, AdamW};
 pub use clip::{clip_grad_norm, clip_grad_value};
 pub use groups::{Ema, Groups};
+pub use scaler::GradScaler;
 pub use schedule::{Constant, Cosine, Schedule, StepDecay, Warmup};
 pub use sgd::Sgd;
 #[cfg(all(feature = "ranks", unix))]

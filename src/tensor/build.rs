@@ -1,7 +1,9 @@
 //! Makes a queued node of a call: checks, metadata, failed values.
 
+mod caller;
 pub(crate) mod finite;
 pub(crate) mod intercept;
+pub(crate) mod mixed;
 
 use super::device::Device;
 pub(crate) use super::future::At;
@@ -19,80 +21,10 @@ use crate::op::{Beside, BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
 use crate::ops::checks::finite::{CheckFinite, NAN};
 use crate::shape::Shape;
-use crate::sync::threads::thread_local;
+pub(crate) use caller::{called_from, named, seen, within};
 use intercept::{enqueue, enter, is_usual};
 use smallvec::SmallVec;
-use std::cell::Cell;
 use std::sync::Arc;
-
-/// The caller on whose behalf ops are called now.
-#[derive(Clone, Copy)]
-struct Caller {
-    at: At,
-    /// The function that the user called, if all ops are parts of it: see [`within`].
-    name: Option<&'static str>,
-}
-
-thread_local! {
-    static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
-}
-
-/// While it lives, errors of calls are reported as errors of the caller's function.
-pub(crate) struct Within(Option<Caller>);
-
-impl Drop for Within {
-    fn drop(&mut self) {
-        CALLER.set(self.0);
-    }
-}
-
-/// For a function that is composed of ops: errors of these ops, also in closures, get the
-/// function's name and its caller's line. Of nested functions the outermost is the one that the
-/// user called. No user code may be called meanwhile.
-#[must_use]
-pub(crate) fn within(name: &'static str, at: At) -> Within {
-    let before = CALLER.get();
-    if before.is_none_or(|caller| caller.name.is_none()) {
-        CALLER.set(Some(Caller { at: seen(at), name: Some(name) }));
-    }
-    Within(before)
-}
-
-/// The name of the op for the user: its own, unless it is part of another function.
-pub(crate) fn named(op: &str) -> &str {
-    CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
-}
-
-/// True for a location in the files of layers, optimizers, the trainer, and gradient rules.
-fn in_layers(at: At) -> bool {
-    let here = file!();
-    let root = here.len() - "tensor/build.rs".len();
-    let file = at.file();
-    let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && ["nn", "optim", "train.rs", "ops", "tensor/gradient"]
-        .iter()
-        .any(|part| file[root..].starts_with(part))
-}
-
-/// Calls modules and gradient rules through a trait object, which does not know its caller: ops
-/// called in a file of this crate get the location `at`; ops called in user code keep their own
-/// line.
-pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
-    let before = CALLER.get();
-    let _back = Within(before);
-    let outer = before.map_or(at, |caller| caller.at);
-    CALLER.set(Some(Caller { at: if in_layers(at) { outer } else { at }, name: None }));
-    f()
-}
-
-/// The location of an op's call, as the user sees it.
-#[inline]
-pub(crate) fn seen(at: At) -> At {
-    match CALLER.get() {
-        Some(caller) if caller.name.is_some() || in_layers(at) => caller.at,
-        _ => at,
-    }
-}
 
 /// Queues an op without operands.
 pub(crate) fn create(
@@ -336,7 +268,7 @@ fn checked(op: &Op, node: NodeHandle, operands: &[&TensorFuture], at: At) -> Nod
 }
 
 /// What is not finite in a value: its NaNs, [`NAN`] each, and its infinities.
-fn found(x: &TensorFuture) -> TensorFuture {
+pub(crate) fn found(x: &TensorFuture) -> TensorFuture {
     let nan = x.isnan().to_dtype(DType::I64).mul(NAN);
     nan.add(x.isinf().to_dtype(DType::I64)).sum_all()
 }
@@ -346,6 +278,9 @@ pub(crate) fn unary(op: UnaryOp, x: &TensorFuture, at: At) -> TensorFuture {
 }
 
 pub(crate) fn ask_unary(op: UnaryOp, x: &TensorFuture, at: At) -> Asked {
+    if let Some(x) = mixed::widened_in(op.name(), x, at) {
+        return ask_unary(op, &x, at);
+    }
     let rule = || Ok(Shaped(x.shape(), infer::unary(op, x.dtype())?.out));
     ask(|| Op::Unary(op), &[x], rule, at)
 }
@@ -355,6 +290,11 @@ pub(crate) fn binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -
 }
 
 pub(crate) fn ask_binary(op: BinaryOp, a: &TensorFuture, b: &TensorFuture, at: At) -> Asked {
+    if op == BinaryOp::Pow
+        && let Some(wide) = mixed::each_widened(op.name(), &[a, b], at)
+    {
+        return ask_binary(op, &wide[0], &wide[1], at);
+    }
     let dtype = || Ok(infer::binary(op, (a.dtype(), a.rank()), (b.dtype(), b.rank()))?.out);
     if a.shape().is(b.shape()) {
         return ask(|| Op::Binary(op), &[a, b], || Ok(Shaped(a.shape(), dtype()?)), at);
@@ -370,6 +310,12 @@ pub(crate) fn ask_with_scalar(
     left: bool,
     at: At,
 ) -> Asked {
+    // A number divided by a tensor is its reciprocal.
+    if (op == BinaryOp::Pow || op == BinaryOp::Div && left)
+        && let Some(x) = mixed::widened(x, at)
+    {
+        return ask_with_scalar(op, &x, scalar, left, at);
+    }
     let scalar = match op.number() {
         Beside::limit => scalar.limited_to(x.dtype()),
         Beside::wide | Beside::rounded => scalar,
@@ -449,6 +395,9 @@ pub(crate) fn custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -
 }
 
 pub(crate) fn ask_custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -> Asked {
+    if let Some(wide) = mixed::each_widened(op.name(), operands, at) {
+        return ask_custom(op, &wide.iter().collect::<SmallVec<[&TensorFuture; 4]>>(), at);
+    }
     let metas: SmallVec<[&Meta; 4]> = operands.iter().map(|x| &x.node.meta).collect();
     let meta = op.infer(&metas);
     ask(|| Op::Custom(op), operands, || meta, at)
@@ -463,6 +412,9 @@ pub(crate) fn reduce(
     keepdim: bool,
     at: At,
 ) -> TensorFuture {
+    if let Some(x) = mixed::widened_in(op.name(), x, at) {
+        return reduce(op, &x, dims, keepdim, at);
+    }
     let dims = dims.filter(|dims| !dims.is_empty() || op.keeps_no_dims());
     let mut gone: SmallVec<[bool; 8]> = SmallVec::from_elem(dims.is_none(), x.rank());
     let mut wrong = None;

@@ -1,13 +1,14 @@
 //! Scopes that belong to a task: [`deny_barriers`], [`tell_barriers`], [`allow_barriers`],
-//! [`named`], [`check_finite`], [`allow_not_finite`].
+//! [`named`], [`check_finite`], [`allow_not_finite`], [`mixed_precision`], [`full_precision`].
 //!
 //! Each is a pinned wrapper around a future that puts its scope in place at each poll and takes it
 //! back after it, so that it follows the task from thread to thread and leaks to no other. What the
 //! task spawns is another task, and outside. What awaits do inside stands in `watch`, what ops do
-//! in `build/finite`.
+//! in `build/finite` and `build/mixed`.
 
-use super::build::finite;
+use super::build::{finite, mixed};
 use super::watch::{Barrier, Manner, Scope, Watcher};
+use crate::dtype::DType;
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -15,7 +16,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// A future with a scope around it: see [`deny_barriers`] and its siblings, and
-/// [`check_finite`](crate::finite::check_finite).
+/// [`check_finite`](crate::finite::check_finite) and
+/// [`mixed_precision`](crate::mixed::mixed_precision).
 #[pin_project::pin_project]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Scoped<F> {
@@ -24,6 +26,8 @@ pub struct Scoped<F> {
     scope: Scope,
     /// Whether ops are checked; `None` leaves that as it is outside.
     checked: Option<bool>,
+    /// The type that products are computed in, or none; `None` leaves that as it is outside.
+    mixed: Option<Option<DType>>,
     /// Of a scope that awaits have to look at.
     watcher: Option<Watcher>,
 }
@@ -38,13 +42,19 @@ impl<F> Scoped<F> {
             future: future.into_future(),
             scope: Scope { manner, name },
             checked: None,
+            mixed: None,
             watcher: Some(Watcher::new()),
         }
     }
 
-    fn checked(future: impl IntoFuture<IntoFuture = F>, checked: bool) -> Self {
+    /// A scope that awaits do not look at.
+    fn of_ops(
+        future: impl IntoFuture<IntoFuture = F>,
+        checked: Option<bool>,
+        mixed: Option<Option<DType>>,
+    ) -> Self {
         let future = future.into_future();
-        Scoped { future, scope: Scope::default(), checked: Some(checked), watcher: None }
+        Scoped { future, scope: Scope::default(), checked, mixed, watcher: None }
     }
 }
 
@@ -54,6 +64,7 @@ impl<F: Future> Future for Scoped<F> {
         let this = self.project();
         let _inside = this.watcher.is_some().then(|| this.scope.enter());
         let _checked = this.checked.map(finite::within);
+        let _mixed = this.mixed.map(mixed::within);
         this.future.poll(cx)
     }
 }
@@ -180,7 +191,7 @@ pub fn named<F: IntoFuture>(name: impl Into<Arc<str>>, future: F) -> Scoped<F::I
 /// That of the future inside.
 #[doc(alias("detect_anomaly", "debug_nans", "nan", "anomaly"))]
 pub fn check_finite<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
-    Scoped::checked(future, true)
+    Scoped::of_ops(future, Some(true), None)
 }
 
 /// Checks no op that is asked for inside this future, whatever the device's options or a
@@ -200,5 +211,69 @@ pub fn check_finite<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
 /// # Cancel safety
 /// That of the future inside.
 pub fn allow_not_finite<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
-    Scoped::checked(future, false)
+    Scoped::of_ops(future, Some(false), None)
+}
+
+/// The type of the products in [`mixed_precision`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Half {
+    /// `bfloat16`: the range of float32 with 8 bits of precision. Gradients need no scaling.
+    BF16,
+    /// `float16`: 11 bits of precision up to 65,504. Small gradients become 0 without a
+    /// [`GradScaler`](crate::optim::GradScaler).
+    F16,
+}
+
+/// Computes the products inside this future in a half, and what needs more precision in float32:
+/// [the module](crate::mixed) has the lists.
+///
+/// Parameters stay in float32: each product converts its operands, and gradients flow back through
+/// the conversion. So call the model and the loss inside, and the optimizer where you like:
+/// gradient rules compute in the types of their values, whatever the scope.
+///
+/// The scope is the task's: it holds on whatever thread the future is polled, on every device, and
+/// not in what the future spawns. Of scopes inside each other the innermost counts. A region that
+/// is called inside has a plan of its own for it, and a checkpoint computes again as it did first.
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{DType, Device, mixed::{Half, mixed_precision}};
+/// let device = Device::cpu();
+/// let (x, w) = (device.ones([2, 3]), device.ones([4, 3]).requires_grad());
+/// let (y, loss) = mixed_precision(Half::BF16, async {
+///     let y = x.linear(&w, None);                 // in bfloat16
+///     let loss = y.mse_loss(&device.zeros([2, 4]), ()); // in float32
+///     (y, loss)
+/// }).await;
+/// assert_eq!((y.dtype(), loss.dtype()), (DType::BF16, DType::F32));
+/// assert_eq!(futensor::grad(&loss, &[&w])[0].dtype(), DType::F32);
+/// # });
+/// ```
+///
+/// # Cancel safety
+/// That of the future inside.
+#[doc(alias("autocast", "amp"))]
+pub fn mixed_precision<F: IntoFuture>(half: Half, future: F) -> Scoped<F::IntoFuture> {
+    let dtype = match half {
+        Half::BF16 => DType::BF16,
+        Half::F16 => DType::F16,
+    };
+    Scoped::of_ops(future, None, Some(Some(dtype)))
+}
+
+/// Computes ops in the types of their operands, inside [`mixed_precision`].
+///
+/// ```
+/// # tokio_test::block_on(async {
+/// use futensor::{DType, Device, mixed::{Half, full_precision, mixed_precision}};
+/// let x = Device::cpu().ones([2, 2]);
+/// let y = mixed_precision(Half::F16, full_precision(async { x.matmul(&x) })).await;
+/// assert_eq!(y.dtype(), DType::F32);
+/// # });
+/// ```
+///
+/// # Cancel safety
+/// That of the future inside.
+pub fn full_precision<F: IntoFuture>(future: F) -> Scoped<F::IntoFuture> {
+    Scoped::of_ops(future, None, Some(None))
 }

@@ -21,6 +21,7 @@ import gradients  # noqa: E402
 import halves  # noqa: E402
 import index  # noqa: E402
 import matmul  # noqa: E402
+import mixed_precision  # noqa: E402
 import nn  # noqa: E402
 import order  # noqa: E402
 import recurrent  # noqa: E402
@@ -41,7 +42,8 @@ if __name__ == "__main__":
     families = [elementwise, gradients, functions, reduce, order, index, views]
     families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
-    others = [] if store.ONLY else [training, recurrent, steps, attention_layers, display, edges]
+    others = [training, recurrent, steps, attention_layers, display, edges, mixed_precision]
+    others = [] if store.ONLY else others
     for part in families:
         part.make()
     for group in store.GROUPS.values():

@@ -263,11 +263,17 @@ fn a_warm_region_is_one_graph_from_its_first_call(simulator: &Simulator, _: u64)
             device.region(move |x: TensorFuture| (x.matmul(&w).exp() * 0.5 + 1.0).softmax(1));
         let x = TensorFuture::clone(&block_on(device.randn([24, 24]) + 0.0).unwrap());
         block_on(region.warm(x.clone())).unwrap();
-        let before = simulator.stats();
-        block_on(region.call(x.clone())).unwrap();
-        let after = simulator.stats();
-        assert_eq!(after.graph_launches - before.graph_launches, graphs as u64);
-        assert_eq!(after.live_modules, before.live_modules);
+        // The same launches as ever after: no kernel is missing. One that `warm` asked for and then
+        // did without may still come.
+        let launches = || {
+            let before = simulator.stats();
+            block_on(region.call(x.clone())).unwrap();
+            let after = simulator.stats();
+            [after.graph_launches - before.graph_launches, after.launches - before.launches]
+        };
+        let first = launches();
+        assert_eq!(first[0], graphs as u64);
+        assert_eq!(launches(), first);
     }
 }
 

@@ -3,6 +3,7 @@
 mod attention;
 mod failures;
 mod lazy;
+mod mixed_precision;
 mod monitor;
 mod recurrent;
 mod refusals;

@@ -1,9 +1,10 @@
 //! The end of a check for what is not finite: it fails where something was found.
 //!
-//! `tensor/build/finite` puts it behind an op and counts beforehand.
+//! `tensor/build/finite` puts it behind an op and counts beforehand; so does `optim/scaler` with
+//! gradients.
 
 use crate::dtype::DType;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, number_of};
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::ops::no_gradient;
 use std::sync::Arc;
@@ -40,6 +41,12 @@ impl CheckFinite {
             operands.join(", ")
         );
         CheckFinite { of: of.into(), words: Arc::new((rule + &part, shapes)) }
+    }
+
+    /// Of what was found in the gradients of so many parameters.
+    pub fn of_gradients(count: usize) -> CheckFinite {
+        let text = format!("in the gradients of {}", number_of(count, "parameter", "parameters"));
+        CheckFinite { of: "unscale".into(), words: Arc::new((String::new(), text)) }
     }
 
     /// The refusal, where so much was found.

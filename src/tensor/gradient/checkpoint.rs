@@ -4,9 +4,11 @@ use super::backward::Backward;
 use super::repeat::{self, Draw};
 use super::taped::{given, is_taping, with_taping};
 use super::walk::{self, Found, Mode};
+use crate::dtype::DType;
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::tape::{self, Entry, Given, Made, TapeLink};
+use crate::tensor::build::mixed;
 use crate::tensor::future::TensorFuture;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ struct Checkpoint {
     /// Values on the tape that the block captures (a module's weights).
     captured: Vec<TapeLink>,
     draws: Vec<Draw>,
+    /// The scope of mixed precision that the block ran in.
+    mixed: Option<DType>,
 }
 
 /// Calls `block` on `inputs` without keeping its intermediate values. When a gradient goes through,
@@ -73,6 +77,7 @@ where
         inputs: inputs.len(),
         captured: captured.clone(),
         draws,
+        mixed: mixed::scope(),
     });
     let needs = op.gradient_needs(&[]);
     let entry = Entry::record(Made::Op(Op::Custom(op)), operands, &result.node, needs);
@@ -122,6 +127,7 @@ impl Operation for Checkpoint {
                 false => call.input(i).clone(),
             })
             .collect();
+        let _as_before = mixed::within(self.mixed);
         let result = with_taping(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
         // A value that fails at the call is not on the tape.
         if let (None, Some(error)) = (&result.tape, result.node.error()) {

@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 use crate::graph::node::Op;
 use crate::graph::operation::{Meta, Needs};
 use crate::graph::tape::{Constant, Entry, Given, Made, Operand, Origin, TapeLink};
-use crate::tensor::build::{self, finite};
+use crate::tensor::build::{self, finite, mixed};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
@@ -132,6 +132,8 @@ impl Walk {
     fn step(&mut self, k: usize) {
         let Some(entry) = self.places[k].entry.take() else { return };
         let _rule = finite::rule(port_of(&entry), entry.made.name());
+        // Gradients flow in the types of the values that they belong to.
+        let _as_they_are = mixed::within(None);
         let pieces = std::mem::take(&mut self.places[k].pieces);
         if let Some(at) = pieces.first().map(|piece| piece.at)
             && let Some(whole) = build::called_from(at, || joined(pieces, &entry.meta.shape))

@@ -3,7 +3,7 @@
 use crate::dtype::DType;
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
-use crate::tensor::build;
+use crate::tensor::build::{self, At};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
@@ -26,11 +26,16 @@ impl TensorFuture {
     #[doc(alias("to", "float", "half", "cast", "double", "long", "astype"))]
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> TensorFuture {
+        self.cast(dtype, Location::caller())
+    }
+
+    /// [`to_dtype`](Self::to_dtype) for a caller whose line is known.
+    pub(crate) fn cast(&self, dtype: DType, at: At) -> TensorFuture {
         if dtype == self.dtype() {
             return self.clone();
         }
         let rule = || Ok(Meta { shape: self.shape().clone(), dtype });
-        build::apply(Op::Cast, &[self], rule, Location::caller())
+        build::apply(Op::Cast, &[self], rule, at)
     }
 
     /// Applies `f`; halves are computed in float32 and rounded once.

@@ -7,9 +7,8 @@
 mod tensors;
 mod trace;
 
-use super::build::finite;
 use super::build::intercept::{enqueue, is_intercepted};
-use super::build::{self, At};
+use super::build::{self, At, finite, mixed};
 use super::device::Device;
 use super::future::TensorFuture;
 use super::gradient::taped::is_taping;
@@ -144,6 +143,8 @@ struct Known {
     recording: bool,
     /// Its ops are checked for what is not finite.
     is_checked: bool,
+    /// The scope of mixed precision that it was traced in.
+    mixed: Option<DType>,
     how: How,
 }
 
@@ -312,13 +313,14 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
 
     fn known(&self, inputs: &[TensorFuture], lengths: &[usize]) -> Option<(How, bool)> {
         let recording = is_taping();
-        let is_checked = finite::is_on(self.device.port);
+        let (is_checked, mixed) = (finite::is_on(self.device.port), mixed::scope());
         let plans = lock(&self.plans);
         // Compares the last inputs first: state usually comes first, and rarely changes its shape.
         let fits = |known: &&Known| {
             known.recording == recording
                 && known.inputs.len() == inputs.len()
                 && known.is_checked == is_checked
+                && known.mixed == mixed
                 && known.lengths == lengths
                 && known
                     .inputs
@@ -355,6 +357,7 @@ impl<'a, I: Tensors, O: Tensors> Region<'a, I, O> {
                 lengths: lengths.to_vec(),
                 recording: is_taping(),
                 is_checked: finite::is_on(port),
+                mixed: mixed::scope(),
                 how: how.clone(),
             };
             let mut plans = lock(&self.plans);

@@ -8,7 +8,7 @@ use crate::ops::attention::rope::Rope;
 use crate::ops::attention::scaled::{Attention, takes_mask, weights, within_lengths};
 use crate::ops::check::indices;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At, custom};
+use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::gradient::taped::is_taping;
 use crate::tensor::methods::reduce::stats::float;
@@ -272,6 +272,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (key, value, options) = (key.as_ref(), value.as_ref(), options.into());
         let at: At = Location::caller();
+        if let Some([q, k, v]) = &mixed::each_narrowed(&[self, key, value], at).as_deref() {
+            return q.scaled_dot_product_attention(k, v, options);
+        }
         if let Err(refusal) = checked(self, key, value) {
             return build::refused("scaled_dot_product_attention", self, refusal, at);
         }

@@ -7,7 +7,7 @@ use crate::host::kernels::rows::Form;
 use crate::op::{UnaryOp, for_each_unary};
 use crate::ops::rows::softmax::Softmax;
 use crate::tensor::build::intercept::Sequence;
-use crate::tensor::build::{self, At, custom};
+use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::generator::{Generator, draw};
 use crate::tensor::methods::aliases::aliased;
@@ -82,7 +82,11 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn softplus_with(&self, beta: f64, threshold: f64) -> TensorFuture {
-        let _within = build::within("softplus_with", Location::caller());
+        let at: At = Location::caller();
+        if let Some(x) = mixed::widened(self, at) {
+            return x.softplus_with(beta, threshold);
+        }
+        let _within = build::within("softplus_with", at);
         self.rounded_once(|x| {
             let far = (x * beta).gt(threshold);
             let near = (far.where_cond(0.0, x) * beta).exp().log1p() / beta;
@@ -152,6 +156,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn prelu(&self, weight: impl AsRef<TensorFuture>) -> TensorFuture {
         let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
+        if let Some([Some(x), Some(weight)]) = mixed::narrowed([Some(self), Some(weight)], at) {
+            return x.prelu(weight);
+        }
         let channels = if self.rank() > 1 { self.dims()[1] } else { 1 };
         let fits = weight.numel() == 1 || weight.dims() == [channels];
         if !fits || weight.rank() > 1 || self.dtype() != weight.dtype() {

@@ -3,7 +3,7 @@
 use crate::error::{Error, number_of};
 use crate::graph::operation::Refusal;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::dims::Index;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
@@ -46,6 +46,9 @@ pub fn einsum(equation: &str, operands: &[impl AsRef<TensorFuture>]) -> TensorFu
     }
     let operands: Vec<&TensorFuture> = operands.iter().map(|x| x.as_ref()).collect();
     let at: At = Location::caller();
+    if let Some(narrow) = mixed::each_narrowed(&operands, at) {
+        return einsum(equation, &narrow);
+    }
     match plan(equation, &operands) {
         Ok(plan) => {
             let _within = build::within("einsum", at);

@@ -5,7 +5,7 @@ use crate::graph::operation::Refusal;
 use crate::ops::products::matmul::MatMul;
 use crate::ops::products::turned::Turned;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
@@ -31,7 +31,11 @@ impl TensorFuture {
     #[doc(alias = "mv")]
     #[track_caller]
     pub fn matmul(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
-        build::custom(Arc::new(MatMul::default()), &[self, other.as_ref()], Location::caller())
+        let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Some([Some(a), Some(b)]) = mixed::narrowed([Some(self), Some(other)], at) {
+            return a.matmul(b);
+        }
+        build::custom(Arc::new(MatMul::default()), &[self, other], at)
     }
 
     /// [`matmul`](Self::matmul) with either operand optionally transposed in its last two
@@ -76,6 +80,10 @@ impl TensorFuture {
         bias: Option<&TensorFuture>,
     ) -> TensorFuture {
         let (weight, at): (_, At) = (weight.as_ref(), Location::caller());
+        let narrowed = mixed::narrowed([Some(self), Some(weight), bias], at);
+        if let Some([Some(x), Some(weight), bias]) = narrowed {
+            return x.linear(weight, bias.as_ref());
+        }
         let fits = matches!((self.dims(), weight.dims()), (&[.., k], &[_, inputs]) if k == inputs);
         if !fits && self.error().is_none() && weight.error().is_none() {
             // The shapes as the caller gave them: the weight is transposed internally.
@@ -102,6 +110,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn mm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Some([Some(a), Some(b)]) = mixed::narrowed([Some(self), Some(other)], at) {
+            return a.mm(b);
+        }
         match (self.dims(), other.dims()) {
             (&[_, k], &[k2, _]) if k == k2 => {
                 build::custom(Arc::new(MatMul::default()), &[self, other], at)
@@ -121,6 +132,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn bmm(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Some([Some(a), Some(b)]) = mixed::narrowed([Some(self), Some(other)], at) {
+            return a.bmm(b);
+        }
         match (self.dims(), other.dims()) {
             (&[b, _, k], &[b2, k2, _]) if b == b2 && k == k2 => {
                 build::custom(Arc::new(MatMul::default()), &[self, other], at)
@@ -196,6 +210,10 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (matrix, vector, at): (_, _, At) =
             (matrix.as_ref(), vector.as_ref(), Location::caller());
+        let narrowed = mixed::narrowed([Some(self), Some(matrix), Some(vector)], at);
+        if let Some([Some(own), Some(matrix), Some(vector)]) = narrowed {
+            return own.addmv(matrix, vector, beta, alpha);
+        }
         if vector.rank() != 1 || matrix.rank() != 2 || self.rank() > 1 {
             let text = format!(
                 "{} and the product of {} and {}",
@@ -219,6 +237,10 @@ impl TensorFuture {
         [beta, alpha]: [Scalar; 2],
         at: At,
     ) -> TensorFuture {
+        let narrowed = mixed::narrowed([Some(self), Some(a), Some(b)], at);
+        if let Some([Some(own), Some(a), Some(b)]) = narrowed {
+            return own.beside_product(name, rank, [&a, &b], [beta, alpha], at);
+        }
         let refuse = |refusal| build::refused(name, self, refusal, at);
         let (&[.., m, k], &[.., k2, n]) = (a.dims(), b.dims()) else {
             return refuse(Refusal::shape(format!(

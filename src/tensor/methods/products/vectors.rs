@@ -1,7 +1,7 @@
 //! Products of vectors, and distances between them.
 
 use crate::graph::operation::Refusal;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
@@ -93,6 +93,9 @@ impl TensorFuture {
         eps: f64,
     ) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.cosine_similarity(other, dim, eps);
+        }
         if let Err(refusal) = float(self).and_then(|()| float(other)) {
             return build::refused("cosine_similarity", self, refusal, at);
         }
@@ -127,6 +130,9 @@ impl TensorFuture {
     #[track_caller]
     pub fn cdist(&self, other: impl AsRef<TensorFuture>, p: f64) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.cdist(other, p);
+        }
         let refuse = |refusal| build::refused("cdist", self, refusal, at);
         if let Err(refusal) = float(self).and_then(|()| float(other)) {
             return refuse(refusal);

@@ -4,7 +4,7 @@
 use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
@@ -78,6 +78,9 @@ fn deviation(x: &TensorFuture, over: Over, correction: f64, keepdim: bool) -> Te
 #[track_caller]
 fn norm(x: &TensorFuture, p: f64, over: Over, keepdim: bool) -> TensorFuture {
     let at: At = Location::caller();
+    if let Some(x) = mixed::widened(x, at) {
+        return norm(&x, p, over, keepdim);
+    }
     let checked = float(x).and_then(|()| match p.is_nan() {
         true => Err(Refusal::argument("a norm of NaN")),
         false => resolved(x, &over),

@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::op::{ReduceOp, for_each_reduce};
 use crate::ops::rows::logsumexp::LogSumExp;
 use crate::shape::Shape;
-use crate::tensor::build::{self, custom};
+use crate::tensor::build::{self, custom, mixed};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::aliases::aliased;
@@ -147,6 +147,9 @@ impl TensorFuture {
         }
         if let &[dim] = dims {
             return custom(Arc::new(LogSumExp { dim, keepdim }), &[self], at);
+        }
+        if let Some(x) = mixed::widened(self, at) {
+            return x.logsumexp_over(dims, keepdim, at);
         }
         let gone: Vec<usize> = match build::named_dims(self, dims) {
             // No dimensions means all, as in other reductions.

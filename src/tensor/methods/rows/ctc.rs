@@ -4,7 +4,7 @@ use super::losses::{LossOptions, Reduction, reduced};
 use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
@@ -47,6 +47,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (targets, steps, lengths) = (targets.as_ref(), steps.as_ref(), lengths.as_ref());
         let (options, at): (LossOptions, At) = (options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.ctc_loss(targets, steps, lengths, blank, zero_infinity, options);
+        }
         let refuse = |refusal| build::refused("ctc_loss", self, refusal, at);
         if let Err(refusal) = float(self) {
             return refuse(refusal);

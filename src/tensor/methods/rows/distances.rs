@@ -2,7 +2,7 @@
 
 use super::losses::{LossOptions, reduced};
 use crate::graph::operation::Refusal;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
@@ -106,6 +106,9 @@ impl TensorFuture {
         at: At,
         loss: impl FnOnce(TensorFuture) -> TensorFuture,
     ) -> TensorFuture {
+        if let Some(x) = mixed::widened(self, at) {
+            return x.apart(name, target, options, at, loss);
+        }
         if let Err(refusal) = float(self).and_then(|()| float(target)) {
             return build::refused(name, self, refusal, at);
         }
@@ -138,6 +141,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (target, options, at): (_, _, At) =
             (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.kl_div(target, log_target, options);
+        }
         if let Err(refusal) = float(self).and_then(|()| float(target)) {
             return build::refused("kl_div", self, refusal, at);
         }
@@ -172,6 +178,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (target, options, at): (_, _, At) =
             (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.binary_cross_entropy(target, options);
+        }
         let checked = float(self).and_then(|()| match target.shape() == self.shape() {
             true => float(target),
             false => {
@@ -220,6 +229,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (other, target) = (other.as_ref(), target.as_ref());
         let (options, at): (LossOptions, At) = (options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.cosine_embedding_loss(other, target, margin, options);
+        }
         let checked = float(self).and_then(|()| float(other)).and_then(|()| {
             let batch = match (self.dims(), other.dims()) {
                 (&[_], &[_]) => self.shape().is(other.shape()).then_some(&[][..]),

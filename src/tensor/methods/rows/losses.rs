@@ -6,7 +6,7 @@ use crate::graph::operation::Refusal;
 use crate::ops::index::classes::Classes;
 use crate::ops::rows::nll::Nll;
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
@@ -244,11 +244,15 @@ impl TensorFuture {
         target: impl AsRef<TensorFuture>,
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
-        let (target, options) = (target.as_ref(), options.into());
-        if let Err(refusal) = float(self) {
-            return build::refused("mse_loss", self, refusal, Location::caller());
+        let (target, options, at): (_, _, At) =
+            (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.mse_loss(target, options);
         }
-        let _within = build::within("mse_loss", Location::caller());
+        if let Err(refusal) = float(self) {
+            return build::refused("mse_loss", self, refusal, at);
+        }
+        let _within = build::within("mse_loss", at);
         let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
         reduced(&(self.wide() - target.wide()).square(), options.reduction, dtype)
     }
@@ -277,6 +281,9 @@ impl TensorFuture {
     ) -> TensorFuture {
         let (target, options, at): (_, _, At) =
             (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.cross_entropy(target, options);
+        }
         let _within = build::within("cross_entropy", at);
         let smoothing = options.label_smoothing;
         let refuse = |refusal| build::refused("cross_entropy", self, refusal, at);
@@ -356,12 +363,16 @@ impl TensorFuture {
         target: impl AsRef<TensorFuture>,
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
-        let (target, options) = (target.as_ref(), options.into());
+        let (target, options, at): (_, _, At) =
+            (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.nll_loss(target, options);
+        }
         let dim = match checked_classes(self, target, &options) {
             Ok(dim) => dim,
-            Err(refusal) => return build::refused("nll_loss", self, refusal, Location::caller()),
+            Err(refusal) => return build::refused("nll_loss", self, refusal, at),
         };
-        let _within = build::within("nll_loss", Location::caller());
+        let _within = build::within("nll_loss", at);
         let logs = self.wide();
         if let Some(loss) = short(&logs, target, dim, &options) {
             return loss.to_dtype(self.dtype());
@@ -387,7 +398,11 @@ impl TensorFuture {
         target: impl AsRef<TensorFuture>,
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
-        let (target, options) = (target.as_ref(), options.into());
+        let (target, options, at): (_, _, At) =
+            (target.as_ref(), options.into(), Location::caller());
+        if let Some(x) = mixed::widened(self, at) {
+            return x.bce_with_logits(target, options);
+        }
         let checked = float(self).and_then(|()| match target.shape() == self.shape() {
             true => Ok(()),
             false => {
@@ -395,9 +410,9 @@ impl TensorFuture {
             }
         });
         if let Err(refusal) = checked {
-            return build::refused("bce_with_logits", self, refusal, Location::caller());
+            return build::refused("bce_with_logits", self, refusal, at);
         }
-        let _within = build::within("bce_with_logits", Location::caller());
+        let _within = build::within("bce_with_logits", at);
         let (x, t) = (self.wide(), target.wide());
         // -log sigmoid(x), with exponents that are never positive. The two formulas have equal
         // derivatives of every order at 0; a formula with |x| would have the slope 0 there.

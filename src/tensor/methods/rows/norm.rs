@@ -4,7 +4,7 @@ use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::op::ReduceOp;
 use crate::ops::rows::norm::Norm;
-use crate::tensor::build::{self, At, custom};
+use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use smallvec::SmallVec;
@@ -189,6 +189,9 @@ impl TensorFuture {
         eps: f64,
     ) -> TensorFuture {
         let at: At = Location::caller();
+        if let Some(x) = mixed::widened(self, at) {
+            return x.group_norm(groups, weight, bias, eps);
+        }
         self.grouped_norm("group_norm", groups, [weight, bias], eps, at)
     }
 

@@ -4,7 +4,7 @@ use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::ops::windows::conv::{Conv, Role, Walk};
 use crate::shape::Shape;
-use crate::tensor::build::{self, At};
+use crate::tensor::build::{self, At, mixed};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::window::{padding_shown, triple};
@@ -189,6 +189,9 @@ fn convolve(
     options: &ConvOptions,
 ) -> TensorFuture {
     let at: At = Location::caller();
+    if let Some([Some(x), Some(w), bias]) = mixed::narrowed([Some(x), Some(w), bias], at) {
+        return convolve(asked, &x, &w, bias.as_ref(), options);
+    }
     let refuse = |refusal: Refusal| match [Some(x), Some(w), bias]
         .into_iter()
         .flatten()
