@@ -2,7 +2,7 @@
 
 use super::Target;
 use super::values::device;
-use futensor::{block_on, gguf};
+use futensor::{TensorFuture, block_on, gguf};
 use futensor_generate::{Engine, Error, Llama, Options, Request, Template, Tokenizer, Vocabulary};
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -67,7 +67,14 @@ pub const MODEL: Target = Target {
     name: "model",
     run: model,
     corpus: || vec![std::fs::read(tiny_model()).expect("the model was written")],
-    words: &["llama.rope.dimension_count", "llama.rope.freq_base", "rope_freqs.weight"],
+    words: &[
+        "llama.rope.dimension_count",
+        "llama.rope.freq_base",
+        "llama.rope.scaling.factor",
+        "llama.attention.key_length",
+        "rope_freqs.weight",
+        "blk.0.attn_q.bias",
+    ],
     inputs: 100,
     memory: (64 << 20, 64),
 };
@@ -123,9 +130,21 @@ pub const VOCABULARY: Target = Target {
             file.splice(at..at + 8 + "smollm".len(), text);
             file
         };
-        ["smollm", "gpt-2", "llama-bpe", "qwen2"].map(with).into()
+        let names = ["smollm", "gpt-2", "llama-bpe", "qwen2", "tekken", "deepseek-llm", "default"];
+        let mut all = names.map(with).to_vec();
+        // The same words as SentencePiece's.
+        let mut metadata = file.metadata().clone();
+        let count = metadata["tokenizer.ggml.tokens"].as_array().map_or(0, gguf::Array::len);
+        metadata.insert("tokenizer.ggml.model".into(), "llama".into());
+        let scores = (0..count).map(|k| -(k as f32)).collect::<Vec<_>>();
+        metadata.insert("tokenizer.ggml.scores".into(), scores.into());
+        let scratch = Scratch::with(&[]);
+        let saved = gguf::save(&scratch.0, metadata, Vec::<(String, TensorFuture)>::new());
+        block_on(saved).expect("a file is written");
+        all.push(std::fs::read(&scratch.0).expect("the file was written"));
+        all
     },
-    words: &["gpt-2", "llama-bpe", "qwen2", "<|im_end|>"],
+    words: &["gpt-2", "llama-bpe", "qwen2", "<|im_end|>", "tekken", "default"],
     inputs: 400,
     memory: (32 << 20, 256),
 };

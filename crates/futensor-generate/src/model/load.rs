@@ -3,7 +3,7 @@
 use super::architectures::{self, Architecture};
 use super::parts::Parts;
 use super::{Config, Llama, Scaling};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use crate::helpers::outside;
 use crate::template::Template;
 use crate::tokenizer::{Tokenizer, Vocabulary};
@@ -38,7 +38,8 @@ impl Llama {
         Llama::new(device, config, weights, tokenizer, template)
     }
 
-    /// Of a GGUF file: its weights as they are, its tokenizer, its chat template.
+    /// Of a GGUF file: its weights as they are, its tokenizer, its chat template. Of a model in
+    /// several files it is the first, and the others are beside it.
     ///
     /// # Errors
     /// Where the file is missing or broken, the model is none that is known, or its parts do not
@@ -48,6 +49,7 @@ impl Llama {
         // It names the file.
         let wrong = |e: futensor::Error| Error::model(e.message().to_owned());
         let file = gguf::open(path).await.map_err(wrong)?;
+        let parts = Split::of(path, file.metadata())?;
         let (mut config, architecture) = architectures::of_gguf(file.metadata())?;
         let vocabulary = Vocabulary::from_gguf(file.metadata())?;
         let source = file
@@ -61,6 +63,19 @@ impl Llama {
         });
         let (tokenizer, template) = made.await?;
         let mut tensors = file.load(device).all().await.map_err(wrong)?;
+        for (k, path) in parts.others.iter().enumerate() {
+            let other = gguf::open(path).await.map_err(wrong)?;
+            parts.check(path, k + 1, other.metadata())?;
+            for (name, tensor) in other.load(device).all().await.map_err(wrong)? {
+                if tensors.insert(name.clone(), tensor).is_some() {
+                    return Err(Error::model(format!("two files have a tensor {name}")));
+                }
+            }
+        }
+        if parts.tensors.is_some_and(|count| count != tensors.len() as u64) {
+            let found = number_of(tensors.len(), "tensor", "tensors");
+            return Err(Error::model(format!("the files have {found}, and say otherwise")));
+        }
         // Those of longer texts are for contexts that no model is given here.
         let long = tensors.remove("rope_factors_long.weight").is_some();
         for name in ["rope_freqs.weight", "rope_factors_short.weight"] {
@@ -77,6 +92,52 @@ impl Llama {
         config.check()?;
         let weights = Parts { tensors, gguf: true, names: architecture.names }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, template)
+    }
+}
+
+/// The files of a model in several.
+struct Split {
+    /// All but the first.
+    others: Vec<PathBuf>,
+    /// Of all files.
+    tensors: Option<u64>,
+}
+
+/// Files of a model at most.
+const FILES_MAX: u64 = 999;
+
+impl Split {
+    /// By what the first file says.
+    fn of(path: &Path, metadata: &gguf::Metadata) -> Result<Split> {
+        let number = |key: &str| metadata.get(key).and_then(|v| v.as_u64());
+        let count = number("split.count").unwrap_or(1);
+        let tensors = number("split.tensors.count").filter(|_| count > 1);
+        if count <= 1 {
+            return Ok(Split { others: Vec::new(), tensors });
+        }
+        let wrong = |text: String| Err(Error::model(format!("{}: {text}", path.display())));
+        if count > FILES_MAX {
+            return wrong(format!("a model in {count} files, of {FILES_MAX} at most"));
+        }
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let first = format!("-00001-of-{count:05}.gguf");
+        let Some(stem) = name.strip_suffix(&first) else {
+            return wrong(format!(
+                "the first of {count} files is to be named, which ends in {first}"
+            ));
+        };
+        let other = |k: u64| path.with_file_name(format!("{stem}-{k:05}-of-{count:05}.gguf"));
+        Ok(Split { others: (2..=count).map(other).collect(), tensors })
+    }
+
+    /// Refuses a file that is another one, counted from zero.
+    fn check(&self, path: &Path, at: usize, metadata: &gguf::Metadata) -> Result<()> {
+        let number = |key: &str| metadata.get(key).and_then(|v| v.as_u64());
+        let own = [number("split.no"), number("split.count")];
+        if own == [Some(at as u64), Some(self.others.len() as u64 + 1)] {
+            return Ok(());
+        }
+        Err(Error::model(format!("{}: it is another file than its name says", path.display())))
     }
 }
 

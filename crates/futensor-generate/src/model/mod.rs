@@ -68,8 +68,8 @@ pub struct Choice {
     pub alternatives: Vec<(u32, f32)>,
 }
 
-/// A Llama-like language model with its tokenizer: grouped heads, rotary positions, RMS norms,
-/// gated feed-forward blocks.
+/// A language model with its tokenizer: Llama (grouped heads, rotary positions, RMS norms, gated
+/// feed-forward blocks), or one that differs from it as its [`Variant`] says.
 pub struct Llama {
     device: Device,
     config: Config,

@@ -172,10 +172,8 @@ impl Vocabulary {
         for k in order {
             let name = &names[k][..];
             if name.len() > MERGED_MAX {
-                return Err(Error::model(format!(
-                    "a token of {} bytes, of {MERGED_MAX} at most",
-                    name.len()
-                )));
+                let bytes = number_of(name.len(), "byte", "bytes");
+                return Err(Error::model(format!("a token of {bytes}, of {MERGED_MAX} at most")));
             }
             let cuts = name.char_indices().skip(1).map(|(at, _)| name.split_at(at));
             let pairs = cuts.filter(|(a, b)| known.contains(a) && known.contains(b));

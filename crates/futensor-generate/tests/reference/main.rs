@@ -2,7 +2,9 @@
 //! conversations beside Jinja's own engine (`make.py` made the values), and the choice of tokens
 //! beside a plain loop in float64. Each option has a test in which its effect is read.
 
+mod families;
 mod files;
+mod kinds;
 mod models;
 mod sampling;
 mod streams;

@@ -203,9 +203,12 @@ CASES = {
         {"rope.freq_base": 1000000.0, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
     ),
     "olmo2": ("I", config("olmo2"), "olmo2", {}),
-    "exaone4": ("J", config(
-            "exaone4", head_dim=8, sliding_window=None, layer_types=["full_attention"] * LAYERS
-        ), "exaone4", {}),
+    "exaone4": (
+        "J",
+        config("exaone4", head_dim=8, sliding_window=None, layer_types=["full_attention"] * LAYERS),
+        "exaone4",
+        {},
+    ),
     "exaone4 with windows": (
         "K",
         config("exaone4", head_dim=8, sliding_window=128, num_hidden_layers=4),

@@ -3,7 +3,7 @@
 
 use super::answer;
 use super::files::{self, Folder, names};
-use futensor::gguf::{Array, Value as Gguf};
+use futensor::gguf::{self, Array, Value as Gguf};
 use futensor::{CpuOptions, DType, Device, TensorFuture, block_on, safetensors};
 use futensor_generate::{Engine, Llama, Options, Request};
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 /// Keys and values are kept as float16.
-const BOUND: f64 = 0.03;
+pub const BOUND: f64 = 0.03;
 
-fn tensors(device: &Device) -> HashMap<String, TensorFuture> {
+pub fn tensors(device: &Device) -> HashMap<String, TensorFuture> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/models.safetensors");
     block_on(safetensors::load(path, device).all()).unwrap().into_iter().collect()
 }
@@ -49,16 +49,22 @@ fn for_gguf(weights: Vec<(String, TensorFuture)>, case: &Value) -> Vec<(String, 
 }
 
 /// How far a model's log-probabilities are from those of a case, at most.
-fn off(model: Llama, case: &Value, all: &HashMap<String, TensorFuture>) -> f64 {
+pub fn off(model: Llama, case: &Value, all: &HashMap<String, TensorFuture>) -> f64 {
     let expected = &all[&format!("logprobs.{}", case["name"].as_str().unwrap())];
-    let (positions, count) = (expected.dims()[0], expected.dims()[1]);
-    let expected = block_on(expected.to_vec::<f32>()).unwrap();
     let prompt: Vec<u32> =
         case["prompt"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap() as u32).collect();
+    off_from(model, &prompt, expected, BOUND)
+}
+
+/// The same from these, of what follows the last tokens of a prompt; those that are so near each
+/// other may change places.
+pub fn off_from(model: Llama, prompt: &[u32], expected: &TensorFuture, bound: f64) -> f64 {
+    let (positions, count) = (expected.dims()[0], expected.dims()[1]);
+    let expected = block_on(expected.to_vec::<f32>()).unwrap();
     let engine =
         Engine::start(model, Options { slots: 2, page: 8, chunk: 9, ..Options::default() })
             .unwrap();
-    let mut worst = 0f64;
+    let (mut worst, bound) = (0f64, bound as f32);
     for (k, row) in expected.chunks(count).enumerate() {
         let text = prompt[..prompt.len() - positions + 1 + k].to_vec();
         let mut request = Request::new(text).tokens_max(1).logprobs(20);
@@ -72,8 +78,8 @@ fn off(model: Llama, case: &Value, all: &HashMap<String, TensorFuture>) -> f64 {
         let mut best: Vec<f32> = row.to_vec();
         best.sort_by(|a, b| b.total_cmp(a));
         let least = told.alternatives.last().unwrap().1;
-        assert!((least - best[19]).abs() < BOUND as f32, "the likeliest are told of");
-        assert!(row[token.id as usize] > best[0] - BOUND as f32, "the likeliest is chosen");
+        assert!((least - best[19]).abs() < bound, "the likeliest are told of");
+        assert!(row[token.id as usize] > best[0] - bound, "the likeliest is chosen");
     }
     worst
 }
@@ -83,7 +89,7 @@ fn cases() -> Vec<Value> {
     serde_json::from_str(include_str!("models.json")).unwrap()
 }
 
-fn case(name: &str) -> Value {
+pub fn case(name: &str) -> Value {
     cases().into_iter().find(|c| c["name"] == name).unwrap()
 }
 
@@ -129,11 +135,14 @@ fn folders_say_what_transformers_says() {
     }
 }
 
-/// What a file's metadata say of a case.
-fn metadata(case: &Value) -> Vec<(String, Gguf)> {
+/// What a file's metadata say of a case, and of a vocabulary.
+pub fn metadata(case: &Value) -> Vec<(String, Gguf)> {
+    files::vocabulary(48).into_iter().chain(said(case)).collect()
+}
+
+fn said(case: &Value) -> Vec<(String, Gguf)> {
     let architecture = case["gguf"]["architecture"].as_str().unwrap();
-    let mut all = files::vocabulary(48);
-    all.push(("general.architecture".into(), architecture.into()));
+    let mut all = vec![("general.architecture".into(), architecture.into())];
     let value = |value: &Value| match value {
         Value::String(text) => Gguf::String(text.clone()),
         Value::Bool(flag) => Gguf::Bool(*flag),
@@ -145,10 +154,12 @@ fn metadata(case: &Value) -> Vec<(String, Gguf)> {
     all
 }
 
-fn of_gguf(
+/// What a GGUF file of a case has, beside what its metadata say of a vocabulary.
+pub fn of_gguf(
     device: &Device,
     case: &Value,
     all: &HashMap<String, TensorFuture>,
+    vocabulary: Vec<(String, Gguf)>,
 ) -> futensor_generate::Result<Llama> {
     let mut tensors = for_gguf(weights(all, case), case);
     for (name, factors) in case["gguf"]["factors"].as_object().unwrap() {
@@ -157,7 +168,7 @@ fn of_gguf(
         let shape = [factors.len()];
         tensors.push((name.clone(), device.from_vec(factors, shape)));
     }
-    files::load(device, metadata(case), tensors)
+    files::load(device, vocabulary.into_iter().chain(said(case)).collect(), tensors)
 }
 
 #[test]
@@ -165,7 +176,7 @@ fn gguf_files_say_what_transformers_says() {
     let device = Device::cpu_with(CpuOptions::default());
     let all = tensors(&device);
     for case in cases().iter().filter(|case| !case["gguf"].is_null()) {
-        let model = of_gguf(&device, case, &all);
+        let model = of_gguf(&device, case, &all, files::vocabulary(48));
         let off = off(model.unwrap_or_else(|e| panic!("{}: {e}", case["name"])), case, &all);
         assert!(off < BOUND, "{}: {off} off", case["name"]);
     }
@@ -261,4 +272,34 @@ fn what_changes_the_numbers_is_used_or_refused_by_name() {
     let folder = self::folder(&part, &all);
     let model = block_on(Llama::from_folder(&device, &folder.0)).unwrap();
     assert_eq!(model.config().rope.turned, 4);
+}
+
+#[test]
+fn a_model_in_several_files_is_one() {
+    let device = Device::cpu_with(CpuOptions::default());
+    let (all, case, folder) = (tensors(&device), case("qwen2"), Folder::new());
+    let tensors = for_gguf(weights(&all, &case), &case);
+    let path = |k: usize| folder.0.join(format!("model-{:05}-of-00003.gguf", k + 1));
+    let number = |key: &str, n: usize| (key.to_owned(), Gguf::U16(n as u16));
+    let write = |k: usize, no: usize| {
+        let mut said = vec![number("split.no", no), number("split.count", 3)];
+        said.push(("split.tensors.count".into(), Gguf::I32(tensors.len() as i32)));
+        if k == 0 {
+            said.extend(metadata(&case));
+        }
+        let own = tensors.iter().skip(k).step_by(3).map(|(name, x)| (name.clone(), x.clone()));
+        block_on(gguf::save(path(k), said, own)).unwrap();
+    };
+    (0..3).for_each(|k| write(k, k));
+    let whole = block_on(Llama::from_gguf(&device, path(0))).unwrap();
+    assert!(off(whole, &case, &all) < BOUND);
+    let refused = |from: usize, says: &str| {
+        let error = block_on(Llama::from_gguf(&device, path(from))).unwrap_err();
+        assert!(error.is_model() && error.to_string().contains(says), "{error}");
+    };
+    refused(1, "which ends in -00001-of-00003.gguf");
+    write(2, 1);
+    refused(0, "another file than its name says");
+    std::fs::remove_file(path(2)).unwrap();
+    refused(0, "model-00003-of-00003.gguf");
 }

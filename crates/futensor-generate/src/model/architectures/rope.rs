@@ -1,7 +1,7 @@
 //! How positions turn queries and keys, by what a file says of it.
 
 use super::keys::Keys;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, number_of};
 use crate::model::config::{Config, Rope, Scaling};
 use serde_json::Value;
 use std::f64::consts::TAU;
@@ -172,7 +172,8 @@ const ALL: &str = "mscale_all_dim";
 /// Frequencies before they are changed; of a head that there can be.
 fn plain(rope: &Rope) -> Result<Vec<f64>> {
     if rope.turned > 1 << 16 {
-        return Err(Error::model(format!("a head of {} elements", rope.turned)));
+        let elements = number_of(rope.turned, "element", "elements");
+        return Err(Error::model(format!("{elements} of a head are turned")));
     }
     Ok(Rope { scaling: Scaling::None, ..rope.clone() }.frequencies())
 }

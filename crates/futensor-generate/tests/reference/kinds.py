@@ -1,0 +1,144 @@
+"""Makes two small Llamas as GGUF files whose matrices have each of the types that are read, and
+their log-probabilities by `transformers` in float64 of the weights that gguf-py dequantises.
+
+    pip install torch transformers gguf && python kinds.py
+
+Written with transformers 5.24, torch 2.15 and gguf 0.19. The blocks are random bytes, but for their
+scales, which make weights as large as those of models.
+"""
+
+import pathlib
+
+import gguf
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HERE = pathlib.Path(__file__).parent
+T = gguf.GGMLQuantizationType
+WIDTH, HEADS, KV_HEADS, HEAD, VOCABULARY, POSITIONS = 256, 4, 2, 16, 48, 6
+# Where blocks have their halves.
+HALVES = {
+    T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82],
+    T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208], T.IQ4_NL: [0], T.IQ4_XS: [0],
+}  # fmt: skip
+FILES = {
+    "a": {
+        "token_embd": T.Q5_0, "output": T.Q6_K, "attn_q": T.Q5_K, "attn_k": T.Q4_K,
+        "attn_v": T.Q3_K, "attn_output": T.IQ4_NL, "ffn_gate": T.IQ4_XS, "ffn_up": T.Q2_K,
+        "ffn_down": T.Q5_1,
+    },
+    "b": {
+        "token_embd": T.Q8_0, "output": T.F16, "attn_q": T.Q4_1, "attn_k": T.BF16,
+        "attn_v": T.F32, "attn_output": T.Q4_0, "ffn_gate": T.Q4_K, "ffn_up": T.Q4_K,
+        "ffn_down": T.Q6_K,
+    },
+}  # fmt: skip
+NAMES = {
+    "token_embd": "model.embed_tokens", "output": "lm_head", "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "output_norm": "model.norm",
+}  # fmt: skip
+rng = np.random.default_rng(40)
+
+
+def matrix(kind, rows, columns):
+    """Blocks, and what they are."""
+    size = 1.6 / columns**0.5
+    if kind not in HALVES:
+        blocks = gguf.quantize((rng.standard_normal((rows, columns)) * size).astype("f4"), kind)
+        return blocks, gguf.dequantize(blocks, kind)
+    block, of_block = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (rows, columns // block, of_block), dtype=np.uint8)
+    halves = [rng.uniform(0.5, 1.5, (rows, columns // block, 1)) for _ in HALVES[kind]]
+    # A minimum takes away, or adds, what makes weights of both signs.
+    if len(halves) == 2:
+        halves[1] = halves[0] * {T.Q4_1: -7.5, T.Q5_1: -15.5, T.Q2_K: 1.5}.get(kind, 7.5 * 2)
+        if kind == T.Q5_K:
+            halves[1] = halves[0] * 15.5
+        if kind == T.Q4_K:
+            halves[1] = halves[0] * 7.5
+    for scale in (1 / 256, None):
+        for at, half in zip(HALVES[kind], halves):
+            of = scale or size / 256 / values.std()
+            blocks[:, :, at : at + 2] = (half * of).astype(np.float16).view(np.uint8)
+        values = gguf.dequantize(blocks.reshape(rows, -1), kind)
+    return blocks.reshape(rows, -1), values
+
+
+def main():
+    tensors, prompt = {}, [(k * 7 + k * k // 3) % VOCABULARY for k in range(40)]
+    for name, kinds in FILES.items():
+        out = gguf.GGUFWriter(HERE / f"kinds_{name}.gguf", "llama")
+        out.add_block_count(1)
+        out.add_context_length(256)
+        out.add_embedding_length(WIDTH)
+        out.add_feed_forward_length(WIDTH)
+        out.add_head_count(HEADS)
+        out.add_head_count_kv(KV_HEADS)
+        out.add_key_length(HEAD)
+        out.add_value_length(HEAD)
+        out.add_layer_norm_rms_eps(1e-5)
+        out.add_tokenizer_model("gpt2")
+        out.add_tokenizer_pre("gpt-2")
+        names = [chr(0x21 + k) for k in range(VOCABULARY)]
+        out.add_token_list(names)
+        out.add_eos_token_id(0)
+        shapes = {
+            "token_embd": (VOCABULARY, WIDTH), "output": (VOCABULARY, WIDTH),
+            "attn_q": (HEADS * HEAD, WIDTH), "attn_k": (KV_HEADS * HEAD, WIDTH),
+            "attn_v": (KV_HEADS * HEAD, WIDTH), "attn_output": (WIDTH, HEADS * HEAD),
+            "ffn_gate": (WIDTH, WIDTH), "ffn_up": (WIDTH, WIDTH), "ffn_down": (WIDTH, WIDTH),
+        }  # fmt: skip
+        weights = {}
+        for part, shape in shapes.items():
+            blocks, values = matrix(kinds[part], *shape)
+            whole = part in ("token_embd", "output")
+            out.add_tensor(
+                f"{part}.weight" if whole else f"blk.0.{part}.weight", blocks, raw_dtype=kinds[part]
+            )
+            if part in ("attn_q", "attn_k"):
+                # Pairs that are turned are neighbours there, and half a head apart here.
+                rows = values.reshape(-1, HEAD // 2, 2, WIDTH)
+                values = rows.transpose(0, 2, 1, 3).reshape(shape)
+            own = NAMES[part] if whole else f"model.layers.0.{NAMES[part]}"
+            weights[f"{own}.weight"] = values
+        for part in ("attn_norm", "ffn_norm", "output_norm"):
+            values = (rng.standard_normal(WIDTH) * 0.3 + 1).astype("f4")
+            whole = part == "output_norm"
+            out.add_tensor(f"{part}.weight" if whole else f"blk.0.{part}.weight", values)
+            own = NAMES[part] if whole else f"model.layers.0.{NAMES[part]}"
+            weights[f"{own}.weight"] = values
+        out.write_header_to_file()
+        out.write_kv_data_to_file()
+        out.write_tensors_to_file()
+        out.close()
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=WIDTH,
+                num_attention_heads=HEADS,
+                num_key_value_heads=KV_HEADS,
+                head_dim=HEAD,
+                num_hidden_layers=1,
+                intermediate_size=WIDTH,
+                max_position_embeddings=256,
+                rms_norm_eps=1e-5,
+                vocab_size=VOCABULARY,
+                tie_word_embeddings=False,
+                attn_implementation="eager",
+                bos_token_id=None,
+                eos_token_id=None,
+            )
+        ).double()
+        state = {key: torch.from_numpy(np.array(value)).double() for key, value in weights.items()}
+        model.load_state_dict(state)
+        with torch.no_grad():
+            found = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+        tensors[f"logprobs.{name}"] = found[-POSITIONS:].float().contiguous()
+    save_file(tensors, HERE / "kinds.safetensors")
+
+
+main()
