@@ -25,7 +25,8 @@
 //! # What it promises
 //!
 //! - **The same tokens, whoever else is there**: bit for bit alone and among any neighbours,
-//!   whether a prompt was computed at once, in pieces, or shared.
+//!   whether a prompt was computed at once, in pieces, or shared. (A GPU keeps this for all types
+//!   of weights but float32, which cuBLAS multiplies.)
 //! - **Nobody's request hurts another.** A reader that is slow stops its own request, and gives
 //!   its slot and pages back after a while; one that goes away frees them when the step under way
 //!   is through. A request has the pages that it uses. Where there are none left the last to come

@@ -63,10 +63,10 @@ pub struct Steps {
     state: Option<State>,
 }
 
-/// Sizes that rows are filled up to.
-fn filled(n: usize) -> usize {
+/// Sizes that rows are filled up to, of so many at least.
+fn filled(n: usize, least: usize) -> usize {
     match n {
-        0..=8 => n.max(1),
+        0..=8 => n.max(least),
         _ => {
             // Two sizes between powers of two.
             let power = n.next_power_of_two();
@@ -156,12 +156,15 @@ impl Steps {
     /// What a step's plan is for, and the tensors that it begins with.
     fn inputs(&self, step: &Step, wishes: &[Wish]) -> (Kind, Vec<TensorFuture>) {
         let (device, limits) = (&self.model.device, &self.limits);
-        let n = filled(step.rows.len());
+        // The CPU sums a single row by float32 up in another order than rows beside each other,
+        // which are all alike where a matrix has 4,096 elements.
+        let least = if self.model.weights.is_dense() { 2 } else { 1 };
+        let n = filled(step.rows.len(), least);
         // Beside rows of prompts fewer sizes will do.
         let m = match wishes.len() {
             0 => 0,
             all if all == step.rows.len() => n,
-            some => some.next_power_of_two().min(n),
+            some => some.next_power_of_two().clamp(least, n),
         };
         let kind = kind(wishes, m);
         // One tensor of all numbers: each costs the thread that queues.

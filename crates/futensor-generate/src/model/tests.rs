@@ -252,7 +252,7 @@ fn requests() -> Vec<Request> {
 fn tokens_are_the_same_whoever_else_is_there() {
     let options =
         |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
-    for format in [Some(Format::Q4_1), Some(Format::BF16)] {
+    for format in [Some(Format::Q4_1), Some(Format::BF16), None] {
         let requests = requests();
         let alone: Vec<Vec<Token>> = requests
             .iter()

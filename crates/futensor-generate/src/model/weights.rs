@@ -125,8 +125,16 @@ pub struct Layer {
 }
 
 impl Layer {
-    fn bytes(&self) -> usize {
+    fn matrices(&self) -> impl Iterator<Item = &Linear> {
         let several = [&self.query_key_value, &self.gate_up].into_iter().flat_map(|s| &s.parts);
+        several.chain([&self.output, &self.down])
+    }
+
+    fn is_dense(&self) -> bool {
+        self.matrices().any(|matrix| dense(&matrix.weight).is_some())
+    }
+
+    fn bytes(&self) -> usize {
         let norms = [
             &self.before_attention,
             &self.query_norm,
@@ -136,7 +144,7 @@ impl Layer {
             &self.after_feed_forward,
         ];
         let norms: usize = norms.into_iter().flatten().map(Norm::bytes).sum();
-        norms + several.chain([&self.output, &self.down]).map(Linear::bytes).sum::<usize>()
+        norms + self.matrices().map(Linear::bytes).sum::<usize>()
     }
 }
 
@@ -159,5 +167,11 @@ impl Weights {
 
     pub fn vocabulary(&self) -> usize {
         self.embedding.dims()[0]
+    }
+
+    /// True where a matrix that rows are multiplied by is a tensor, which is of float32.
+    pub fn is_dense(&self) -> bool {
+        let head = self.head.as_ref().map_or(&self.embedding, |head| &head.weight);
+        dense(head).is_some() || self.layers.iter().any(Layer::is_dense)
     }
 }
