@@ -79,6 +79,7 @@
 //!
 //! Optional:
 //!
+//! - `fft`: Fourier transforms;
 //! - `ndarray`: conversions between host values and `ndarray` arrays;
 //! - `npy`, `pth`: NumPy's files, and weights that PyTorch saved;
 //! - `tracing`: ops, steps and barriers for any subscriber, described in [`recording`].
@@ -121,6 +122,8 @@ mod tensor;
 pub mod cuda;
 
 pub mod data;
+#[cfg(feature = "fft")]
+pub mod fft;
 #[cfg(any(feature = "gguf", feature = "npy", feature = "pth", feature = "safetensors"))]
 #[cfg_attr(
     not(all(feature = "gguf", feature = "npy", feature = "pth", feature = "safetensors")),
@@ -129,6 +132,8 @@ pub mod data;
 mod files;
 #[cfg(feature = "gguf")]
 pub mod gguf;
+#[cfg(feature = "fft")]
+mod hosted;
 pub mod nn;
 #[cfg(feature = "npy")]
 pub mod npy;

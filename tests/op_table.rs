@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use support::op_names::{Names, is_beside, table};
+use support::op_names::{FEATURES, Names, is_beside, table};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -146,6 +146,10 @@ fn the_table_has_every_op_and_module_and_nothing_else() {
     compare("ops", said(&|g| !is_beside(g)), &ops);
     compare("modules", said(&nn), &modules);
     compare("optimisers", said(&optim), &optimisers);
+    for feature in FEATURES {
+        let of_feature = |g: &str| g.contains(&format!("`{feature}`"));
+        compare(feature, said(&of_feature), &methods_of(&format!("src/{feature}")));
+    }
     let names = rows.iter().map(|(_, names)| names.len()).sum::<usize>();
     assert_eq!(names, said(&|_| true).len(), "a name is there twice");
 }
@@ -165,9 +169,15 @@ fn families() -> Vec<Names> {
 /// Public methods of values in the sources, but for the rows of the op tables.
 fn methods() -> Names {
     // With a feature only.
-    const OPTIONAL: &[&str] = &["to_ndarray"];
+    let mut found = methods_of("src/tensor");
+    found.remove("to_ndarray");
+    found
+}
+
+/// Public methods of values in a folder.
+fn methods_of(folder: &str) -> Names {
     let mut files = Vec::new();
-    collect(&root().join("src/tensor"), &mut files);
+    collect(&root().join(folder), &mut files);
     let mut found = Names::new();
     for path in files {
         let source = fs::read_to_string(path).expect("a source file");
@@ -175,7 +185,7 @@ fn methods() -> Names {
             let block = block.split("\n}\n").next().unwrap_or("");
             for rest in block.split("\n    pub fn ").skip(1) {
                 let (name, arguments) = (word(rest), rest.split(')').next().unwrap_or(""));
-                if arguments.contains("self") && !OPTIONAL.contains(&name) {
+                if arguments.contains("self") {
                     found.insert(name.to_string());
                 }
             }

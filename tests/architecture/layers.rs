@@ -8,7 +8,7 @@ use std::fs;
 
 /// The layers, from the top; each may use itself and what is below, but that nobody else names
 /// `cuda`.
-pub const LAYERS: [(&str, &[&str]); 16] = [
+pub const LAYERS: [(&str, &[&str]); 17] = [
     // Documentation alone: it may name everything.
     ("book", &["book"]),
     ("train", &["train"]),
@@ -18,6 +18,8 @@ pub const LAYERS: [(&str, &[&str]); 16] = [
     ("ranks", &["ranks"]),
     ("data", &["data", "files", "gguf", "npy", "pth", "safetensors"]),
     ("quant", &["quant"]),
+    // Ops that other crates compute.
+    ("hosted", &["fft", "hosted"]),
     ("cuda", &["cuda"]),
     // The end of the process, as ranks and GPUs have it.
     ("process_end", &["process_end"]),

@@ -16,6 +16,7 @@ import display  # noqa: E402
 import dtypes  # noqa: E402
 import edges  # noqa: E402
 import elementwise  # noqa: E402
+import fourier  # noqa: E402
 import functions  # noqa: E402
 import gradients  # noqa: E402
 import halves  # noqa: E402
@@ -42,13 +43,13 @@ if __name__ == "__main__":
     families = [elementwise, gradients, functions, reduce, order, index, views]
     families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
-    others = [training, recurrent, steps, attention_layers, display, edges, mixed_precision]
-    others = [] if store.ONLY else others
+    others = [training, recurrent, fourier, steps, attention_layers, display, edges]
+    others.append(mixed_precision)
     for part in families:
         part.make()
     for group in store.GROUPS.values():
         group.write()
-    for part in [halves, *others, dtypes]:
+    for part in [halves, *([] if store.ONLY else others), dtypes]:
         part.make()
     for complaint in store.COMPLAINTS:
         print(complaint, file=sys.stderr)

@@ -18,6 +18,7 @@ mod driver;
 mod edges;
 mod faults;
 mod foreign;
+mod hosted;
 mod odd;
 mod optim;
 mod order;
@@ -137,6 +138,7 @@ fn main() -> ExitCode {
         ("odd", odd::all()),
         ("foreign", foreign::all()),
         ("doors", doors::all()),
+        ("hosted", hosted::all()),
     ]
     .into_iter()
     .flat_map(|(group, list)| list.into_iter().map(move |e| (format!("{group}::{}", e.name), e)))

@@ -19,9 +19,13 @@ pub fn table() -> Vec<(String, Names)> {
     table.expect("a table between two comments").0.lines().filter_map(row).collect()
 }
 
-/// True of a group of modules or of optimisers.
+/// Features that bring ops of other crates; each is a folder of the sources as well.
+pub const FEATURES: [&str; 1] = ["fft"];
+
+/// True of a group of modules, of optimisers, or of ops that a feature brings.
 pub fn is_beside(group: &str) -> bool {
-    group.contains("`nn`") || group.contains("`optim`")
+    let is_of = |name: &&str| group.contains(&format!("`{name}`"));
+    ["nn", "optim"].iter().chain(&FEATURES).any(is_of)
 }
 
 /// The ops of a group.

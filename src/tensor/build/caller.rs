@@ -47,13 +47,14 @@ pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 
-/// True for a location in the files of layers, optimizers, the trainer, and gradient rules.
+/// True for a location in the files of layers, optimizers, the trainer, transforms, and gradient
+/// rules.
 fn in_layers(at: At) -> bool {
     let here = file!();
     let root = here.len() - "tensor/build/caller.rs".len();
     let file = at.file();
     let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && ["nn", "optim", "train.rs", "ops", "tensor/gradient"]
+    own && ["nn", "optim", "train.rs", "ops", "fft", "hosted.rs", "tensor/gradient"]
         .iter()
         .any(|part| file[root..].starts_with(part))
 }

@@ -10,6 +10,7 @@ macro_rules! calls {
     };
 }
 
+mod hosted;
 mod layers;
 mod numbers;
 mod picking;
@@ -39,5 +40,6 @@ pub fn calls() -> Vec<Call> {
     all.extend(shapes::all());
     all.extend(layers::all());
     all.extend(whole::all());
+    all.extend(hosted::all());
     all
 }

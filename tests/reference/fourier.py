@@ -1,0 +1,49 @@
+"""What PyTorch's Fourier transforms give, with first and second gradients of a sum of weighed
+cubes: `fourier.safetensors`, tensors named `OP@n@dim@norm/SHAPE/WHAT`. `tests/numerics` reads it.
+Written by `make.py`; seeded by the names."""
+
+import torch
+
+from store import HERE, random, write_tensors
+
+# The shape without the parts of complex values; n, dim, norm.
+CASES = [
+    ((8,), None, -1, "backward"),
+    ((7,), None, -1, "ortho"),
+    ((3, 5), None, 0, "forward"),
+    ((2, 6, 3), 9, 1, "ortho"),
+    ((2, 6, 3), 4, -2, "backward"),
+    ((4, 17), None, -1, "forward"),
+    ((3, 2), 1, -1, "backward"),
+    ((5,), 2, 0, "ortho"),
+    ((0, 4), None, -1, "backward"),
+    ((3, 130), None, -1, "backward"),
+]
+OPS = {
+    "fft": (torch.fft.fft, True, True),
+    "ifft": (torch.fft.ifft, True, True),
+    "rfft": (torch.fft.rfft, False, True),
+    "irfft": (torch.fft.irfft, True, False),
+}
+
+
+def noise(shape, *key):
+    return torch.randn(shape, generator=random("fourier", tuple(shape), *key))
+
+
+def make():
+    out = {}
+    for op, (f, takes_complex, makes_complex) in OPS.items():
+        for shape, n, dim, norm in CASES:
+            name = f"{op}@{n or 0}@{dim}@{norm}/{'x'.join(map(str, shape))}"
+            x = noise((*shape, 2) if takes_complex else shape, name)
+            leaf = x.double().requires_grad_()
+            y = f(torch.view_as_complex(leaf) if takes_complex else leaf, n, dim, norm)
+            y = torch.view_as_real(y) if makes_complex else y
+            up, weight = noise(y.shape, name, "up"), noise(x.shape, name, "weight")
+            cubes = (y**3 * up.double()).sum()
+            (first,) = torch.autograd.grad(cubes, leaf, create_graph=True)
+            (second,) = torch.autograd.grad((first * weight.double()).sum(), leaf)
+            found = {"x": x, "up": up, "weight": weight, "y": y, "first": first, "second": second}
+            out |= {f"{name}/{k}": t.detach().float() for k, t in found.items()}
+    write_tensors(HERE / "fourier.safetensors", out)
