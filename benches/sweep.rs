@@ -5,7 +5,7 @@
 //! many calls as take 20 us. With gradients, a sample is the call, the gradients of all operands
 //! that have one, and an await of these. `peers/sweep/run` asks PyTorch the same in turn, and
 //! compares: `--json` writes what it reads. Beside each row stands what a copy of as many bytes
-//! takes on all threads.
+//! takes on all threads. A quick pass asks whether each case runs: the smallest of each op, once.
 //!
 //! `cargo bench -p futensor-benches --bench sweep [-- --quick] [-- --only OP,...] [--json FILE]`
 
@@ -73,10 +73,14 @@ fn whole(op: &str, made: Made) -> Vec<TensorFuture> {
     if is_view { all.iter().map(|x| x + 0.0).collect() } else { all }
 }
 
+/// How long a case is measured.
+const BUDGET: Duration = Duration::from_millis(200);
+
 struct Sweep {
     device: Device,
     runtime: tokio::runtime::Runtime,
-    budget: Duration,
+    /// Each case once.
+    quick: bool,
 }
 
 impl Sweep {
@@ -151,6 +155,11 @@ impl Sweep {
             Ok::<(), futensor::Error>(())
         };
         self.runtime.block_on(async {
+            if self.quick {
+                let from = Instant::now();
+                once().await?;
+                return Ok((from.elapsed().as_secs_f64(), 0.0));
+            }
             for _ in 0..2 {
                 once().await?;
             }
@@ -158,7 +167,7 @@ impl Sweep {
             once().await?;
             let calls = (20e-6 / from.elapsed().as_secs_f64()).clamp(1.0, 1000.0) as usize;
             let (mut samples, begin) = (Vec::new(), Instant::now());
-            while samples.len() < 3 || begin.elapsed() < self.budget && samples.len() < 1000 {
+            while samples.len() < 3 || begin.elapsed() < BUDGET && samples.len() < 1000 {
                 let from = Instant::now();
                 for _ in 0..calls {
                     once().await?;
@@ -187,6 +196,15 @@ impl Sweep {
     }
 }
 
+/// How many elements a case's operands have.
+fn elements(case: &Value) -> usize {
+    let of = |operand: &Value| -> usize {
+        let shape = operand.as_str().and_then(|text| text.split(['[', ']']).nth(1));
+        shape.map_or(0, |sizes| sizes.split(',').filter_map(|n| n.parse::<usize>().ok()).product())
+    };
+    case.as_array().map_or(0, |operands| operands.iter().map(of).sum())
+}
+
 /// Values of the same shape and type.
 fn like(x: &TensorFuture) -> TensorFuture {
     x.device().rand(x.dims()).to_dtype(x.dtype())
@@ -195,12 +213,11 @@ fn like(x: &TensorFuture) -> TensorFuture {
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().collect();
     let after = |flag: &str| words.iter().position(|w| w == flag).and_then(|k| words.get(k + 1));
-    let quick = words.iter().any(|w| w == "--quick");
     let only: Option<Vec<&str>> = after("--only").map(|list| list.split(',').collect());
     let sweep = Sweep {
         device: Device::cpu(),
         runtime: tokio::runtime::Builder::new_current_thread().build().expect("a runtime"),
-        budget: Duration::from_millis(if quick { 1 } else { 200 }),
+        quick: words.iter().any(|w| w == "--quick"),
     };
     let copy = sweep.copy()?;
     let mut lines = vec![json!({ "copy": copy })];
@@ -212,9 +229,11 @@ fn main() -> Result<()> {
         if only.as_ref().is_some_and(|only| !only.contains(&op)) {
             continue;
         }
-        for (i, operands) in row["cases"].as_array().expect("cases").iter().enumerate() {
+        let cases = row["cases"].as_array().expect("cases");
+        let smallest = (0..cases.len()).min_by_key(|&i| elements(&cases[i])).unwrap_or(0);
+        for (i, operands) in cases.iter().enumerate() {
             let operands = operands.as_array().expect("operands");
-            if quick && i > 0 {
+            if sweep.quick && i != smallest {
                 continue;
             }
             for gradient in [false, true] {

@@ -44,7 +44,7 @@ if __name__ == "__main__":
     families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
     others = [training, recurrent, fourier, steps, attention_layers, display, edges]
-    others.append(mixed_precision)
+    others += [mixed_precision]
     for part in families:
         part.make()
     for group in store.GROUPS.values():
