@@ -143,7 +143,7 @@ impl GradScaler {
         let inverse = 1.0 / &self.factor;
         self.adapt(&all.eq(0), at);
         let unscaled = |g: &TensorFuture| {
-            predicated(&(g.wide() * &inverse).to_dtype(g.dtype()), &[check.clone()], at)
+            predicated(&(g.wide() * &inverse).to_dtype(g.dtype()), std::slice::from_ref(&check), at)
         };
         gradients.iter().map(|g| g.as_ref().map(unscaled)).collect()
     }
