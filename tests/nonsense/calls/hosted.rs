@@ -1,6 +1,7 @@
 //! Ops that other crates compute.
 
 use super::Call;
+use futensor::TensorFuture;
 use futensor::fft::Norm;
 
 pub fn all() -> Vec<Call> {
