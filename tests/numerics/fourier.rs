@@ -41,7 +41,7 @@ fn transforms_are_pytorchs_in_values_and_gradients_of_two_orders() {
             let options = GradOptions::default().graph(true);
             let first = grad_with(&cubes, &[&x], options).remove(0);
             near(&first, &of("first"), 4.0 * slack, &format!("{case} {dtype}, its gradient"));
-            let second = grad(&(first * of("weight")).sum_all(), &[&x]).remove(0);
+            let second = grad((first * of("weight")).sum_all(), &[&x]).remove(0);
             near(&second, &of("second"), 8.0 * slack, &format!("{case} {dtype}, its second"));
         }
     }

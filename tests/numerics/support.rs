@@ -16,7 +16,7 @@ pub fn cases(file: &str, device: &Device) -> BTreeMap<String, BTreeMap<String, T
     let mut cases = BTreeMap::<_, BTreeMap<_, _>>::new();
     for (name, x) in all {
         let (case, what) = name.rsplit_once('/').expect("a case, and what it is");
-        cases.entry(case.to_owned()).or_default().insert(what.to_owned(), x.into());
+        cases.entry(case.to_owned()).or_default().insert(what.to_owned(), x);
     }
     cases
 }
