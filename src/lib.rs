@@ -263,8 +263,9 @@ pub mod finite {
 
 /// Mixed precision: products in 16 bits, sensitive ops in float32.
 ///
-/// Inside [`mixed_precision`](mixed::mixed_precision) each op takes its operands in the type that
-/// suits it, as under PyTorch's `autocast` on CUDA, whose lists these are:
+/// Inside [`autocast`](mixed::autocast), or its form for futures,
+/// [`mixed_precision`](mixed::mixed_precision), each op takes its operands in the type that suits
+/// it, as under PyTorch's `autocast` on CUDA, whose lists these are:
 ///
 /// - in the half: `matmul`, `mm`, `bmm`, `addmm`, `addmv`, `baddbmm`, `einsum`, `linear`, the
 ///   convolutions and transposed convolutions, `scaled_dot_product_attention`, `prelu`, and the
@@ -278,7 +279,7 @@ pub mod finite {
 /// Float64 and integers stay as they are. With float16 gradients need a
 /// [`GradScaler`](crate::optim::GradScaler).
 pub mod mixed {
-    pub use crate::tensor::scope::{Half, full_precision, mixed_precision};
+    pub use crate::tensor::scope::{Half, autocast, full_precision, mixed_precision};
 }
 
 /// The futures of reads: [`TensorFuture::to_vec`] and its siblings return them.

@@ -24,16 +24,13 @@ use std::sync::Arc;
 /// ```
 /// # tokio_test::block_on(async {
 /// use futensor::{Device, nn::Parameter, optim::{GradScaler, Optimizer, Sgd}};
-/// use futensor::mixed::{Half, mixed_precision};
+/// use futensor::mixed::{Half, autocast};
 /// let device = Device::cpu();
 /// let w = Parameter::new(device.ones([1, 1]));
 /// let (mut sgd, mut scaler) = (Sgd::new(vec![w.clone()], 0.5), GradScaler::new(&device));
-/// let loss = |x: f64| mixed_precision(Half::F16, {
-///     let (x, w) = (device.full([1, 1], x), w.value());
-///     async move { x.matmul(w).sum_all() }
-/// });
-/// scaler.minimize(&mut sgd, &loss(1e-6).await).await?;    // 1e-6 is nearly 0 in float16
-/// let skipped = scaler.minimize(&mut sgd, &loss(60_000.0).await).await.unwrap_err();
+/// let loss = |x: f64| autocast(Half::F16, || device.full([1, 1], x).matmul(w.value()).sum_all());
+/// scaler.minimize(&mut sgd, &loss(1e-6)).await?;          // 1e-6 is nearly 0 in float16
+/// let skipped = scaler.minimize(&mut sgd, &loss(60_000.0)).await.unwrap_err();
 /// assert!(skipped.is_not_finite());
 /// assert_eq!(scaler.factor().item::<f32>().await?, 32768.0);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();

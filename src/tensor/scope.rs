@@ -224,8 +224,34 @@ pub enum Half {
     F16,
 }
 
+impl Half {
+    fn dtype(self) -> DType {
+        match self {
+            Half::BF16 => DType::BF16,
+            Half::F16 => DType::F16,
+        }
+    }
+}
+
+/// Calls `f` with products in a half, and with what needs more precision in float32:
+/// [`mixed_precision`] for code that awaits nothing. `None` computes ops in the types of their
+/// operands again. `f` is a synchronous closure, so the setting cannot leak across an await.
+///
+/// ```
+/// use futensor::{DType, Device, mixed::{Half, autocast}};
+/// let x = Device::cpu().ones([2, 2]);
+/// let y = autocast(Half::BF16, || x.matmul(&x));
+/// let z = autocast(Half::BF16, || autocast(None, || x.matmul(&x)));
+/// assert_eq!([y.dtype(), z.dtype()], [DType::BF16, DType::F32]);
+/// ```
+#[doc(alias = "amp")]
+pub fn autocast<R>(half: impl Into<Option<Half>>, f: impl FnOnce() -> R) -> R {
+    let _mixed = mixed::within(half.into().map(Half::dtype));
+    f()
+}
+
 /// Computes the products inside this future in a half, and what needs more precision in float32:
-/// [the module](crate::mixed) has the lists.
+/// [the module](crate::mixed) has the lists. [`autocast`] is the same for a closure.
 ///
 /// Parameters stay in float32: each product converts its operands, and gradients flow back through
 /// the conversion. So call the model and the loss inside, and the optimizer where you like:
@@ -254,11 +280,7 @@ pub enum Half {
 /// That of the future inside.
 #[doc(alias("autocast", "amp"))]
 pub fn mixed_precision<F: IntoFuture>(half: Half, future: F) -> Scoped<F::IntoFuture> {
-    let dtype = match half {
-        Half::BF16 => DType::BF16,
-        Half::F16 => DType::F16,
-    };
-    Scoped::of_ops(future, None, Some(Some(dtype)))
+    Scoped::of_ops(future, None, Some(Some(half.dtype())))
 }
 
 /// Computes ops in the types of their operands, inside [`mixed_precision`].
@@ -267,8 +289,8 @@ pub fn mixed_precision<F: IntoFuture>(half: Half, future: F) -> Scoped<F::IntoFu
 /// # tokio_test::block_on(async {
 /// use futensor::{DType, Device, mixed::{Half, full_precision, mixed_precision}};
 /// let x = Device::cpu().ones([2, 2]);
-/// let y = mixed_precision(Half::F16, full_precision(async { x.matmul(&x) })).await;
-/// assert_eq!(y.dtype(), DType::F32);
+/// let dtype = full_precision(async { x.matmul(&x).dtype() });
+/// assert_eq!(mixed_precision(Half::F16, dtype).await, DType::F32);
 /// # });
 /// ```
 ///

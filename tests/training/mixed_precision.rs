@@ -2,7 +2,7 @@
 //! of gradients moves as PyTorch's: `tests/reference/mixed_precision.py`.
 
 use crate::support::{block_on, near};
-use futensor::mixed::{Half, full_precision, mixed_precision};
+use futensor::mixed::{Half, autocast, full_precision, mixed_precision};
 use futensor::nn::{self, Module, Parameter};
 use futensor::optim::{GradScaler, Sgd};
 use futensor::{AttentionOptions, DType, Device, Reduction, TensorFuture, einsum, grad};
@@ -104,8 +104,7 @@ fn result_types_are_those_of_pytorchs_autocast() {
                 device.full_dtype([4, 4], 0.5, dtype)
             };
             let operands: Vec<TensorFuture> = given.iter().map(operand).collect();
-            let y =
-                block_on(mixed_precision(half, async { apply(op, &operands[0], operands.get(1)) }));
+            let y = autocast(half, || apply(op, &operands[0], operands.get(1)));
             assert!(y.error().is_none(), "{row}: {:?}", y.error());
             assert_eq!(y.dtype().to_string(), row[2].as_str().unwrap(), "{row}");
             block_on(y.wait_to_read()).unwrap_or_else(|error| panic!("{row}: {error}"));
@@ -120,7 +119,7 @@ fn a_product_has_the_bits_of_the_same_product_of_halves() {
     let (x, w, b) = (device.randn([5, 7]), device.randn([3, 7]), device.randn([3]));
     let half = |x: &TensorFuture| x.to_dtype(DType::BF16);
     let want = half(&x).linear(half(&w), Some(&half(&b)));
-    let got = block_on(mixed_precision(Half::BF16, async { x.linear(&w, Some(&b)) }));
+    let got = autocast(Half::BF16, || x.linear(&w, Some(&b)));
     let bits = |x: &TensorFuture| block_on(x.to_dtype(DType::F32).to_vec::<f32>()).unwrap();
     assert_eq!(bits(&got), bits(&want));
     assert_ne!(bits(&got), bits(&x.linear(&w, Some(&b))));
@@ -138,10 +137,10 @@ fn a_networks_loss_and_gradients_are_pytorchs() {
     let names = ["w1", "b1", "w2", "b2"];
     let wrt = names.map(|name| value(name).requires_grad());
     let [w1, b1, w2, b2] = &wrt;
-    let loss = block_on(mixed_precision(Half::BF16, async {
+    let loss = autocast(Half::BF16, || {
         let hidden = value("x").linear(w1, Some(b1)).relu();
         hidden.linear(w2, Some(b2)).mse_loss(value("target"), ())
-    }));
+    });
     // Halves have 8 bits; each number is a sum of a few roundings.
     near(&loss, &value("loss"), 0.02, "loss");
     let gradients = grad(&loss, &wrt.each_ref()[..]);
@@ -161,7 +160,8 @@ fn a_scope_belongs_to_its_task_and_the_innermost_counts() {
         let other = mixed_precision(Half::BF16, async { dtype(&x) }).await;
         // Another task runs on this thread meanwhile.
         tokio::task::yield_now().await;
-        [before, full, other, dtype(&x)]
+        let closure = autocast(None, || dtype(&x));
+        [before, full, other, closure, dtype(&x)]
     });
     let outer = async {
         let before = dtype(&x);
@@ -170,7 +170,7 @@ fn a_scope_belongs_to_its_task_and_the_innermost_counts() {
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (inside, outside) = runtime.block_on(async { tokio::join!(inner, outer) });
-    assert_eq!(inside, [DType::F16, DType::F32, DType::BF16, DType::F16]);
+    assert_eq!(inside, [DType::F16, DType::F32, DType::BF16, DType::F32, DType::F16]);
     assert_eq!(outside, [DType::F32; 2]);
     assert_eq!(dtype(&x), DType::F32);
 }
@@ -180,7 +180,7 @@ fn a_region_has_a_plan_for_each_scope() {
     let device = Device::cpu();
     let region = device.region(|x: TensorFuture| x.matmul(&x));
     let x = device.ones([2, 2]);
-    let halves = || block_on(mixed_precision(Half::BF16, async { region.call(x.clone()) })).dtype();
+    let halves = || autocast(Half::BF16, || region.call(x.clone())).dtype();
     for _ in 0..2 {
         assert_eq!(region.call(x.clone()).dtype(), DType::F32);
         assert_eq!(halves(), DType::BF16);
@@ -195,17 +195,15 @@ fn a_checkpoint_computes_again_in_its_scope_and_gradients_flow_outside_of_it() {
     let (x, w) = (device.randn([4, 5]), device.randn([5, 5]).requires_grad());
     let block =
         |x: &TensorFuture, w: &TensorFuture| x.matmul(w).tanh().matmul(w).square().sum_all();
-    let plain = block_on(mixed_precision(Half::BF16, async { block(&x, &w) }));
-    let again = block_on(mixed_precision(Half::BF16, async {
-        let of = move |v: &[TensorFuture]| block(&v[0], &v[1]);
-        futensor::checkpoint(of, &[&x, &w])
-    }));
+    let plain = autocast(Half::BF16, || block(&x, &w));
+    let of = move |v: &[TensorFuture]| block(&v[0], &v[1]);
+    let again = autocast(Half::BF16, || futensor::checkpoint(of, &[&x, &w]));
     let bits = |x: &TensorFuture| block_on(x.to_vec::<f32>()).unwrap();
     let want = bits(&grad(&plain, &[&w])[0]);
     assert_eq!(bits(&grad(&again, &[&w])[0]), want);
     // The same inside a scope of another type: rules compute in the types of their values.
-    let plain = block_on(mixed_precision(Half::BF16, async { block(&x, &w) }));
-    let inside = block_on(mixed_precision(Half::F16, async { grad(&plain, &[&w]).remove(0) }));
+    let plain = autocast(Half::BF16, || block(&x, &w));
+    let inside = autocast(Half::F16, || grad(&plain, &[&w]).remove(0));
     assert_eq!(bits(&inside), want);
 }
 
@@ -213,12 +211,12 @@ fn a_checkpoint_computes_again_in_its_scope_and_gradients_flow_outside_of_it() {
 fn recurrent_layers_multiply_in_halves() {
     let device = Device::cpu();
     let (lstm, x) = (nn::Lstm::new(3, 4, (), &device), device.ones([2, 1, 3]));
-    let y = block_on(mixed_precision(Half::BF16, async { lstm.forward(&x) }));
+    let y = autocast(Half::BF16, || lstm.forward(&x));
     assert_eq!(y.dtype(), DType::BF16);
     let near_to = lstm.forward(&x);
     near(&y, &near_to, 0.02, "an Lstm in bfloat16");
     // Of a half, for weights in float32.
-    let y = block_on(mixed_precision(Half::F16, async { lstm.forward(&y).dtype() }));
+    let y = autocast(Half::F16, || lstm.forward(&y).dtype());
     assert_eq!(y, DType::F16);
 }
 
