@@ -98,6 +98,9 @@ fn what_cannot_be_transformed_is_refused_by_its_name_and_line() {
         let error = transform(op, &real, None, -1, none).error().expect("no parts");
         assert!(error.is_shape() && error.message().contains("unlike [3, 4]"), "{error}");
     }
+    // Of nothing any length is as good.
+    let empty = device.ones([0, 3]).rfft(usize::MAX / 8, -1, none);
+    assert!(values(&empty).is_empty() && empty.dims() == [0, usize::MAX / 16 + 1, 2]);
     // Of one bin and no length there is nothing to make.
     assert!(device.ones([1, 2]).irfft(None, 0, none).error().is_some_and(|e| e.is_argument()));
     let failed = device.ones([2]).reshape([3, 2]);
