@@ -19,7 +19,7 @@ use std::sync::Arc;
 ///
 /// A skipped step leaves parameters and moments unchanged, and its [`Step`] has an error that
 /// [is not finite](Error::is_not_finite). The first steps of a training are often skipped, until
-/// the factor fits. A gradient that failed for another reason leaves the factor unchanged as well.
+/// the factor fits: a loss that is no mean needs a smaller one. A gradient that failed for another reason leaves the factor unchanged as well.
 ///
 /// ```
 /// # tokio_test::block_on(async {
@@ -27,12 +27,13 @@ use std::sync::Arc;
 /// use futensor::mixed::{Half, autocast};
 /// let device = Device::cpu();
 /// let w = Parameter::new(device.ones([1, 1]));
-/// let (mut sgd, mut scaler) = (Sgd::new(vec![w.clone()], 0.5), GradScaler::new(&device));
+/// let mut sgd = Sgd::new(vec![w.clone()], 0.5);
+/// let mut scaler = GradScaler::new(&device).initial(1024.0);
 /// let loss = |x: f64| autocast(Half::F16, || device.full([1, 1], x).matmul(w.value()).sum_all());
-/// scaler.minimize(&mut sgd, &loss(1e-6)).await?;          // 1e-6 is nearly 0 in float16
+/// scaler.minimize(&mut sgd, &loss(1e-6)).await?;
 /// let skipped = scaler.minimize(&mut sgd, &loss(60_000.0)).await.unwrap_err();
-/// assert!(skipped.is_not_finite());
-/// assert_eq!(scaler.factor().item::<f32>().await?, 32768.0);
+/// assert!(skipped.is_not_finite());                       // 60,000 * 1,024 is infinite in float16
+/// assert_eq!(scaler.factor().item::<f32>().await?, 512.0);
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[doc(alias = "amp")]
