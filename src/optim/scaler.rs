@@ -19,7 +19,8 @@ use std::sync::Arc;
 ///
 /// A skipped step leaves parameters and moments unchanged, and its [`Step`] has an error that
 /// [is not finite](Error::is_not_finite). The first steps of a training are often skipped, until
-/// the factor fits: a loss that is no mean needs a smaller one. A gradient that failed for another reason leaves the factor unchanged as well.
+/// the factor fits: a loss that is a sum needs a smaller one. A gradient that failed for another
+/// reason leaves the factor unchanged as well.
 ///
 /// ```
 /// # tokio_test::block_on(async {
