@@ -85,9 +85,9 @@ pub(crate) trait Runner: Send + Sync {
     fn pools(&self) -> Vec<PoolMemory> {
         Vec::new()
     }
-    /// Everything that a plan needs has been made, once the plan has run: another run takes no
+    /// Everything that a plan needs has been made, after so many runs of it: another run takes no
     /// longer than later ones.
-    fn is_warm(&self, _plan: &Plan) -> bool {
+    fn is_warm(&self, _plan: &Plan, _runs: u32) -> bool {
         true
     }
     /// The size of the task table just now.

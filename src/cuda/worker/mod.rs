@@ -21,6 +21,7 @@ use crate::cuda::device::libraries::nvidia::Events;
 use crate::cuda::device::memory::heap::Heap;
 use crate::cuda::device::memory::lazy_upload::{LazyUpload, Residency};
 use crate::cuda::device::memory::pinned::Pinned;
+use crate::cuda::device::modules::store::SEEN_BEFORE_COMPILED;
 use crate::cuda::device::report::{DeclinedConvolutions, report};
 #[cfg(all(feature = "ranks", unix))]
 use crate::cuda::exchange::Exchange;
@@ -349,13 +350,15 @@ impl Runner for CudaRunner {
         shared.and_then(of).into_iter().flatten().collect()
     }
 
-    fn is_warm(&self, plan: &Plan) -> bool {
+    fn is_warm(&self, plan: &Plan, runs: u32) -> bool {
         let shared = lock(&self.shared).clone();
         let Some(open) = shared.as_ref().and_then(|shared| shared.heap.open()) else { return true };
         let settled = self.settings.graphs && replay::is_settled(plan);
         shared.is_none_or(|shared| shared.port.life.is_ended())
             || settled
-            || !self.settings.graphs && open.background.is_idle()
+            // Fused kernels are asked for when their programs have been seen often enough, at the
+            // end of a run.
+            || !self.settings.graphs && runs > SEEN_BEFORE_COMPILED && open.background.is_idle()
     }
 
     fn has_kernel(&self, op: &dyn Operation) -> bool {

@@ -71,7 +71,7 @@ impl Relatives {
 }
 
 /// A fused program is compiled when it has been seen this often.
-const SEEN_BEFORE_COMPILED: u32 = 3;
+pub(crate) const SEEN_BEFORE_COMPILED: u32 = 3;
 /// The most kernels of each kind that are kept.
 const KERNELS_MAX: usize = 4096;
 
