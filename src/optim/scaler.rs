@@ -20,7 +20,9 @@ use std::sync::Arc;
 /// A skipped step leaves parameters and moments unchanged, and its [`Step`] has an error that
 /// [is not finite](Error::is_not_finite). The first steps of a training are often skipped, until
 /// the factor fits: a loss that is a sum needs a smaller one. A gradient that failed for another
-/// reason leaves the factor unchanged as well.
+/// reason leaves the factor unchanged as well. So does an overflow under
+/// [`check_finite`](crate::finite::check_finite), which makes it an error of its op: leave the
+/// gradients of a scaled loss unchecked.
 ///
 /// ```
 /// # tokio_test::block_on(async {
