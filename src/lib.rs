@@ -79,7 +79,7 @@
 //!
 //! Optional:
 //!
-//! - `fft`: Fourier transforms;
+//! - `fft`, `linalg`: Fourier transforms, and linear algebra;
 //! - `ndarray`: conversions between host values and `ndarray` arrays;
 //! - `npy`, `pth`: NumPy's files, and weights that PyTorch saved;
 //! - `tracing`: ops, steps and barriers for any subscriber, described in [`recording`].
@@ -132,8 +132,10 @@ pub mod fft;
 mod files;
 #[cfg(feature = "gguf")]
 pub mod gguf;
-#[cfg(feature = "fft")]
+#[cfg(any(feature = "fft", feature = "linalg"))]
 mod hosted;
+#[cfg(feature = "linalg")]
+pub mod linalg;
 pub mod nn;
 #[cfg(feature = "npy")]
 pub mod npy;

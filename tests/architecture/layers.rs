@@ -19,7 +19,7 @@ pub const LAYERS: [(&str, &[&str]); 17] = [
     ("data", &["data", "files", "gguf", "npy", "pth", "safetensors"]),
     ("quant", &["quant"]),
     // Ops that other crates compute.
-    ("hosted", &["fft", "hosted"]),
+    ("hosted", &["fft", "hosted", "linalg"]),
     ("cuda", &["cuda"]),
     // The end of the process, as ranks and GPUs have it.
     ("process_end", &["process_end"]),

@@ -2,4 +2,5 @@
 //! way of it, and what is refused.
 
 mod fourier;
+mod linalg;
 mod support;

@@ -21,6 +21,7 @@ import functions  # noqa: E402
 import gradients  # noqa: E402
 import halves  # noqa: E402
 import index  # noqa: E402
+import linalg  # noqa: E402
 import matmul  # noqa: E402
 import mixed_precision  # noqa: E402
 import nn  # noqa: E402
@@ -44,7 +45,7 @@ if __name__ == "__main__":
     families += [matmul, attention, nn, windows, vocabulary]
     # The last ones write what they make by themselves.
     others = [training, recurrent, fourier, steps, attention_layers, display, edges]
-    others += [mixed_precision]
+    others += [mixed_precision, linalg]
     for part in families:
         part.make()
     for group in store.GROUPS.values():

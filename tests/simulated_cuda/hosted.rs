@@ -9,6 +9,7 @@ use futensor_simulated_driver::Simulator;
 pub fn all() -> Vec<Entry> {
     entries![1, false;
         what_the_host_computes_comes_back_with_its_gradient
+        factors_of_a_gpus_matrix_are_values_of_the_gpu
         what_is_refused_is_refused_at_once]
     .to_vec()
 }
@@ -31,6 +32,28 @@ fn what_the_host_computes_comes_back_with_its_gradient(_: &Simulator, _: u64) {
     let x = block_on(host.randn([3, 10])).unwrap();
     let moved = x.to_device(&gpu);
     assert_eq!(run(moved), run(x.into()));
+}
+
+fn factors_of_a_gpus_matrix_are_values_of_the_gpu(_: &Simulator, _: u64) {
+    let (host, gpu) = (Device::cpu(), device(0));
+    let x = block_on(host.randn([2, 4, 4])).unwrap();
+    let run = |x: TensorFuture| {
+        let x = x.requires_grad();
+        let (values, vectors) = x.eigh();
+        let solved = x.solve(&vectors);
+        assert!([&values, &vectors, &solved].iter().all(|y| y.device() == x.device()));
+        let gradient = grad(values.sum_all() + solved.sum_all(), &[&x]).remove(0);
+        (bits(&values), bits(&solved), gradient.to_device(&host))
+    };
+    let ((values, solved, gradient), own) = (run(x.to_device(&gpu)), run(x.into()));
+    assert_eq!((values, solved), (own.0, own.1));
+    // A gradient of two parts is their sum in either order.
+    let apart = (gradient - own.2).abs().max_all();
+    assert!(block_on(apart.item::<f32>()).unwrap() < 1e-4);
+    let singular = gpu.zeros([2, 2]).inverse();
+    assert!(block_on(singular.wait_to_read()).unwrap_err().message().contains("singular"));
+    let apart = gpu.ones([2, 2]).solve(host.ones([2]));
+    assert!(apart.error().is_some_and(|e| e.is_device()));
 }
 
 fn what_is_refused_is_refused_at_once(_: &Simulator, _: u64) {

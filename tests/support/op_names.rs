@@ -20,7 +20,7 @@ pub fn table() -> Vec<(String, Names)> {
 }
 
 /// Features that bring ops of other crates; each is a folder of the sources as well.
-pub const FEATURES: [&str; 1] = ["fft"];
+pub const FEATURES: [&str; 2] = ["fft", "linalg"];
 
 /// True of a group of modules, of optimisers, or of ops that a feature brings.
 pub fn is_beside(group: &str) -> bool {

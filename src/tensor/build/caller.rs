@@ -54,7 +54,7 @@ fn in_layers(at: At) -> bool {
     let root = here.len() - "tensor/build/caller.rs".len();
     let file = at.file();
     let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && ["nn", "optim", "train.rs", "ops", "fft", "hosted.rs", "tensor/gradient"]
+    own && ["nn", "optim", "train.rs", "ops", "fft", "linalg", "hosted.rs", "tensor/gradient"]
         .iter()
         .any(|part| file[root..].starts_with(part))
 }

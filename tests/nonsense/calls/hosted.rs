@@ -20,5 +20,25 @@ pub fn all() -> Vec<Call> {
             x.irfft(None, -1, Norm::Backward),
             x.irfft(usize::MAX, 0, Norm::Forward),
         ]),
+        ("solve", |x| vec![
+            x.solve(x),
+            x.solve(x.device().ones([7])),
+            x.triangular_solve(x, true, false),
+            x.triangular_solve(x, false, true),
+            x.lstsq(x),
+            x.inverse(),
+        ]),
+        ("determinants", |x| vec![x.det(), x.slogdet().0, x.slogdet().1]),
+        ("factors", |x| vec![
+            x.cholesky(false),
+            x.cholesky(true),
+            x.qr().0,
+            x.qr().1,
+            x.eigh().0,
+            x.eigh().1,
+            x.svd().0,
+            x.svd().1,
+            x.svd().2,
+        ]),
     ]
 }
