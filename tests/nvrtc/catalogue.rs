@@ -330,8 +330,11 @@ fn attentions() -> Vec<Kernel> {
         }
     }
     for (dtype, cache) in [(F32, F32), (F32, F16), (F32, BF16), (F64, F64)] {
-        let spans = |heads| paged::Key::Spans { dtype, cache, table: I64, lengths: I32, heads };
-        out.extend([1, 2, 4].map(|heads| Kernel::Paged(spans(heads))));
+        let (table, lengths) = (I64, I32);
+        for capped in [false, true] {
+            let spans = |heads| paged::Key::Spans { dtype, cache, table, lengths, heads, capped };
+            out.extend([1, 2, 4].map(|heads| Kernel::Paged(spans(heads))));
+        }
     }
     let floats = [F32, F64, F16, BF16];
     out.extend(floats.map(|dtype| Kernel::Paged(paged::Key::Meet { dtype })));

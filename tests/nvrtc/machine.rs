@@ -110,7 +110,8 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
         Kernel::Attention(attention::Key { result, dtype, mask: None, lengths: false, team })
     };
     let pages = |dtype, cache, heads| {
-        Kernel::Paged(paged::Key::Spans { dtype, cache, table: I64, lengths: I32, heads })
+        let (table, lengths, capped) = (I64, I32, false);
+        Kernel::Paged(paged::Key::Spans { dtype, cache, table, lengths, heads, capped })
     };
     let norm = softmax::RowOp::LayerNorm { weight: true, bias: true };
     let mut sorts: Vec<_> = sorted(5000).into_iter().map(|l| ("radix sort", l.kernel)).collect();

@@ -96,7 +96,14 @@ def scaled(g, grad):
         )
 
 
-def paged(q, k, v, table, lengths, causal, scale):
+def capped(q, k, v, seen, scale, cap):
+    """As `transformers` has it for Gemma 2."""
+    k, v = (x.repeat_interleave(q.shape[-3] // k.shape[-3], -3) for x in (k, v))
+    scores = torch.tanh(q @ k.transpose(-2, -1) * scale / cap) * cap
+    return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ v
+
+
+def paged(q, k, v, table, lengths, causal, scale, cap=None):
     """Attention of each row over its pages one after the other, by PyTorch's own."""
     rows = []
     for b, length in enumerate(lengths.tolist()):
@@ -107,8 +114,11 @@ def paged(q, k, v, table, lengths, causal, scale):
             torch.arange(length)
             <= (length - n + torch.arange(n) if causal else torch.full((n,), length))[:, None]
         )
-        found = torch.nn.functional.scaled_dot_product_attention(
-            q[b].transpose(0, 1)[None], keys[None], values[None], seen, scale=scale, enable_gqa=True
+        of = [q[b].transpose(0, 1)[None], keys[None], values[None], seen]
+        found = (
+            capped(*of, scale, cap)
+            if cap
+            else F.scaled_dot_product_attention(*of, scale=scale, enable_gqa=True)
         )
         rows.append(found[0].transpose(0, 1))
     return torch.stack(rows)
@@ -139,16 +149,17 @@ def pages(g, grad):
                 table,
                 torch.tensor([11, 6, 3], dtype=torch.int32),
             ]
-            numeric(
-                g,
-                "paged_attention",
-                paged,
-                ins,
-                {"causal": causal, "scale": 0.4},
-                n=16,
-                ulp=16,
-                grad=None if half else grad,
-            )
+            for cap in (None, 0.05):
+                numeric(
+                    g,
+                    "paged_attention",
+                    paged,
+                    ins,
+                    {"causal": causal, "scale": 0.4} | ({"cap": cap} if cap else {}),
+                    n=16,
+                    ulp=16,
+                    grad=None if half else grad,
+                )
 
 
 def grouped(q, k, v, lengths, causal, scale):

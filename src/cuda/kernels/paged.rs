@@ -20,6 +20,7 @@ pub(crate) enum Key {
         table: DType,
         lengths: DType,
         heads: u8,
+        capped: bool,
     },
     Meet {
         dtype: DType,
@@ -36,7 +37,11 @@ pub(crate) struct Lie<'a> {
 
 /// The launches for queries, keys, values, table and lengths, the inputs in this order. `None`
 /// where there are more than a grid has blocks for.
-pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Plan> {
+pub(crate) fn plan(
+    inputs: [Lie<'_>; 5],
+    (scale, cap): (f64, Option<f64>),
+    causal: bool,
+) -> Option<Plan> {
     let [q, k, v, table, lengths] = inputs;
     let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
     let (page, shared, most, wide) = (k.shape[1], k.shape[2], table.shape[1], v.shape[3]);
@@ -58,6 +63,7 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
     strides.for_each(|&s| numbers.u64(s as u64));
     numbers.u64(causal as u64);
     numbers.u64(scale.to_bits());
+    numbers.u64(cap.unwrap_or(0.0).to_bits());
     let together = match group {
         1 => 1,
         2 => 2,
@@ -69,6 +75,7 @@ pub(crate) fn plan(inputs: [Lie<'_>; 5], scale: f64, causal: bool) -> Option<Pla
         table: table.dtype,
         lengths: lengths.dtype,
         heads: together as u8,
+        capped: cap.is_some(),
     };
     let mut args: smallvec::SmallVec<[Arg; 8]> =
         (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();
@@ -112,16 +119,15 @@ impl Key {
     pub fn source(&self) -> KernelSource {
         let parts = &[Part::Base, Part::Ops, Part::Reduce, Part::Index, Part::Paged];
         match *self {
-            Key::Spans { dtype, cache, table, lengths, heads } => {
+            Key::Spans { dtype, cache, table, lengths, heads, capped } => {
                 let (t, c, k) = (storage(dtype), computed(dtype), storage(cache));
                 let params = [
                     format!("const {t}* q, const {k}* k, const {k}* v"),
                     format!("const {}* table, const {}* lengths", storage(table), storage(lengths)),
                     format!("{c}* parts, ft::IndexError* error, ft::Paged a"),
                 ];
-                let code = format!(
-                    "    ft::attend_span<{heads}>(q, k, v, table, lengths, parts, error, a);\n"
-                );
+                let args = "q, k, v, table, lengths, parts, error, a";
+                let code = format!("    ft::attend_span<{heads}, {capped}>({args});\n");
                 KernelSource::new("paged_spans", parts, 128, &params, &code).with_registers(128)
             }
             Key::Meet { dtype } => {

@@ -69,8 +69,8 @@ impl OnCuda for PagedAttention {
             shape: inputs[i].shape,
             strides: inputs[i].strides,
         };
-        let plan =
-            paged::plan([0, 1, 2, 3, 4].map(lie), self.scale, self.causal).ok_or_else(refused)?;
+        let plan = paged::plan([0, 1, 2, 3, 4].map(lie), (self.scale, self.cap), self.causal)
+            .ok_or_else(refused)?;
         super::run(run, plan, inputs, &[out])
     }
 }

@@ -4,7 +4,7 @@ use crate::dtype::DType;
 use crate::error::{ErrorKind, number_of};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::attention::paged::{Paged, paged};
-use crate::ops::attention::scaled::weights;
+use crate::ops::attention::scaled::{scores, weights};
 use crate::ops::check::indices;
 use crate::{Backward, TensorFuture};
 
@@ -13,6 +13,8 @@ use crate::{Backward, TensorFuture};
 #[derive(Clone, Copy)]
 pub(crate) struct PagedAttention {
     pub scale: f64,
+    /// What scores are bent to stay below.
+    pub cap: Option<f64>,
     pub causal: bool,
 }
 
@@ -71,7 +73,8 @@ impl Operation for PagedAttention {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| run.inputs[i]);
-        let of = Paged { q, k, v, table, lengths, scale: self.scale, causal: self.causal };
+        let &PagedAttention { scale, cap, causal } = self;
+        let of = Paged { q, k, v, table, lengths, scale, cap, causal };
         paged(&of, &run.output, run.parallel).map_err(crate::ops::check::out_of_range)
     }
 
@@ -121,10 +124,14 @@ impl Operation for PagedAttention {
             false => lengths.expand([batch, queries]),
         };
         let seen = key.lt(limits.unsqueeze(2)).reshape([batch, 1, 1, queries, keys]);
-        let weights = weights(&of_q, &of_k, Some(&seen), self.scale, false);
+        let weights = weights(&of_q, &of_k, Some(&seen), (self.scale, self.cap), false);
         let of_weights = up.matmul(of_v.transpose(-2, -1));
         let mean = (&weights * &of_weights).sum_keepdim(-1);
-        let of_scores = &weights * (of_weights - mean) * self.scale;
+        let mut of_scores = &weights * (of_weights - mean) * self.scale;
+        if let Some(cap) = self.cap {
+            let bent = (scores(&of_q, &of_k, self.scale) / cap).tanh();
+            of_scores = of_scores * (1.0 - bent.square());
+        }
         call.give(0, |_| of_scores.matmul(&of_k).permute([0, 3, 1, 2, 4]).reshape(&shapes[0][..]));
         let back = |call: &Backward<'_>, i: usize, flow: TensorFuture| {
             let (shape, width) = (&shapes[i], shapes[i][3]);

@@ -90,7 +90,7 @@ impl Operation for Attention {
         }
         let (q, k, v, up) = (q.wide(), k.wide(), v.wide(), call.upstream().wide());
         let weights =
-            weights(&q, &k, mask.map(|mask| mask.wide()).as_ref(), self.scale, self.causal);
+            weights(&q, &k, mask.map(|mask| mask.wide()).as_ref(), (self.scale, None), self.causal);
         let from = weights.clone();
         call.give(2, |_| from.transpose(-2, -1).matmul(&up));
         let of_weights = up.matmul(v.transpose(-2, -1));
@@ -217,17 +217,21 @@ pub(crate) fn within_lengths(
     }
 }
 
-/// `softmax(q k^T scale + mask)` over the keys; zeros in the row of a query that sees none.
+/// `softmax(q k^T scale + mask)` over the keys, whose scores a cap bends first; zeros in the row of
+/// a query that sees none.
 #[track_caller]
 pub(crate) fn weights(
     q: &TensorFuture,
     k: &TensorFuture,
     mask: Option<&TensorFuture>,
-    scale: f64,
+    (scale, cap): (f64, Option<f64>),
     causal: bool,
 ) -> TensorFuture {
     let (rows, keys) = (q.dims()[q.rank() - 2], k.dims()[k.rank() - 2]);
     let mut scores = scores(q, k, scale);
+    if let Some(cap) = cap {
+        scores = (scores / cap).tanh() * cap;
+    }
     if causal {
         let places = |n: usize| q.device().arange(0, n, 1);
         scores = places(rows).unsqueeze(1).ge(places(keys)).where_cond(&scores, f64::NEG_INFINITY);
@@ -241,7 +245,7 @@ pub(crate) fn weights(
 
 /// `q k^T scale`.
 #[track_caller]
-fn scores(q: &TensorFuture, k: &TensorFuture, scale: f64) -> TensorFuture {
+pub(crate) fn scores(q: &TensorFuture, k: &TensorFuture, scale: f64) -> TensorFuture {
     let turned = k.transpose(-2, -1);
     if scale == 1.0 { q.matmul(turned) } else { (q * scale).matmul(turned) }
 }

@@ -10,6 +10,10 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
     let attention = || {
         let options = AttentionOptions::default();
         let options = options.causal(flag("causal") || flag("is_causal"));
+        let options = match attrs["cap"].as_f64() {
+            Some(cap) => options.cap(cap),
+            None => options,
+        };
         if let Some(scale) = attrs["scale"].as_f64() { options.scale(scale) } else { options }
     };
     match (op, args) {

@@ -61,6 +61,8 @@ pub struct Variant {
     pub residual_scale: f64,
     /// What scores are multiplied by; `None`: one over the square root of a head's elements.
     pub attention_scale: Option<f64>,
+    /// What scores are bent to stay below, by a hyperbolic tangent.
+    pub attention_cap: Option<f64>,
     /// What logits are multiplied by.
     pub logits_scale: f64,
     /// What logits are bent to stay below, by a hyperbolic tangent.
@@ -90,6 +92,7 @@ impl Default for Variant {
             embedding_scale: 1.0,
             residual_scale: 1.0,
             attention_scale: None,
+            attention_cap: None,
             logits_scale: 1.0,
             logits_cap: None,
             turns: Vec::new(),

@@ -156,6 +156,9 @@ impl Llama {
             if let Some(scale) = variant.attention_scale {
                 options = options.scale(scale);
             }
+            if let Some(cap) = variant.attention_cap {
+                options = options.cap(cap);
+            }
             let (tables, lengths) = (&rows.tables, &rows.lengths);
             let seen = query.paged_attention(keys.i(l), values.i(l), tables, lengths, options);
             let seen = layer.output.linear(&seen.reshape([n, config.heads * config.head]));

@@ -10,7 +10,7 @@ use futensor::{CpuOptions, Device};
 
 /// A family: its name, the case of `models.json` that has its architecture, its tokenizer (the name
 /// of how words are cut, or `spm`), and the types of its files' weights.
-const LOADED: [(&str, &str, &str, &str); 66] = [
+const LOADED: [(&str, &str, &str, &str); 67] = [
     ("Llama 1", "plain", "spm", "Q4_0"),
     ("Llama 2", "plain", "spm", "Q4_K Q6_K"),
     ("Vicuna 1.5", "linear", "spm", "Q4_0"),
@@ -68,6 +68,7 @@ const LOADED: [(&str, &str, &str, &str); 66] = [
     ("Phi 4 mini", "phi3 in part", "gpt-4o", "Q4_K Q6_K Q5_K"),
     ("Gemma", "gemma", "spm", "Q4_K Q6_K"),
     ("CodeGemma", "gemma", "spm", "Q8_0"),
+    ("Gemma 2", "gemma2", "spm", "Q4_K Q6_K"),
     ("Gemma 3", "gemma3", "spm", "Q4_0 F16"),
     ("OLMo 2", "olmo2", "dbrx", "Q4_K Q6_K"),
     ("GLM-4 0414", "glm4", "glm4", "Q4_K Q6_K"),
@@ -80,7 +81,7 @@ const LOADED: [(&str, &str, &str, &str); 66] = [
 ];
 
 /// Another family: its name, its architecture, and what the refusal says.
-const REFUSED: [(&str, &str, &str); 36] = [
+const REFUSED: [(&str, &str, &str); 35] = [
     ("gpt-oss", "gpt-oss", "MXFP4"),
     ("Llama 4", "llama4", "needs experts"),
     ("Qwen 3 30B-A3B", "qwen3moe", "needs experts"),
@@ -103,7 +104,6 @@ const REFUSED: [(&str, &str, &str); 36] = [
     ("LFM2", "lfm2", "a state in place of attention"),
     ("Nemotron H", "nemotron_h", "a state in place of attention"),
     ("Qwen 3 Next", "qwen3next", "a state in place of attention"),
-    ("Gemma 2", "gemma2", "soft caps of attention"),
     ("Gemma 3n", "gemma3n", "embeddings for each layer"),
     ("Qwen 2 VL", "qwen2vl", "needs pictures"),
     ("Qwen 3 VL", "qwen3vl", "needs pictures"),

@@ -183,6 +183,21 @@ CASES = {
         "gemma",
         {},
     ),
+    "gemma2": (
+        "S",
+        config(
+            "gemma2",
+            head_dim=16,
+            hidden_activation="gelu_pytorch_tanh",
+            tie_word_embeddings=True,
+            query_pre_attn_scalar=16,
+            sliding_window=128,
+            attn_logit_softcapping=1.5,
+            final_logit_softcapping=4.0,
+        ),
+        "gemma2",
+        {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 4.0},
+    ),
     "gemma3": (
         "H",
         config(
@@ -345,7 +360,7 @@ def keys(c, more):
 # Whose files have rows of queries and keys such that pairs are neighbours.
 NEIGHBOURS = {"llama", "mistral3", "granite", "smollm3", "internlm2", "xverse", "minicpm"}
 # Whose files have one added to norms.
-ADDED = {"gemma", "gemma3"}
+ADDED = {"gemma", "gemma2", "gemma3"}
 
 
 def main():
@@ -363,8 +378,8 @@ def main():
             shapes = whole.state_dict()
             for key in sorted(shapes):
                 x = torch.randn(shapes[key].shape, generator=generator)
-                # Norms of Gemma 3 have one added.
-                middle = 0.2 if "bias" in key else 0.0 if family == "H" else 1.0
+                # Norms of Gemma 2 and 3 have one added.
+                middle = 0.2 if "bias" in key else 0.0 if family in "HS" else 1.0
                 vector = x.dim() == 1
                 x = x * 0.3 + middle if vector else x * 1.6 / shapes[key].shape[1] ** 0.5
                 tensors[f"{family}.{key}"] = x.half().contiguous()

@@ -10,7 +10,7 @@ struct Paged {
     i64 queries, heads, group, page, pages, most, width, wide, spans;
     i64 q[3], q_step, k[3], k_step, v[3], v_step, table[2], lengths;
     i64 causal;
-    double scale;
+    double scale, cap;
 };
 
 enum { SPAN = 512, SPAN_THREADS = 128, COLUMNS_MAX = 512 };
@@ -37,8 +37,8 @@ template <class C> struct SumOfPowers {
 // Of each span the largest score, the sum of powers, and the sum of values, for H heads or fewer
 // that share their keys: each is read once for all. The places of keys and values are found once.
 // Eight threads read a key, four keys at a time; a thread reads 16 bytes of every n-th value. The
-// order of the sums depends on the width and the type alone.
-template <int H, class T, class K, class J, class L>
+// order of the sums depends on the width and the type alone. Scores are capped by a tanh, or not.
+template <int H, bool CAPPED, class T, class K, class J, class L>
 FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L* lengths,
                     typename Stored<T>::C* parts, IndexError* error, const Paged& a) {
     typedef typename Stored<T>::C C;
@@ -125,6 +125,7 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
                     for (int d = 1; d < TEAM; d *= 2) whole = whole + lane_xor(whole, d);
                     if (j >= n) continue;
                     whole = whole * (C)a.scale;
+                    if (CAPPED) whole = (C)a.cap * tanh(whole / (C)a.cap);
                     if (lane == 0) powers[h][j] = whole;
                     most[h] = maximum(most[h], whole);
                 }
@@ -138,7 +139,9 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
                 if (at != nowhere())
                     for (i64 c = 0; c < a.width; ++c)
                         score = score + load(q[own + c * a.q_step]) * load(k[at + c * a.k_step]);
-                powers[h][j] = score = score * (C)a.scale;
+                score = score * (C)a.scale;
+                if (CAPPED) score = (C)a.cap * tanh(score / (C)a.cap);
+                powers[h][j] = score;
 #pragma unroll
                 for (int other = 0; other < H; ++other)
                     if (other == h) most[other] = maximum(most[other], score);

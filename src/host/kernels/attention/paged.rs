@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::host::kernels::index::{OutOfRange, numbers};
 use crate::host::kernels::isa::{Levelled, at_level};
 use crate::host::kernels::load::Load;
+use crate::host::kernels::math::{self, Lane};
 use crate::host::kernels::nest::{Shared, in_parts};
 use crate::host::kernels::reduce::fold::{Max, Sum, fold_block};
 use crate::host::kernels::rows;
@@ -36,6 +37,7 @@ const LEAST: usize = if cfg!(all(test, debug_assertions)) { 2000 } else { 1 << 1
 /// A type that attention is computed in.
 trait Real: rows::Float {
     fn fma<S: Simd>(self, b: Self, c: Self) -> Self;
+    fn tanh<S: Simd>(self) -> Self;
 }
 
 macro_rules! real {
@@ -44,6 +46,10 @@ macro_rules! real {
             #[inline(always)]
             fn fma<S: Simd>(self, b: $t, c: $t) -> $t {
                 if S::FMA { self.mul_add(b, c) } else { self * b + c }
+            }
+            #[inline(always)]
+            fn tanh<S: Simd>(self) -> $t {
+                math::Real::tanh(Lane::<S, $t>::new(self)).0
             }
         }
     )*};
@@ -61,6 +67,8 @@ pub(crate) struct Paged<'a> {
     pub table: View<'a>,
     pub lengths: View<'a>,
     pub scale: f64,
+    /// Scores are `cap * tanh(score / cap)`.
+    pub cap: Option<f64>,
     /// The last query stands at the last key, and none sees what is after it.
     pub causal: bool,
 }
@@ -267,7 +275,7 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
             // SAFETY: this query's, head's and span's own part, which is zeros.
             unsafe { part(r).write(W::LEAST) };
         }
-        let scale = W::of(self.of.scale);
+        let (scale, cap) = (W::of(self.of.scale), self.of.cap.map(W::of));
         let mut start = self.keys.start;
         while start < self.keys.end {
             let count = KEYS.min(self.keys.end - start);
@@ -314,6 +322,9 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                         }
                     }
                     row.iter_mut().for_each(|x| *x = x.mul(scale));
+                    if let Some(cap) = cap {
+                        row.iter_mut().for_each(|x| *x = x.div(cap).tanh::<S>().mul(cap));
+                    }
                     // SAFETY: as above; nobody else refers to it.
                     let part =
                         unsafe { std::slice::from_raw_parts_mut(part(g * BESIDE + r), 2 + wide) };
@@ -505,90 +516,4 @@ impl<W: Real> Levelled for Meet<'_, W> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::host::kernels::testing::*;
-    use crate::view::Serial;
-
-    /// Softmax of all scores at once, in float64, of one query over the keys of its row.
-    #[test]
-    fn queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them() {
-        let mut rng = Rng::new(58);
-        for turn in turns(24) {
-            let (queries, shared, group) = (1 + rng.below(20), 1 + rng.below(2), 1 + rng.below(3));
-            let (page, width, wide) = (1 + rng.below(40), 1 + rng.below(40), 1 + rng.below(90));
-            let (pages, most, causal) =
-                (9, 1 + rng.below(if turn % 4 == 0 { 40 } else { 4 }), turn % 2 == 0);
-            let heads = shared * group;
-            let draw = |r: &mut Rng| (r.unit() * 2.0 - 1.0) as f32;
-            let q = Value::<f32>::random(&mut rng, &[2, queries, heads, width], draw);
-            let k = Value::<f32>::random(&mut rng, &[pages, page, shared, width], draw);
-            let v = Value::<f32>::random(&mut rng, &[pages, page, shared, wide], draw);
-            let mut table = Value::<i32>::random(&mut rng, &[2, most], |r| r.below(9) as i32);
-            if turn % 3 == 0 {
-                table = Value::new(&[2, most], table.to_vec()[..most].repeat(2));
-            }
-            let lengths = Value::<i64>::random(&mut rng, &[2], |r| r.below(most * page + 1) as i64);
-            let all = Paged {
-                q: q.view(),
-                k: k.view(),
-                v: v.view(),
-                table: table.view(),
-                lengths: lengths.view(),
-                scale: 0.5,
-                causal,
-            };
-            let shape = [2, queries, heads, wide];
-            let run =
-                |par: &dyn Parallel| filled::<f32>(&shape, |out| paged(&all, out, par).unwrap());
-            let got = run(&Threads { threads: 3, seed: rng.word() });
-            assert_eq!(got, run(&Serial), "threads show in the result");
-            for (i, at) in indices(&shape[..3]).into_iter().enumerate() {
-                let (b, j, h) = (at[0], at[1], at[2]);
-                let length = lengths.get(&[b]) as usize;
-                let limit = if causal { (length + j + 1).saturating_sub(queries) } else { length };
-                let place =
-                    |key: usize| [table.get(&[b, key / page]) as usize, key % page, h / group];
-                let scores: Vec<f64> = (0..limit)
-                    .map(|key| {
-                        let each = |c| {
-                            q.get(&[b, j, h, c]) as f64
-                                * k.get(&[&place(key)[..], &[c]].concat()) as f64
-                        };
-                        (0..width).map(each).sum::<f64>() * 0.5
-                    })
-                    .collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let powers: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                let total: f64 = powers.iter().sum();
-                for c in 0..wide {
-                    let value = |key| v.get(&[&place(key)[..], &[c]].concat()) as f64;
-                    let sum: f64 = powers.iter().enumerate().map(|(key, p)| p * value(key)).sum();
-                    let want = if limit == 0 { 0.0 } else { sum / total };
-                    let got = got[i * wide + c] as f64;
-                    assert!((got - want).abs() < 2e-5, "{turn} {at:?} {c}: {got} {want}");
-                }
-                // Alone, with other pages around: the same bits.
-                if causal && limit > 0 && i % 7 == 0 {
-                    let own: Vec<i32> =
-                        (0..limit.div_ceil(page)).map(|p| table.get(&[b, p])).collect();
-                    let own = Value::<i32>::new(&[1, own.len()], own);
-                    let seen = Value::<i64>::new(&[1], vec![limit as i64]);
-                    let row: Vec<f32> =
-                        (0..heads * width).map(|i| q.get(&[b, j, i / width, i % width])).collect();
-                    let q = Value::<f32>::new(&[1, 1, heads, width], row);
-                    let alone =
-                        Paged { q: q.view(), table: own.view(), lengths: seen.view(), ..all };
-                    let alone = filled::<f32>(&[1, 1, heads, wide], |out| {
-                        paged(&alone, out, &Serial).unwrap()
-                    });
-                    assert_eq!(alone[h * wide..][..wide], got[i * wide..][..wide], "{turn} {at:?}");
-                }
-            }
-        }
-    }
-
-    at_every_level! {
-        queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
-//! Gemma (Gemma Team 2024, arXiv:2403.08295), and version 3 (2025, arXiv:2503.19786), which has
-//! norms behind its blocks and of queries and keys, and layers that see a window.
+//! Gemma (Gemma Team 2024, arXiv:2403.08295); version 2 (2024, arXiv:2408.00118), which has norms
+//! behind its blocks, caps of scores and logits, and layers that see a window; and version 3 (2025,
+//! arXiv:2503.19786), which has norms of queries and keys in place of the cap of scores.
 
 use super::rope::of_parameters;
 use super::{Architecture, Given, Keys};
@@ -31,6 +32,47 @@ pub const GEMMA: Architecture = Architecture {
     names: &[],
 };
 
+/// What versions 2 and 3 have in common; of layers the last of so many sees all. The largest model
+/// alone, of so many layers, has another scale than its heads' width has it.
+fn with_windows(
+    keys: &Keys,
+    config: &mut Config,
+    every: usize,
+    largest: usize,
+) -> Result<Vec<bool>> {
+    let windowed = keys.windows(config, Some(every))?;
+    let scalar = keys.number_of(("", "query_pre_attn_scalar"))?.unwrap_or(256.0);
+    let scalar = match keys.gguf() {
+        true if config.layers == largest => config.width as f64 / config.heads as f64,
+        true => config.head as f64,
+        false => scalar,
+    };
+    keys.only(("", "use_bidirectional_attention"), false.into())?;
+    config.variant.norms_after = true;
+    config.variant.attention_scale = Some(scalar.sqrt().recip());
+    Ok(windowed)
+}
+
+/// A cap of scores or of logits, or what it is where a file does not say.
+fn cap(keys: &Keys, name: &'static str, default: Option<f64>) -> Result<Option<f64>> {
+    let told = keys.number_of((name, name))?.filter(|cap| *cap != 0.0);
+    // Zero, and in a `config.json` null, is none.
+    Ok(if keys.says((name, name)) { told } else { default })
+}
+
+pub const GEMMA2: Architecture = Architecture {
+    gguf: &["gemma2"],
+    folder: &["gemma2"],
+    read: |keys| {
+        let mut config = common(keys, 10_000.0)?;
+        with_windows(keys, &mut config, 2, 46)?;
+        config.variant.attention_cap = cap(keys, "attn_logit_softcapping", Some(50.0))?;
+        config.variant.logits_cap = cap(keys, "final_logit_softcapping", Some(30.0))?;
+        Ok(config)
+    },
+    names: &[(Part::FeedForwardNorm, "pre_feedforward_layernorm")],
+};
+
 pub const GEMMA3: Architecture = Architecture {
     gguf: &["gemma3"],
     folder: &["gemma3_text"],
@@ -40,17 +82,8 @@ pub const GEMMA3: Architecture = Architecture {
         if keys.gguf() && told.is_null() {
             config.rope.base = 1_000_000.0;
         }
-        let windowed = keys.windows(&mut config, Some(6))?;
-        let scalar = keys.number_of(("", "query_pre_attn_scalar"))?.unwrap_or(256.0);
-        // The 27 B alone has another scale than its heads' width has it.
-        let scalar = match (keys.gguf(), config.layers) {
-            (true, 62) => config.width as f64 / config.heads as f64,
-            (true, _) => config.head as f64,
-            (false, _) => scalar,
-        };
-        let cap = keys.number_of(("final_logit_softcapping", "final_logit_softcapping"))?;
+        let windowed = with_windows(keys, &mut config, 6, 62)?;
         keys.only(("attn_logit_softcapping", "attn_logit_softcapping"), 0.0.into())?;
-        keys.only(("", "use_bidirectional_attention"), false.into())?;
         let base = keys.number_of(("rope.freq_base_swa", "rope_local_base_freq"))?;
         let local = Rope {
             base: base.unwrap_or(10_000.0),
@@ -63,11 +96,8 @@ pub const GEMMA3: Architecture = Architecture {
             Some(base) => of_parameters(parameters, Rope { base, ..local }, None, config.context)?,
             None => local,
         };
-        let variant = &mut config.variant;
-        variant.norms_after = true;
-        variant.head_norms = HeadNorms::Each;
-        variant.attention_scale = Some(scalar.sqrt().recip());
-        variant.logits_cap = cap.filter(|cap| *cap != 0.0);
+        config.variant.head_norms = HeadNorms::Each;
+        config.variant.logits_cap = cap(keys, "final_logit_softcapping", None)?;
         let global = config.rope.clone();
         let local_of = |k: usize| windowed.get(k) == Some(&true);
         config.turn(|k| Some(if local_of(k) { local.clone() } else { global.clone() }));

@@ -25,6 +25,7 @@ const IDLE_IN_FOLDERS: &[&str] = &[
     "attn_pdrop",
     "auto_map",
     "bos_token_id",
+    "cache_implementation",
     "chunk_size_feed_forward",
     "decoder_start_token_id",
     "diversity_penalty",
@@ -131,6 +132,14 @@ impl<'a> Keys<'a> {
         };
         self.read.borrow_mut().insert(name);
         value
+    }
+
+    /// Whether a file has a key, if only to say that it is null.
+    pub fn says(&self, key: Key) -> bool {
+        match &self.source {
+            Source::Gguf(metadata, _) => metadata.contains_key(&self.name(key)),
+            Source::Folder(json) => json.get(self.name(key)).is_some(),
+        }
     }
 
     pub fn missing(&self, key: Key) -> Error {

@@ -28,7 +28,7 @@ pub struct Architecture {
     pub names: &'static [(Part, &'static str)],
 }
 
-const ALL: [&Architecture; 18] = [
+const ALL: [&Architecture; 19] = [
     &llama::LLAMA,
     &llama::EXAONE,
     &llama::ERNIE,
@@ -38,6 +38,7 @@ const ALL: [&Architecture; 18] = [
     &qwen::QWEN2,
     &qwen::QWEN3,
     &gemma::GEMMA,
+    &gemma::GEMMA2,
     &gemma::GEMMA3,
     &others::PHI3,
     &others::OLMO2,
@@ -50,7 +51,7 @@ const ALL: [&Architecture; 18] = [
 ];
 
 /// What those need that are known not to be here.
-const NEEDS: [(&str, &[&str]); 8] = [
+const NEEDS: [(&str, &[&str]); 7] = [
     (
         "experts",
         &[
@@ -104,7 +105,6 @@ const NEEDS: [(&str, &[&str]); 8] = [
         ],
     ),
     ("embeddings for each layer", &["gemma3n", "gemma3n_text", "gemma4", "gemma4_text"]),
-    ("soft caps of attention", &["gemma2"]),
     ("pictures", &["gemma3_mm", "mllama", "qwen2vl", "qwen2_vl", "qwen3vl", "qwen3_vl", "clip"]),
     (
         "an encoder, which does not generate",
