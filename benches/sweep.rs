@@ -28,7 +28,8 @@ fn unit(i: usize, operand: usize) -> f64 {
 
 /// An operand from its text: a number, or a type, a mark for its values, and a shape:
 /// `f32[2,3]` in [-2, 2), `f32+[2]` in [0.5, 1.5), `f32~[2]` in [-0.9, 0.9), `f32>[2]` in
-/// [1.1, 2.1), `i64[4]<9` below 9, `i64[4]!9` below 9 and each another.
+/// [1.1, 2.1), `f32^[2]` ascending in [-2, 2), `i64[4]<9` below 9, `i64[4]!9` below 9 and each
+/// another.
 fn operand(device: &Device, text: &Value, place: usize) -> Arg {
     if let Some(number) = text.as_f64() {
         return Arg::Scalar(Scalar::Float(number));
@@ -47,14 +48,18 @@ fn operand(device: &Device, text: &Value, place: usize) -> Arg {
         };
         return Arg::Tensor(device.from_vec((0..count).map(at).collect::<Vec<i64>>(), shape));
     }
-    let (name, mark) = kind.split_at(kind.len() - usize::from(kind.ends_with(['+', '~', '>'])));
+    let (name, mark) =
+        kind.split_at(kind.len() - usize::from(kind.ends_with(['+', '~', '>', '^'])));
     let (from, width) = match mark {
         "+" => (0.5, 1.0),
         "~" => (-0.9, 1.8),
         ">" => (1.1, 1.0),
         _ => (-2.0, 4.0),
     };
-    let values: Vec<f32> = (0..count).map(|i| (from + width * unit(i, place)) as f32).collect();
+    let mut values: Vec<f32> = (0..count).map(|i| (from + width * unit(i, place)) as f32).collect();
+    if mark == "^" {
+        values.sort_by(f32::total_cmp);
+    }
     let x = device.from_vec(values, shape);
     Arg::Tensor(match name {
         "f32" => x + 0.0,
@@ -66,9 +71,12 @@ fn operand(device: &Device, text: &Value, place: usize) -> Arg {
     })
 }
 
-/// Views are made whole, so that there is work.
+/// Views are made whole, so that there is work. PyTorch has no gradient of the running statistics.
 fn whole(op: &str, made: Made) -> Vec<TensorFuture> {
-    let Made::Futures(all) = made else { panic!("{op}: no such call") };
+    let Made::Futures(mut all) = made else { panic!("{op}: no such call") };
+    if op == "batch_norm" {
+        all.truncate(1);
+    }
     let is_view = ["permute", "transpose", "expand", "narrow", "i"].contains(&op);
     if is_view { all.iter().map(|x| x + 0.0).collect() } else { all }
 }

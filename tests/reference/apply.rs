@@ -193,7 +193,6 @@ pub fn futures(x: TensorFuture) -> Option<Made> {
 /// Calls with one tensor.
 fn one(op: &str, x: &TensorFuture, attrs: &Value) -> Option<Made> {
     let row = rows::find(op);
-    let row = row.as_ref();
     if let Some(value) = row.and_then(|row| row.call(&[OperandRef::Tensor(x)])) {
         return futures(value);
     }

@@ -8,7 +8,9 @@ use crate::op::{
 };
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
+use std::collections::HashMap;
 use std::panic::Location;
+use std::sync::LazyLock;
 
 /// The signature of a row's method.
 enum Call {
@@ -128,8 +130,10 @@ pub fn all() -> Vec<Row> {
 }
 
 /// The row of this name.
-pub fn find(name: &str) -> Option<Row> {
-    all().into_iter().find(|row| row.name == name)
+pub fn find(name: &str) -> Option<&'static Row> {
+    static BY_NAME: LazyLock<HashMap<&str, Row>> =
+        LazyLock::new(|| all().into_iter().map(|row| (row.name, row)).collect());
+    BY_NAME.get(name)
 }
 
 impl Row {
