@@ -11,10 +11,20 @@ use super::program::{Code, Program};
 use crate::dtype::DType;
 use crate::op::Cost;
 
-/// Picoseconds to move a byte in the caches, where it is nearly hidden behind computing, and from
-/// memory.
+/// Picoseconds to move a byte in the first cache, where it is nearly hidden behind computing, in the
+/// second (`x + 1` of 128 Ki: 33 us; `-x` of 256 Ki: 66), and from memory.
 pub(crate) const BYTE_PS: u64 = 10;
+const SECOND_BYTE_PS: u64 = 25;
 const FAR_BYTE_PS: u64 = 100;
+
+/// Picoseconds to move a byte of so many.
+fn byte_ps(bytes: u64) -> u64 {
+    match bytes {
+        ..=0x8_0000 => BYTE_PS,
+        ..=0x20_0000 => SECOND_BYTE_PS,
+        _ => FAR_BYTE_PS,
+    }
+}
 
 /// Picoseconds an element of an op of this class that is computed on elements of `on`; no operand
 /// or result has larger ones than `bytes`.
@@ -78,7 +88,7 @@ pub(crate) fn program_ns(program: &Program, numel: usize) -> u64 {
     for &r in &program.outputs {
         bytes += program.dtype(r).size() as u64;
     }
-    let per_byte = if bytes.saturating_mul(numel as u64) > 2 << 20 { FAR_BYTE_PS } else { BYTE_PS };
+    let per_byte = byte_ps(bytes.saturating_mul(numel as u64));
     40 + 5 * program.instrs.len() as u64
         + (ps.max(1) + bytes * per_byte).saturating_mul(numel as u64) / 1000
 }

@@ -148,14 +148,24 @@ pub(super) fn slice_of(n: usize, parts: usize, i: usize) -> Range<usize> {
 
 /// How many parts `n` units of work make, when fewer than `least` units are not worth a thread
 /// (some 20 us: the bench `hand_over` shows it, and each kernel's own figures stand at its
-/// constant). A few for each thread, so that one that starts late does not leave the others
-/// waiting.
+/// constant).
 pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
     let threads = par.threads();
     if threads <= 1 || n < 2 * least.max(1) {
         return 1;
     }
-    (n / least.max(1)).clamp(1, 4 * threads)
+    even(n / least.max(1), threads)
+}
+
+/// How many parts `threads` take, if there could be so many. A few for each thread, so that one
+/// that starts late does not leave the others waiting; as many for each, so that none has the last
+/// one alone.
+pub(super) fn even(parts: usize, threads: usize) -> usize {
+    match parts {
+        0 | 1 => 1,
+        few if few < threads => few,
+        many => (many / threads).min(4) * threads,
+    }
 }
 
 /// Calls `f` with each of the ranges that `0..n` is cut into: see [`parts_of`].

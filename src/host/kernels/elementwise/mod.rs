@@ -7,14 +7,15 @@
 //! range is cut.
 //!
 //! In here: `loops` and `moves` are the loops, `direct` runs the simplest programs, `plan` turns
-//! others into steps, `gather` reads inputs that do not lie row by row, `stream` writes around the
-//! cache. None of it knows nodes, devices or the engine.
+//! others into steps, `arange` counts, `gather` reads inputs that do not lie row by row, `stream`
+//! writes around the cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.
 
 #![allow(unsafe_code)]
 
+mod arange;
 mod direct;
 mod gather;
 pub(super) mod loops;
@@ -24,10 +25,9 @@ pub(super) mod rep;
 #[cfg(test)]
 mod tests;
 
-use crate::dtype::DType;
 use crate::graph::cost::program_ns;
 use crate::graph::program::{OUTPUTS_MAX, Program};
-use crate::host::kernels::math::narrow_odd;
+use crate::host::kernels::nest::even;
 use crate::host::kernels::random;
 use crate::host::kernels::simd::{Level, level};
 use crate::host::kernels::stream::{self, Ahead, STREAM_FROM};
@@ -122,11 +122,9 @@ pub(crate) fn run_parallel(
     par: &dyn Parallel,
 ) {
     let numel = crate::shape::numel(shape);
-    let threads = par.threads();
-    let parts = match threads {
+    let parts = match par.threads() {
         0 | 1 => 1,
-        // A few parts a thread, so that one that is late does not hold up the others.
-        _ => (program_ns(program, numel) / PART_NS).min(4 * threads as u64) as usize,
+        threads => even((program_ns(program, numel) / PART_NS) as usize, threads),
     };
     if parts <= 1 {
         return run(program, shape, inputs, outputs, 0..numel);
@@ -211,12 +209,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
                         gathers[which as usize].tile(position, n, dst.ptr)
                     }
                     Step::Arange { dtype, start, step, dst } => {
-                        let dst = dst.at(position);
-                        if dtype.is_float() {
-                            arange_float(dtype, start.as_f64(), step.as_f64(), position, dst, n);
-                        } else {
-                            arange_int(dtype, start.as_i64(), step.as_i64(), position, dst, n);
-                        }
+                        arange::fill(dtype, start, step, position, dst.at(position), n);
                     }
                     Step::Random { normal, dtype, seed, offset, dst } => {
                         let f = if normal { random::normal } else { random::uniform };
@@ -238,44 +231,6 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     }
     if call.stream {
         stream::fence();
-    }
-}
-
-/// `start + i * step` for positions from `first` on, in f64; 16-bit types as f32 that are yet to be
-/// rounded.
-///
-/// # Safety
-/// `dst` is valid for writes of `n` elements of the type's representation.
-unsafe fn arange_float(dtype: DType, start: f64, step: f64, first: usize, dst: *mut u8, n: usize) {
-    for i in 0..n {
-        let x = start + (first + i) as f64 * step;
-        // SAFETY: i < n.
-        unsafe {
-            match dtype {
-                DType::F64 => dst.cast::<f64>().add(i).write(x),
-                DType::F32 => dst.cast::<f32>().add(i).write(x as f32),
-                _ => dst.cast::<f32>().add(i).write(narrow_odd(x)),
-            }
-        }
-    }
-}
-
-/// The same in wrapping i64; to bool, `!= 0`.
-///
-/// # Safety
-/// As above.
-unsafe fn arange_int(dtype: DType, start: i64, step: i64, first: usize, dst: *mut u8, n: usize) {
-    for i in 0..n {
-        let x = start.wrapping_add(((first + i) as i64).wrapping_mul(step));
-        // SAFETY: i < n.
-        unsafe {
-            match dtype {
-                DType::I64 => dst.cast::<i64>().add(i).write(x),
-                DType::I32 => dst.cast::<i32>().add(i).write(x as i32),
-                DType::U8 => dst.add(i).write(x as u8),
-                _ => dst.add(i).write((x != 0) as u8),
-            }
-        }
     }
 }
 

@@ -7,7 +7,7 @@ mod naive;
 mod ops;
 
 use super::*;
-use crate::dtype::{Element, Scalar, with_dtype};
+use crate::dtype::{DType, Element, Scalar, with_dtype};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Reg};
 use crate::op::{BinaryOp, Class, UnaryOp};
 use crate::shape::contiguous_strides;

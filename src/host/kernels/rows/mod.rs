@@ -29,6 +29,7 @@ use std::ops::Range;
 
 /// A type that rows are computed in.
 pub(super) trait Float: Wide + Load<Self> {
+    const DTYPE: DType;
     /// Room for rows of this type that belongs to the thread.
     fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
     fn of(x: f64) -> Self;
@@ -43,6 +44,7 @@ pub(super) trait Float: Wide + Load<Self> {
 macro_rules! float {
     ($($t:ident $exp:expr;)*) => {$(
         impl Float for $t {
+            const DTYPE: DType = <$t as crate::dtype::Element>::DTYPE;
             fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [$t]) -> R) -> R {
                 thread_local! {
                     static SCRATCH: RefCell<Vec<$t>> = const { RefCell::new(Vec::new()) };

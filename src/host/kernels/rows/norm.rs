@@ -10,6 +10,7 @@ use super::super::stream::{self, LINE, STREAM_FROM, prefetch_second};
 use super::{Float, LEAST, PIECE, in_order};
 use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -84,8 +85,12 @@ fn norm_of<T: Load<W>, W: Float>(
     });
 }
 
-/// A weight in the type that rows are computed in.
-pub(super) fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
+/// A weight in the type that rows are computed in: itself, where it is of that type and in order.
+pub(super) fn widened<'a, W: Float>(v: &View<'a>) -> Cow<'a, [W]> {
+    if v.dtype == W::DTYPE && in_order(v.shape, v.strides) {
+        // SAFETY: elements of this type, side by side, which the view holds for as long.
+        return Cow::Borrowed(unsafe { std::slice::from_raw_parts(v.ptr.cast(), v.numel()) });
+    }
     let mut out = crate::room::with_capacity(v.numel());
     let nest = Nest::new(v.shape, [v.strides]).merged();
     with_dtype!(v.dtype, T => {
@@ -95,7 +100,7 @@ pub(super) fn widened<W: Float>(v: &View<'_>) -> Vec<W> {
             out.push(W::of(crate::dtype::Element::to_f64(unsafe { *from.at(at) })));
         }
     });
-    out
+    Cow::Owned(out)
 }
 
 /// A run of rows whose elements lie side by side.
