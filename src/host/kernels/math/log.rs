@@ -1,7 +1,8 @@
 //! Logarithms of f32, and `pow`, which is made of one.
 //!
-//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (`log`, all in f32, after
-//! Moshier's Cephes) or in `s = (m - 1) / (m + 1)` with `log m = 2 atanh s` (the others, in f64).
+//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (after Moshier's Cephes; `log`
+//! sums it in f32, `log2`, `log10` and `log1p` in f64) or in `s = (m - 1) / (m + 1)` with `log m = 2
+//! atanh s` (of f64 in the others).
 //! Free of branches.
 
 use super::exp::exp2_64;
@@ -24,26 +25,8 @@ fn edges(x: f32, y: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn log<S: Simd>(x: f32) -> f32 {
-    let subnormal = x < f32::MIN_POSITIVE;
-    let bits = (if subnormal { x * 8388608.0 } else { x }).to_bits();
-    let k = bits.wrapping_sub(CUT).cast_signed() >> 23;
-    let f = f32::from_bits(bits.wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
-    let n = (k - if subnormal { 23 } else { 0 }) as f32;
+    let (n, f, p) = series::<S>(x);
     let z = f * f;
-    let p = horner::<S, 9>(
-        f,
-        [
-            0.33333313,
-            -0.25000009,
-            0.20002134,
-            -0.16668007,
-            0.14219226,
-            -0.12405136,
-            0.118903145,
-            -0.116796345,
-            0.06746585,
-        ],
-    );
     // Small terms first: f^3 p + n LN2_LOW - f^2/2, then f, then n LN2_HIGH, which is exact.
     let small = fma::<S>(-0.5, z, fma::<S>(n, LN2_LOW, f * z * p));
     edges(x, fma::<S>(n, LN2_HIGH, f + small))
@@ -72,24 +55,63 @@ fn split64<S: Simd>(x: f64) -> (f64, f64) {
     (k, fma64::<S>(s * z, p, 2.0 * s))
 }
 
+/// `log x = n ln 2 + f - f^2/2 + f^3 p` of a positive number: `(n, f, p)`, p to f32's precision,
+/// which is enough of it where the rest is summed in f64.
+#[inline(always)]
+fn series<S: Simd>(x: f32) -> (f32, f32, f32) {
+    let subnormal = x < f32::MIN_POSITIVE;
+    let bits = (if subnormal { x * 8388608.0 } else { x }).to_bits();
+    let k = bits.wrapping_sub(CUT).cast_signed() >> 23;
+    let f = f32::from_bits(bits.wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
+    let n = (k - if subnormal { 23 } else { 0 }) as f32;
+    let p = horner::<S, 9>(
+        f,
+        [
+            0.33333313,
+            -0.25000009,
+            0.20002134,
+            -0.16668007,
+            0.14219226,
+            -0.12405136,
+            0.118903145,
+            -0.116796345,
+            0.06746585,
+        ],
+    );
+    (n, f, p)
+}
+
+/// `(n, log m)` in f64 of a positive `x = 2^n m`: what is rounded in f32 is a twentieth of it.
+#[inline(always)]
+fn split<S: Simd>(x: f32) -> (f64, f64) {
+    let (n, f, p) = series::<S>(x);
+    let (f, p) = (f as f64, p as f64);
+    let z = f * f;
+    (n as f64, fma64::<S>(z, fma64::<S>(f, p, -0.5), f))
+}
+
 #[inline(always)]
 pub(super) fn log2<S: Simd>(x: f32) -> f32 {
-    let (k, log) = split64::<S>(x as f64); // subnormal f32 are normal f64
-    edges(x, fma64::<S>(log, std::f64::consts::LOG2_E, k) as f32)
+    let (n, log) = split::<S>(x);
+    edges(x, fma64::<S>(log, std::f64::consts::LOG2_E, n) as f32)
 }
 
 #[inline(always)]
 pub(super) fn log10<S: Simd>(x: f32) -> f32 {
-    let (k, log) = split64::<S>(x as f64);
-    edges(x, fma64::<S>(k, std::f64::consts::LOG10_2, log * std::f64::consts::LOG10_E) as f32)
+    let (n, log) = split::<S>(x);
+    edges(x, fma64::<S>(n, std::f64::consts::LOG10_2, log * std::f64::consts::LOG10_E) as f32)
 }
 
+/// `log u + lost / u` of the rounded sum `u = 1 + x` and what its rounding has lost.
 #[inline(always)]
 pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
+    let (high, low) = if x.abs() > 1.0 { (x, 1.0) } else { (1.0, x) };
+    let u = high + low;
+    let lost = low - (u - high);
+    let (n, log) = split::<S>(u);
+    let large = fma64::<S>(n, std::f64::consts::LN_2, log) + (lost / u) as f64;
+    // Where the quotient is much of it, two terms of the series are enough.
     let y = x as f64;
-    let (k, log) = split64::<S>(1.0 + y);
-    let large = fma64::<S>(k, std::f64::consts::LN_2, log);
-    // Where 1 + x would lose x's last bits, two terms of the series are enough.
     let small = fma64::<S>(-0.5 * y, y, y);
     let y = (if x.abs() < 1e-6 { small } else { large }) as f32;
     let y = if x == -1.0 { f32::NEG_INFINITY } else { y };
@@ -99,7 +121,7 @@ pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
 
 /// `log x` in f64 of a positive, normal number.
 #[inline(always)]
-fn log64<S: Simd>(x: f64) -> f64 {
+pub(super) fn log64<S: Simd>(x: f64) -> f64 {
     let (k, log) = split64::<S>(x);
     fma64::<S>(k, std::f64::consts::LN_2, log)
 }

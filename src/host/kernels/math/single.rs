@@ -53,7 +53,7 @@ real! {
     sigmoid exp::sigmoid::<S>;
     softplus exp::softplus::<S>;
     erf special::erf::<S>;
-    erfinv special::erfinv;
+    erfinv special::erfinv::<S>;
     lgamma special::lgamma;
     digamma special::digamma;
     gelu special::gelu::<S>;

@@ -6,9 +6,10 @@
 //! fast paths are free of branches; a loop runs them over everything and then mends the rare
 //! elements.
 
-use super::poly::{fma64, horner64, reciprocal64};
+use super::exp::clamp;
+use super::poly::{fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
-use std::f64::consts::{FRAC_2_PI, FRAC_PI_2, PI};
+use std::f64::consts::{FRAC_1_PI, FRAC_2_PI, FRAC_PI_2, PI};
 
 const ROUND64: f64 = 6755399441055744.0; // 1.5 * 2^52
 const PIO2_HIGH: f64 = 1.5707963109016418;
@@ -50,16 +51,41 @@ fn flip(x: f64, when: bool) -> f64 {
     f64::from_bits(x.to_bits() ^ ((when as u64) << 63))
 }
 
+/// `sin r` for |r| up to a little over pi/2, relative error 2^-35.
 #[inline(always)]
-pub(crate) fn sin_fast<S: Simd>(x: f32) -> f32 {
-    let (sin, cos, n) = parts::<S>(x);
-    flip(if n & 1 == 0 { sin } else { cos }, n & 2 != 0) as f32
+fn half_wave<S: Simd>(r: f64) -> f64 {
+    let z = r * r;
+    let p = horner64::<S, 5>(
+        z,
+        [
+            -0.16666666626144003,
+            0.00833333110830609,
+            -0.00019840868165993956,
+            2.7525381980124753e-6,
+            -2.388886358591836e-8,
+        ],
+    );
+    r * fma64::<S>(z, p, 1.0)
 }
 
+/// `x = n pi + r`: one polynomial over half a wave, where a quarter needs two.
+#[inline(always)]
+pub(crate) fn sin_fast<S: Simd>(x: f32) -> f32 {
+    let x = x as f64;
+    let t = fma64::<S>(x, FRAC_1_PI, ROUND64);
+    let n = t - ROUND64;
+    let r = fma64::<S>(n, -2.0 * PIO2_LOW, fma64::<S>(n, -2.0 * PIO2_HIGH, x));
+    flip(half_wave::<S>(r), t.to_bits() & 1 != 0) as f32
+}
+
+/// `x = (n + 1/2) pi + r`.
 #[inline(always)]
 pub(crate) fn cos_fast<S: Simd>(x: f32) -> f32 {
-    let (sin, cos, n) = parts::<S>(x);
-    flip(if n & 1 == 0 { cos } else { sin }, n.wrapping_add(1) & 2 != 0) as f32
+    let x = x as f64;
+    let t = fma64::<S>(x, FRAC_1_PI, -0.5) + ROUND64;
+    let n = fma64::<S>(t - ROUND64, 2.0, 1.0);
+    let r = fma64::<S>(n, -PIO2_LOW, fma64::<S>(n, -PIO2_HIGH, x));
+    flip(half_wave::<S>(r), t.to_bits() & 1 == 0) as f32
 }
 
 #[inline(always)]
@@ -84,15 +110,9 @@ pub(crate) fn tan_rare(x: f32) -> f32 {
     (x as f64).tan() as f32
 }
 
-/// The angle of the point `(b, a)` in the first quadrant: the arc tangent of the smaller over the
-/// larger, turned into its octant. Neither is NaN.
+/// The arc tangent of q in [0, 1].
 #[inline(always)]
-fn angle<S: Simd>(a: f64, b: f64) -> f64 {
-    let steep = a > b;
-    let (low, high) = if steep { (b, a) } else { (a, b) };
-    let q = low / high;
-    let q = if low == f64::INFINITY { 1.0 } else { q };
-    let q = if high == 0.0 { 0.0 } else { q };
+fn arc<S: Simd>(q: f64) -> f64 {
     let z = q * q;
     let p = horner64::<S, 10>(
         z,
@@ -109,7 +129,19 @@ fn angle<S: Simd>(a: f64, b: f64) -> f64 {
             0.001113800810603888,
         ],
     );
-    let angle = fma64::<S>(q * z, p, q);
+    fma64::<S>(q * z, p, q)
+}
+
+/// The angle of the point `(b, a)` in the first quadrant: the arc tangent of the smaller over the
+/// larger, turned into its octant. Neither is NaN.
+#[inline(always)]
+fn angle<S: Simd>(a: f64, b: f64) -> f64 {
+    let steep = a > b;
+    let (low, high) = if steep { (b, a) } else { (a, b) };
+    let q = low / high;
+    let q = if low == f64::INFINITY { 1.0 } else { q };
+    let q = if high == 0.0 { 0.0 } else { q };
+    let angle = arc::<S>(q);
     if steep { FRAC_PI_2 - angle } else { angle }
 }
 
@@ -123,27 +155,51 @@ pub(super) fn atan2<S: Simd>(y: f32, x: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn atan<S: Simd>(x: f32) -> f32 {
-    let angle = angle::<S>(x.abs() as f64, 1.0) as f32;
+    // From 1e30 on it is pi/2, and below the reciprocal holds.
+    let t = clamp(x.abs(), 0.0, 1e30);
+    let steep = t > 1.0;
+    let t = t as f64;
+    let q = if steep { reciprocal64::<S>(t) } else { t };
+    let angle = arc::<S>(q);
+    let angle = (if steep { FRAC_PI_2 - angle } else { angle }) as f32;
     if x.is_nan() { x } else { angle.copysign(x) }
 }
 
-/// `sqrt(1 - t^2)`: what of a point on the unit circle is left; NaN beyond it.
+/// `asin s` for s >= 0 up to 1/2, relative error 2^-31: `s` in f64, the rest of the series, which
+/// is a twentieth of it, in f32.
 #[inline(always)]
-fn beside(t: f64) -> f64 {
-    ((1.0 - t) * (1.0 + t)).sqrt()
+fn arc_of_sine<S: Simd>(s: f64, z: f32) -> f64 {
+    let p = horner::<S, 6>(
+        z,
+        [0.1666666, 0.07500504, 0.044516955, 0.031807708, 0.01443864, 0.037516402],
+    );
+    fma64::<S>(s, (z * p) as f64, s)
+}
+
+/// `(is_far, angle)` for t in [0, 1]: up to 1/2 `asin t`, beyond it half of `acos t`, by
+/// `sqrt((1 - t) / 2)`, the sine of half of the angle.
+#[inline(always)]
+fn half_angle<S: Simd>(t: f32) -> (bool, f64) {
+    let far = t > 0.5;
+    let z = if far { 0.5 - 0.5 * t } else { t * t }; // the former is exact
+    let root = z.sqrt();
+    // A step of Newton's: the root to f64's precision, for what a root of f32 takes.
+    let (s, lost) = (root as f64, fma64::<S>(-(root as f64), root as f64, z as f64));
+    let step = lost * (0.5 / if root > 1e-20 { root } else { 1.0 }) as f64;
+    (far, arc_of_sine::<S>(if far { s + step } else { t as f64 }, z))
 }
 
 #[inline(always)]
 pub(super) fn asin<S: Simd>(x: f32) -> f32 {
-    let t = x.abs() as f64;
-    let angle = angle::<S>(t, beside(t)) as f32;
-    if t <= 1.0 { angle.copysign(x) } else { f32::NAN }
+    let (far, angle) = half_angle::<S>(x.abs());
+    let angle = if far { fma64::<S>(-2.0, angle, FRAC_PI_2) } else { angle } as f32;
+    if x.abs() <= 1.0 { angle.copysign(x) } else { f32::NAN }
 }
 
 #[inline(always)]
 pub(super) fn acos<S: Simd>(x: f32) -> f32 {
-    let t = x.abs() as f64;
-    let angle = angle::<S>(beside(t), t);
+    let (far, angle) = half_angle::<S>(x.abs());
+    let angle = if far { 2.0 * angle } else { FRAC_PI_2 - angle };
     let angle = if x < 0.0 { PI - angle } else { angle };
-    if t <= 1.0 { angle as f32 } else { f32::NAN }
+    if x.abs() <= 1.0 { angle as f32 } else { f32::NAN }
 }
