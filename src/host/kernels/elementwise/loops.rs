@@ -4,26 +4,28 @@
 //! planner calls them once per instruction. A loop knows neither tiles nor programs. Its
 //! destination overlaps no operand, unless it is the very same memory (and then the loop is not
 //! vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
+//! Ops with rare elements are loops of `mended`.
 
 #![allow(unsafe_code)]
 
+use super::mended::{Mended, Trig, rest};
 use super::rep::{REPS, Rep};
-use crate::host::kernels::math::{self, Lane, Number, Real, Value};
+use crate::host::kernels::math::{Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
 use crate::host::kernels::stream::{LINE, copy_line, prefetch_second};
 use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
 
-type Instances = [Loop; LEVELS];
+pub(super) type Instances = [Loop; LEVELS];
 
 /// A function of one element.
-trait Fn1<A> {
+pub(super) trait Fn1<A> {
     type Out;
     fn eval<S: Simd>(a: A) -> Self::Out;
 }
 
 /// A function of two elements.
-trait Fn2<A> {
+pub(super) trait Fn2<A> {
     type Out;
     fn eval<S: Simd>(a: A, b: A) -> Self::Out;
 }
@@ -51,7 +53,7 @@ struct Streamed<F>(PhantomData<F>);
 /// How far ahead, in bytes, the operand is asked for. A Xeon by itself looks a few lines ahead:
 /// there `tanh` of 16 Mi took 12 ms without and 3.5 with it, `gelu` 15 and 4.2, nearer than 2 KiB
 /// it is slower. (On the Zen 5 it brings nothing, and a negation takes 6 % longer.)
-const AHEAD: usize = 4096;
+pub(super) const AHEAD: usize = 4096;
 
 /// Elements of a line.
 pub(super) const LANES: usize = LINE / size_of::<f32>();
@@ -78,9 +80,9 @@ impl<F: Fn1<f32, Out = f32>> Body for Streamed<F> {
 struct Zip<F, A, const SPLAT: u8>(PhantomData<(F, A)>);
 
 /// Which operands of a binary loop are one element: none, the second, the first.
-const NONE: u8 = 0;
-const SECOND: u8 = 1;
-const FIRST: u8 = 2;
+pub(super) const NONE: u8 = 0;
+pub(super) const SECOND: u8 = 1;
+pub(super) const FIRST: u8 = 2;
 
 impl<A: Copy, F: Fn2<A>, const SPLAT: u8> Body for Zip<F, A, SPLAT> {
     #[inline(always)]
@@ -126,10 +128,10 @@ const fn zip<F: Fn2<A>, A: Copy>() -> Option<[Instances; 3]> {
 
 /// Marker types, one a row of the table, that carry the table's expressions.
 #[allow(non_camel_case_types)]
-mod ops {
+pub(super) mod ops {
     macro_rules! markers {
         ($($name:ident: $V:ident { doc: $doc:literal, $($columns:tt)* })*) => {
-            $(#[doc = $doc] pub(super) struct $V;)*
+            $(#[doc = $doc] pub(in super::super) struct $V;)*
         };
     }
     crate::op::for_each_unary!(markers);
@@ -275,17 +277,17 @@ macro_rules! unary_table {
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
             let mut table = [$(unary_class!($class, $V)),*];
             // These three mend rare elements in a second pass.
-            table[UnaryOp::Sin as usize][0] = Some(instances::<Trig<0>>());
-            table[UnaryOp::Cos as usize][0] = Some(instances::<Trig<1>>());
-            table[UnaryOp::Tan as usize][0] = Some(instances::<Trig<2>>());
+            table[UnaryOp::Sin as usize][0] = Some(instances::<Mended<Trig<0>, f32, false>>());
+            table[UnaryOp::Cos as usize][0] = Some(instances::<Mended<Trig<1>, f32, false>>());
+            table[UnaryOp::Tan as usize][0] = Some(instances::<Mended<Trig<2>, f32, false>>());
             table
         };
         /// Of f32, by op.
         static STREAMED: [Option<Instances>; UnaryOp::ALL.len()] = {
             let mut table = [$(streamed!($class, $V)),*];
-            table[UnaryOp::Sin as usize] = None;
-            table[UnaryOp::Cos as usize] = None;
-            table[UnaryOp::Tan as usize] = None;
+            table[UnaryOp::Sin as usize] = Some(instances::<Mended<Trig<0>, f32, true>>());
+            table[UnaryOp::Cos as usize] = Some(instances::<Mended<Trig<1>, f32, true>>());
+            table[UnaryOp::Tan as usize] = Some(instances::<Mended<Trig<2>, f32, true>>());
             table
         };
     };
@@ -301,62 +303,18 @@ macro_rules! binary_table {
     })*) => {
         $(binary_class!($class, $V, |$a, $b| $e);)*
         /// By op and [`Rep`], then by which operand is a splat.
-        static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] =
-            [$(binary_class!($class, $V)),*];
+        static BINARY: [[Option<[Instances; 3]>; REPS]; BinaryOp::ALL.len()] = {
+            let mut table = [$(binary_class!($class, $V)),*];
+            // These three mend far quotients in a second pass.
+            table[BinaryOp::Fmod as usize][0] = rest::<0>();
+            table[BinaryOp::Remainder as usize][0] = rest::<1>();
+            table[BinaryOp::FloorDivide as usize][0] = rest::<2>();
+            table
+        };
     };
 }
 for_each_unary!(unary_table);
 for_each_binary!(binary_table);
-
-/// Sine, cosine or tangent of f32: a vectorised pass, and one that mends the few elements too large
-/// for it.
-struct Trig<const WHICH: u8>;
-
-impl<const WHICH: u8> Body for Trig<WHICH> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        let (dst, a) = (dst.cast::<f32>(), a.cast::<f32>());
-        if std::ptr::eq(dst, a) {
-            // The second pass would read what the first has written: one careful pass instead.
-            for i in 0..n {
-                // SAFETY: the place of n floats.
-                unsafe {
-                    let x = Lane::<S, f32>::new(*a.add(i));
-                    *dst.add(i) = match WHICH {
-                        0 => x.sin(),
-                        1 => x.cos(),
-                        _ => x.tan(),
-                    }
-                    .0;
-                }
-            }
-            return;
-        }
-        let mut rare = false;
-        // SAFETY: the planner passes places of n floats.
-        unsafe {
-            for i in 0..n {
-                let x = *a.add(i);
-                dst.add(i).write(match WHICH {
-                    0 => math::sin_fast::<S>(x),
-                    1 => math::cos_fast::<S>(x),
-                    _ => math::tan_fast::<S>(x),
-                });
-                rare |= math::is_rare(x);
-            }
-            for i in if rare { 0..n } else { 0..0 } {
-                let x = *a.add(i);
-                if math::is_rare(x) {
-                    dst.add(i).write(match WHICH {
-                        0 => math::sin_rare(x),
-                        1 => math::cos_rare(x),
-                        _ => math::tan_rare(x),
-                    });
-                }
-            }
-        }
-    }
-}
 
 /// The loop of a unary op. Rounding of integers is a copy: they are whole.
 #[inline]
@@ -390,15 +348,20 @@ pub(in crate::host::kernels) fn binary(
     rep: Rep,
     splat: (bool, bool),
 ) -> Loop {
-    let variant = match splat {
-        (_, true) => SECOND,
-        (true, false) => FIRST,
-        _ => NONE,
-    };
     match &BINARY[op as usize][rep as usize] {
-        Some(variants) => variants[variant as usize][level as usize],
+        Some(variants) => variants[variant(splat)][level as usize],
         None => {
             panic!("{} has no loop for {rep:?}, which inference refuses or casts first", op.name())
         }
     }
+}
+
+/// Which of a binary op's loops takes these operands.
+#[inline]
+pub(super) fn variant(splat: (bool, bool)) -> usize {
+    (match splat {
+        (_, true) => SECOND,
+        (true, false) => FIRST,
+        _ => NONE,
+    }) as usize
 }

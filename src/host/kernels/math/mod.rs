@@ -9,6 +9,7 @@
 
 mod double;
 mod exp;
+mod fmod;
 mod half;
 mod log;
 mod poly;
@@ -19,6 +20,7 @@ mod tests;
 mod trig;
 
 pub(crate) use exp::exp_of_difference;
+pub(crate) use fmod::{fmod_fast, is_far};
 pub(crate) use half::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
 pub(crate) use trig::{cos_fast, cos_rare, is_rare, sin_fast, sin_rare, tan_fast, tan_rare};
 
@@ -318,15 +320,25 @@ macro_rules! float {
             #[inline(always)]
             fn fmod(self, b: Self) -> Self { Lane::new(self.0 % b.0) }
             #[inline(always)]
-            fn remainder(self, b: Self) -> Self {
-                let r = self.0 % b.0;
+            fn remainder(self, b: Self) -> Self { self.fmod(b).towards(b) }
+            #[inline(always)]
+            fn floor_divide(self, b: Self) -> Self { self.whole(self.fmod(b), b) }
+            #[inline(always)]
+            fn trunc_divide(self, b: Self) -> Self { Lane::new((self.0 / b.0).trunc()) }
+        }
+        impl<S: Simd> Lane<S, $t> {
+            /// The remainder with the sign of the divisor, of that with the dividend's.
+            #[inline(always)]
+            pub fn towards(self, b: Self) -> Self {
+                let r = self.0;
                 Lane::new(if r != 0.0 && ((r < 0.0) != (b.0 < 0.0)) { r + b.0 } else { r })
             }
+            /// The quotient, rounded down, where `r` is what `fmod` leaves. As Python: what is left
+            /// without the remainder divides nearly exactly, where the rounded quotient of 1 and
+            /// 0.1 would be 10.
             #[inline(always)]
-            fn floor_divide(self, b: Self) -> Self {
-                // As Python: what is left without the remainder divides nearly exactly, where the
-                // rounded quotient of 1 and 0.1 would be 10.
-                let (r, q) = (self.0 % b.0, self.0 / b.0);
+            pub fn whole(self, r: Self, b: Self) -> Self {
+                let (r, q) = (r.0, self.0 / b.0);
                 let whole = (self.0 - r) / b.0;
                 let is_above = r != 0.0 && ((r < 0.0) != (b.0 < 0.0));
                 let whole = if is_above { whole - 1.0 } else { whole };
@@ -335,8 +347,6 @@ macro_rules! float {
                 let near = if whole == 0.0 { (0.0 as $t).copysign(q) } else { near };
                 Lane::new(if b.0 == 0.0 { q } else { near })
             }
-            #[inline(always)]
-            fn trunc_divide(self, b: Self) -> Self { Lane::new((self.0 / b.0).trunc()) }
         }
     )*};
 }

@@ -183,3 +183,40 @@ fn check_arange_and_fill<T: Element>(dtype: DType) {
         assert_eq!(got[1].get::<T>()[i], T::from_i64(1));
     }
 }
+
+#[test]
+fn remainders_are_exact_however_large_the_quotient() {
+    let mut state = 1u64;
+    let mut next = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 32) as u32
+    };
+    // Any two floats, and two within 2^16 of each other.
+    let near =
+        |bits: u32| f32::from_bits((bits & 0x8000_0000) | (0x3c00_0000 + bits % 0x0800_0000));
+    let pairs = (0..20_003).map(|i| match i % 2 {
+        0 => (f32::from_bits(next()), f32::from_bits(next())),
+        _ => (near(next()), near(next())),
+    });
+    let (a, b): (Vec<f32>, Vec<f32>) = pairs.unzip();
+    let expected: Vec<f32> = a.iter().zip(&b).map(|(a, b)| a % b).collect();
+    for level in Level::available() {
+        let run = loops::binary(level, BinaryOp::Fmod, rep::Rep::F32, (false, false));
+        let mut y = vec![0f32; a.len()];
+        let mut own = a.clone();
+        let (left, right) = (a.as_ptr().cast(), b.as_ptr().cast());
+        // SAFETY: the level is available, and all arrays are as long.
+        unsafe {
+            run(y.as_mut_ptr().cast(), left, right, std::ptr::null(), a.len());
+            let place = own.as_mut_ptr().cast();
+            run(place, place, right, std::ptr::null(), a.len());
+        }
+        for i in 0..a.len() {
+            let same = |y: f32| {
+                y.to_bits() == expected[i].to_bits() || (y.is_nan() && expected[i].is_nan())
+            };
+            assert!(same(y[i]), "{} of {} at {level:?}: {}", a[i], b[i], y[i]);
+            assert!(same(own[i]), "{} of {} in place at {level:?}: {}", a[i], b[i], own[i]);
+        }
+    }
+}
