@@ -10,6 +10,7 @@ use super::gather::Lie;
 use super::loops::{self, LANES};
 use super::plan::{Call, how, is_half, write_immediate};
 use super::rep::Rep;
+use super::{halves, moves};
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code};
 use crate::host::kernels::simd::Loop;
@@ -33,7 +34,8 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
         return false;
     }
     let instr = &instrs[last];
-    if is_half(instr.on) || is_half(instr.dtype) {
+    let half = is_half(instr.on);
+    if half != is_half(instr.dtype) && !matches!(instr.code, Code::Cast(_)) {
         return false;
     }
     let dst = call.outputs[0].wrapping_add(range.start * instr.dtype.size());
@@ -54,6 +56,13 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
                     Lie::Contiguous if view.ptr != call.outputs[0] || range.len() <= 16 => {
                         Some((view.ptr.wrapping_add(range.start * view.dtype.size()), false))
                     }
+                    Lie::Uniform if is_half(view.dtype) => {
+                        let cell = (&raw mut cells[cell]).cast();
+                        let widen = moves::widen(call.level, view.dtype);
+                        // SAFETY: one element of the input, and a cell.
+                        unsafe { widen(cell, view.ptr, std::ptr::null(), std::ptr::null(), 1) };
+                        Some((cell, true))
+                    }
                     Lie::Uniform => Some((view.ptr, true)),
                     _ => None,
                 }
@@ -64,7 +73,14 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     let (run, a, b) = match instr.code {
         Code::Unary(op, a) => {
             let Some((a, false)) = operand(a, 0) else { return false };
-            let run = loops::unary(call.level, op, rep);
+            let run = match half {
+                true if call.stream => return false,
+                true => match halves::unary(call.level, op, instr.on) {
+                    Some(run) => run,
+                    None => return false,
+                },
+                false => loops::unary(call.level, op, rep),
+            };
             if call.stream {
                 let Some(streamed) = loops::streamed(call.level, op, rep) else { return false };
                 // SAFETY: the caller's promise; elements are floats.
@@ -79,7 +95,23 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
             if a.1 && b.1 || op.class() == Class::logic && rep != Rep::Bool {
                 return false;
             }
-            (loops::binary(call.level, op, rep, (a.1, b.1)), a.0, b.0)
+            let run = match half {
+                true => match halves::binary(call.level, op, instr.on, (a.1, b.1)) {
+                    Some(run) => run,
+                    None => return false,
+                },
+                false => loops::binary(call.level, op, rep, (a.1, b.1)),
+            };
+            (run, a.0, b.0)
+        }
+        Code::Cast(a) => {
+            let Some((a, false)) = operand(a, 0) else { return false };
+            let run = match (instr.on, instr.dtype) {
+                (DType::F32, to) if is_half(to) => moves::narrow(call.level, to),
+                (from, DType::F32) if half => moves::widen(call.level, from),
+                _ => return false,
+            };
+            (run, a, std::ptr::null())
         }
         _ => return false,
     };

@@ -3,8 +3,8 @@
 //! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the
 //! planner calls them once per instruction. A loop knows neither tiles nor programs. Its
 //! destination overlaps no operand, unless it is the very same memory (and then the loop is not
-//! vectorised). 16-bit floats have no loops of their own: they live in registers as f32 ([`Rep`]).
-//! Ops with rare elements are loops of `mended`.
+//! vectorised). 16-bit floats live in registers as f32 ([`Rep`]); alone, an op on them is a loop of
+//! `halves`. Ops with rare elements are loops of `mended`.
 
 #![allow(unsafe_code)]
 

@@ -6,7 +6,7 @@
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
 //!
-//! In here: `loops`, `mended` and `moves` are the loops, `direct` runs the simplest
+//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `direct` runs the simplest
 //! programs, `plan` turns others into steps, `arange` counts, `gather` reads inputs that do not lie
 //! row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
 //!
@@ -18,6 +18,7 @@
 mod arange;
 mod direct;
 mod gather;
+mod halves;
 pub(super) mod loops;
 mod mended;
 mod moves;

@@ -185,6 +185,42 @@ fn check_arange_and_fill<T: Element>(dtype: DType) {
 }
 
 #[test]
+fn ops_on_16_bit_floats_have_the_same_bits_alone_and_in_a_plan() {
+    for dtype in [F16, BF16] {
+        let bits: Vec<u16> = (0..=u16::MAX).step_by(7).collect();
+        let turned: Vec<u16> = bits.iter().map(|x| x.wrapping_mul(40_503)).collect();
+        let [a, b] = [bits, turned].map(|bits| {
+            let mut halves = Buffer::new(dtype, bits.len());
+            // SAFETY: there is room for as many elements of 16 bits.
+            unsafe {
+                let to = halves.lines.as_mut_ptr().cast();
+                std::ptr::copy_nonoverlapping(bits.as_ptr(), to, bits.len());
+            }
+            halves
+        });
+        let shape = [a.numel];
+        let check = |name: &str, program: Program| {
+            let views = [a.view(&shape, &[1], 0), b.view(&shape, &[1], 0)];
+            let mut planned = program.clone();
+            planned.outputs.push(0); // two outputs are not one loop
+            for level in Level::available() {
+                let views = &views[..program.instrs.len() - 1];
+                let alone = run_on(level, &program, &shape, views, &[]).remove(0);
+                let expected = run_on(level, &planned, &shape, views, &[]).remove(0);
+                assert!(alone.same(&expected), "{name} of {dtype} at {level:?}");
+            }
+        };
+        for &op in UnaryOp::ALL.iter().filter(|op| op.class().takes(dtype)) {
+            let code = |x: &[Arg]| Code::Unary(op, x[0]);
+            check(op.name(), single(&[dtype], code, dtype, op.class().result(dtype)));
+        }
+        for &op in BinaryOp::ALL.iter().filter(|op| op.class().takes(dtype)) {
+            check(op.name(), binary_program(op, dtype));
+        }
+    }
+}
+
+#[test]
 fn remainders_are_exact_however_large_the_quotient() {
     let mut state = 1u64;
     let mut next = || {

@@ -1,0 +1,182 @@
+//! One op on 16-bit floats: read, computed as f32 and rounded in registers.
+//!
+//! Looked up by `direct`, for ops that stand alone; in a plan each of the three is a step over a
+//! tile. The bits are the same. See `loops.rs` for the promises about pointers.
+
+#![allow(unsafe_code)]
+
+use super::loops::{FIRST, Fn1, Fn2, Instances, NONE, SECOND, ops, variant};
+use super::mended::{Mended, Trig};
+use super::rep::Float;
+use crate::dtype::DType;
+use crate::host::kernels::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
+use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
+use std::marker::PhantomData;
+
+/// The bits of an IEEE half.
+#[derive(Clone, Copy)]
+struct Half(u16);
+
+impl Float for Half {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        widen_f16(self.0)
+    }
+    #[inline(always)]
+    fn of(x: f32) -> Half {
+        Half(narrow_f16(x))
+    }
+}
+
+/// The bits of a bfloat16.
+#[derive(Clone, Copy)]
+struct Brain(u16);
+
+impl Float for Brain {
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        widen_bf16(self.0)
+    }
+    #[inline(always)]
+    fn of(x: f32) -> Brain {
+        Brain(narrow_bf16(x))
+    }
+}
+
+/// `dst[i] = F(a[i])`.
+struct Map<F, E>(PhantomData<(F, E)>);
+
+impl<F: Fn1<f32, Out = f32>, E: Float> Body for Map<F, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let (dst, a) = (dst.cast::<E>(), a.cast::<E>());
+        for i in 0..n {
+            // SAFETY: the caller passes places of n elements.
+            unsafe { dst.add(i).write(E::of(F::eval::<S>((*a.add(i)).wide()))) }
+        }
+    }
+}
+
+/// `dst[i] = F(a[i], b[i])`; an operand that is a splat is one f32.
+struct Zip<F, E, const SPLAT: u8>(PhantomData<(F, E)>);
+
+impl<F: Fn2<f32, Out = f32>, E: Float, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
+        let dst = dst.cast::<E>();
+        // SAFETY: the caller passes places of n elements, of one f32 where it is a splat.
+        unsafe {
+            let one_a = if SPLAT == FIRST { *a.cast::<f32>() } else { 0.0 };
+            let one_b = if SPLAT == SECOND { *b.cast::<f32>() } else { 0.0 };
+            for i in 0..n {
+                let a = if SPLAT == FIRST { one_a } else { (*a.cast::<E>().add(i)).wide() };
+                let b = if SPLAT == SECOND { one_b } else { (*b.cast::<E>().add(i)).wide() };
+                dst.add(i).write(E::of(F::eval::<S>(a, b)));
+            }
+        }
+    }
+}
+
+/// Of f16 and of bf16.
+const fn map<F: Fn1<f32, Out = f32>>() -> Option<[Instances; 2]> {
+    Some([instances::<Map<F, Half>>(), instances::<Map<F, Brain>>()])
+}
+
+const fn mended<const WHICH: u8>() -> Option<[Instances; 2]> {
+    Some([
+        instances::<Mended<Trig<WHICH>, Half, false>>(),
+        instances::<Mended<Trig<WHICH>, Brain, false>>(),
+    ])
+}
+
+const fn zip<F: Fn2<f32, Out = f32>>() -> Option<[[Instances; 3]; 2]> {
+    Some([
+        [
+            instances::<Zip<F, Half, NONE>>(),
+            instances::<Zip<F, Half, SECOND>>(),
+            instances::<Zip<F, Half, FIRST>>(),
+        ],
+        [
+            instances::<Zip<F, Brain, NONE>>(),
+            instances::<Zip<F, Brain, SECOND>>(),
+            instances::<Zip<F, Brain, FIRST>>(),
+        ],
+    ])
+}
+
+/// What is computed in f64, not in vectors or long, gains nothing.
+macro_rules! unary_cell {
+    (test, $cost:ident, $V:ident) => {
+        None
+    };
+    ($class:ident, double, $V:ident) => {
+        None
+    };
+    ($class:ident, $cost:ident, $V:ident) => {
+        map::<ops::$V>()
+    };
+}
+
+/// The arithmetic that waits for memory; what takes longer gains nothing.
+macro_rules! binary_cell {
+    (any, simple, $V:ident) => {
+        zip::<ops::$V>()
+    };
+    (number, simple, $V:ident) => {
+        zip::<ops::$V>()
+    };
+    (float, quotient, $V:ident) => {
+        zip::<ops::$V>()
+    };
+    ($class:ident, $cost:ident, $V:ident) => {
+        None
+    };
+}
+
+macro_rules! unary_table {
+($($name:ident: $V:ident {
+        doc: $text:literal,
+        page: $page:ident, class: $class:ident, cost: $cost:ident, $($columns:tt)*
+    })*) => {
+        /// By op, then f16 and bf16.
+        static UNARY: [Option<[Instances; 2]>; UnaryOp::ALL.len()] = {
+            let mut table = [$(unary_cell!($class, $cost, $V)),*];
+            table[UnaryOp::Sin as usize] = mended::<0>();
+            table[UnaryOp::Cos as usize] = mended::<1>();
+            table[UnaryOp::Tan as usize] = mended::<2>();
+            table
+        };
+    };
+}
+macro_rules! binary_table {
+($($name:ident: $V:ident {
+        doc: $text:literal,
+        class: $class:ident, cost: $cost:ident, $($columns:tt)*
+    })*) => {
+        /// By op, then f16 and bf16, then by which operand is a splat.
+        static BINARY: [Option<[[Instances; 3]; 2]>; BinaryOp::ALL.len()] =
+            [$(binary_cell!($class, $cost, $V)),*];
+    };
+}
+for_each_unary!(unary_table);
+for_each_binary!(binary_table);
+
+/// The loop of a unary op on 16-bit floats, where there is one.
+#[inline]
+pub(super) fn unary(level: Level, op: UnaryOp, dtype: DType) -> Option<Loop> {
+    UNARY[op as usize].map(|of| of[(dtype == DType::BF16) as usize][level as usize])
+}
+
+/// The loop of a binary op on 16-bit floats, where there is one. An operand that is marked as a
+/// splat is one f32.
+#[inline]
+pub(super) fn binary(
+    level: Level,
+    op: BinaryOp,
+    dtype: DType,
+    splat: (bool, bool),
+) -> Option<Loop> {
+    let of = BINARY[op as usize].as_ref()?;
+    Some(of[(dtype == DType::BF16) as usize][variant(splat)][level as usize])
+}
