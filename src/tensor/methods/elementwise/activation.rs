@@ -119,12 +119,8 @@ impl TensorFuture {
     #[track_caller]
     pub fn hardswish(&self) -> TensorFuture {
         let _within = build::within("hardswish", Location::caller());
-        self.rounded_once(|x| {
-            let (below, above) = (x.le(-3.0), x.ge(3.0));
-            let between = below.logical_or(&above).where_cond(0.0, x);
-            let curve = &between * (&between + 3.0) / 6.0;
-            below.where_cond(0.0, above.where_cond(x, curve))
-        })
+        // From 3 on the factor is 1, so that large numbers stay as they are.
+        self.rounded_once(|x| x * ((x + 3.0).clamp(0.0, 6.0) / 6.0))
     }
 
     /// [`elu`](Self::elu) with the numbers that keep mean and variance through layers (Klambauer et
