@@ -1,9 +1,10 @@
-"""The questions of benches/gpu.rs, put to PyTorch (eager and compiled) and CuPy: one line of JSON
-each.
+"""The questions of benches/gpu.rs, put to PyTorch and CuPy: one line of JSON each.
 
-    python3 tests/gpu/peers.py [--quick]
+    python3 tests/gpu/peers.py [--quick]               # PyTorch eager and CuPy
+    python3 tests/gpu/peers.py compiled [--quick]      # torch.compile
 
-What is not installed is left out.
+Products and convolutions of float32 are asked for without TF32, and in a column of their own as
+PyTorch has them by default. What is not installed is left out.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 import time
 
 QUICK = "--quick" in sys.argv
+COMPILED = "compiled" in sys.argv
 N = 1 << 20 if QUICK else 64 << 20
 M = 128 if QUICK else 8192
 
@@ -100,17 +102,11 @@ def torch_rows():
     }
     array = lambda n: torch.arange(n, device="cuda", dtype=torch.float32)
     add = lambda x, s: x + s
+    if COMPILED:
+        fused = [torch.compile(chain), torch.compile(reduced)]
+        ask("torch.compile", array, add, *fused, torch.matmul, wait, {})
+        return
     ask("PyTorch eager", array, add, chain, reduced, torch.matmul, wait, types)
-    ask(
-        "torch.compile",
-        array,
-        add,
-        torch.compile(chain),
-        torch.compile(reduced),
-        torch.matmul,
-        wait,
-        {},
-    )
     x = array(N)
     back = median(5, timed(lambda: x.cpu(), wait))
     row("PyTorch eager", "device to host, into a vector", 4 * N / back / 1e9, "GB/s")
@@ -128,7 +124,14 @@ def torch_families():
     import torch
     from torch.nn import functional as F
 
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    switches = [(torch.backends.cuda.matmul, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]
+    defaults = [getattr(*switch) for switch in switches]
+
+    def tf32(values):
+        for switch, value in zip(switches, values):
+            setattr(*switch, value)
+
+    tf32([False, False])
     n = M
     x = torch.randn(n, n, device="cuda")
     half = x.bfloat16()
@@ -168,17 +171,26 @@ def torch_families():
         many[f"attention of one query, {name}"] = lambda q=q, one=one: (
             F.scaled_dot_product_attention(one, q, q)
         )
-    for who, made in [("PyTorch eager", lambda f: f), ("torch.compile", torch.compile)]:
-        for name, call in many.items():
+    asked = [("PyTorch eager", lambda f: f, many)]
+    # What TF32 changes.
+    differ = {k: f for k, f in many.items() if "product" in k and "bf16" not in k or "convol" in k}
+    asked.append(("PyTorch's defaults", lambda f: f, differ))
+    if COMPILED:
+        asked = [("torch.compile", torch.compile, many)]
+    for who, made, calls in asked:
+        tf32(defaults if "defaults" in who else [False, False])
+        for name, call in calls.items():
             call = made(call)
 
-            def sample():
+            # Several calls between two events: one alone ends before Python has launched the next.
+            def sample(times=1 if QUICK else 10):
                 began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 began.record()
-                call()
+                for _ in range(times):
+                    call()
                 ended.record()
                 ended.synchronize()
-                return began.elapsed_time(ended) * 1e3
+                return began.elapsed_time(ended) * 1e3 / times
 
             # One that cannot be compiled, for want of a compiler say, costs no other its row.
             try:
@@ -198,7 +210,7 @@ def cupy_rows():
     ask("CuPy", array, add, chain, lambda x: (x * 0.5).sum(), cupy.matmul, wait, types)
 
 
-for rows in (torch_rows, torch_families, cupy_rows):
+for rows in (torch_rows, torch_families, *([] if COMPILED else [cupy_rows])):
     try:
         rows()
     except Exception as error:
