@@ -5,7 +5,8 @@
 //! out from then on.
 //!
 //! Exit handlers run in reverse order, and a library adds its own when it is loaded or first used.
-//! So this handler is added again after each of these ([guard]): the last added runs first.
+//! So this handler is added again after each of these ([guard], [guard_first]): the last added runs
+//! first. A handler that a library adds in a later call of the same kind is not known.
 //!
 //! A thread that sleeps in the driver does not count as inside: the sleep may last as long as
 //! queued work, and the driver does not disturb sleepers at exit.
@@ -81,6 +82,16 @@ pub(crate) fn first(handler: Handler) {
 pub(crate) fn guard() {
     PROCESS.store(std::process::id(), SeqCst);
     add();
+}
+
+/// The same after a call that is made often, and of which the first of each kind may add a handler.
+/// Kinds are numbered from 0 to 31.
+pub(crate) fn guard_first(kind: u32) {
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let kind = 1 << kind;
+    if SEEN.load(Relaxed) & kind == 0 && SEEN.fetch_or(kind, Relaxed) & kind == 0 {
+        guard();
+    }
 }
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -5,7 +5,7 @@ use super::edges::{folder, played};
 use super::support::{Deadline, block_on, until};
 use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
-use futensor::{Device, TensorFuture};
+use futensor::{DType, Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
 use std::path::Path;
 
@@ -25,6 +25,7 @@ pub fn all() -> Vec<Entry> {
         a_device_that_is_lost_while_values_arrive_ends_every_await
         a_process_may_end_with_work_queued
         the_end_of_a_process_waits_for_the_kernel_that_is_being_compiled
+        a_process_may_end_behind_the_first_product_of_a_type
     ]
     .to_vec()
 }
@@ -371,4 +372,23 @@ fn a_process_may_end_with_work_queued(_: &Simulator, _: u64) {
             part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
+}
+
+/// Queues more products of a type than run soon, all of whose kernels are there, and goes.
+pub fn multiplied() {
+    let device = device(0);
+    let x = block_on(device.eye_dtype(96, DType::F64) * 1.0).unwrap();
+    assert_eq!(block_on(x.matmul(&x).sum_all().item::<f64>()).unwrap(), 96.0);
+    let mut y = x.matmul(&x);
+    for _ in 0..5000 {
+        y = y.matmul(&x);
+    }
+    y.detach();
+    let simulator = Simulator::attach().unwrap();
+    let launches = simulator.stats().launches;
+    until(|| simulator.stats().launches > launches);
+}
+
+fn a_process_may_end_behind_the_first_product_of_a_type(_: &Simulator, _: u64) {
+    assert_eq!(played("multiplied", |c| c), "");
 }

@@ -54,6 +54,7 @@ pub fn part() -> Option<ExitCode> {
         "left" => driver::left(&hold()),
         "gone" => driver::gone(),
         "lost" => driver::lost(),
+        "multiplied" => driver::multiplied(),
         "libraries" => println!("{}", device(0).libraries()),
         "convolved" => println!("{:?}", convolutions::seen()),
         "refused" => println!("{}", refused()),

@@ -122,7 +122,7 @@ pub struct Stats {
     pub accesses: u64,
     /// Handles of cuBLAS and of cuDNN not destroyed.
     pub live_handles: u64,
-    /// Calls that give a handle of cuBLAS a stream.
+    /// Calls that tell a handle of cuBLAS its stream, its mode or its workspace.
     pub bindings: u64,
     /// Convolutions of cuDNN put on a stream.
     pub convolutions: u64,

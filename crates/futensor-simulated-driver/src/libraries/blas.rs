@@ -3,7 +3,7 @@
 
 use crate::ffi::{Handle, In, Kind, Out, handle, id};
 use crate::libraries::gemm::{Activation, Gemm, Matrix, Type};
-use crate::libraries::kept;
+use crate::libraries::{add_end, kept};
 use crate::machine::entry::may_wait;
 use crate::machine::sim::{Sim, lock};
 use crate::machine::work::Work;
@@ -101,6 +101,7 @@ pub extern "C" fn cublasSetPointerMode_v2(blas: Handle, mode: u32) -> Result {
 /// `cublasSetMathMode`: results are exact in every mode.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetMathMode(blas: Handle, _mode: u32) -> Result {
+    lock().stats.bindings += 1;
     with(blas, |_| SUCCESS)
 }
 
@@ -113,6 +114,7 @@ pub extern "C" fn cublasSetAtomicsMode(blas: Handle, _mode: u32) -> Result {
 /// `cublasSetWorkspace_v2`: each product writes to all of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cublasSetWorkspace_v2(blas: Handle, workspace: Handle, bytes: usize) -> Result {
+    lock().stats.bindings += 1;
     with(blas, |state| {
         state.workspace = (workspace, bytes);
         SUCCESS
@@ -250,6 +252,9 @@ fn gemm(
     if gemm.m == 0 || gemm.n == 0 || gemm.batches == 0 {
         return SUCCESS;
     }
+    // The first product of a type loads more, which adds a handler of its own.
+    static LOADED: [Once; 4] = [const { Once::new() }; 4];
+    LOADED[gemm.a.element as usize].call_once(add_end);
     let mut workspace = (0, 0);
     with(blas, |state| {
         workspace = state.workspace;

@@ -23,13 +23,16 @@ extern "C" fn end() {
     std::thread::sleep(Duration::from_millis(20));
 }
 
+/// A library adds its handler: again where it loads another in a later call.
+pub fn add_end() {
+    // SAFETY: a function of this library's, which stays loaded and does not unwind.
+    let _ = unsafe { libc::atexit(end) };
+}
+
 /// What a library keeps. The real ones destroy it as the process ends, in a handler that they add
 /// at their first use; a call after that ends the process here, as it may end it there.
 pub(crate) fn kept<T>(state: &'static Mutex<T>, end_of: &Once) -> MutexGuard<'static, T> {
-    end_of.call_once(|| {
-        // SAFETY: a function of this library's, which stays loaded and does not unwind.
-        let _ = unsafe { libc::atexit(end) };
-    });
+    end_of.call_once(add_end);
     if ENDED.load(SeqCst) {
         eprintln!("a call of a library after what it keeps was destroyed");
         std::process::abort();

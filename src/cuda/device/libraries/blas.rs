@@ -249,6 +249,8 @@ impl Blas {
                     blas::cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
                 )
             };
+            // cuBLAS may load more libraries in the first product of a type.
+            process_end::guard_first(kind as u32 & 31);
             if status != Status::CUBLAS_STATUS_SUCCESS {
                 return Err(status);
             }
