@@ -161,6 +161,7 @@ pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;
+pub use tensor::creation::pinned::{Pinned, Pinning};
 pub(crate) use tensor::custom::own;
 pub use tensor::device::{Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};

@@ -27,7 +27,7 @@ use crate::concurrent::counted::Inner;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::graph::node::{Home, Inputs, Node, NodeHandle, NodeLink, Op};
-use crate::graph::operation::Operation;
+use crate::graph::operation::{Operation, Refusal};
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Value};
 use crate::memory::{DeviceMemory, Memory, PoolMemory};
@@ -119,6 +119,11 @@ pub(crate) trait Runner: Send + Sync {
         _owner: &dyn Fn() -> Box<dyn Any + Send>,
     ) -> Result<Arc<dyn Buffer>, String> {
         Err(format!("memory of GPU {gpu}"))
+    }
+    /// Host memory of at least so many bytes that the device reads where it lies, and whether it is
+    /// new, where the device has such memory. The call may wait for running work.
+    fn page_locked(&self, _bytes: usize) -> Option<Result<(Arc<dyn Buffer>, bool), Refusal>> {
+        None
     }
     /// A complete value of this device's in the form that `to` takes without a copy through the
     /// host, where there is one.

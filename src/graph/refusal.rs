@@ -1,6 +1,6 @@
 //! The reason why an op refuses its operands.
 
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, bytes_of};
 
 /// Why an op refuses its operands, or why its kernel failed: a kind and a message. The
 /// engine adds the op's name and the caller's line.
@@ -41,6 +41,12 @@ impl Refusal {
 }
 
 impl Refusal {
+    /// The refusal of memory of the host's.
+    pub(crate) fn no_host_memory(bytes: usize) -> Refusal {
+        let message = format!("out of memory: {} on the host", bytes_of(bytes));
+        Refusal { kind: ErrorKind::OutOfMemory, message }
+    }
+
     /// The refusal of an op without a gradient.
     pub(crate) fn no_gradient() -> Refusal {
         Refusal::argument("this op has no gradient rule")

@@ -2,6 +2,7 @@
 
 mod brought;
 pub(crate) mod dlpack;
+pub(crate) mod pinned;
 
 #[cfg(all(feature = "ranks", unix))]
 pub(crate) use brought::Arrival;
@@ -440,6 +441,17 @@ impl Device {
     }
 }
 
+/// Whether so many elements are those of a shape.
+fn check_elements<T: Element>(n: usize, shape: &Shape, op: &str, at: At) -> Result<(), Error> {
+    if n != shape.numel() {
+        let elements = number_of(n, "element", "elements");
+        let text = format!("{elements} for shape {shape}");
+        return Err(Error::new(ErrorKind::Shape, op, text, at));
+    }
+    build::fits(shape, T::DTYPE)
+        .map_err(|refusal| Error::new(refusal.kind, op, refusal.message, at))
+}
+
 /// Makes a value of a device from host data.
 fn adopt<T: Element>(
     port: &'static Port,
@@ -448,14 +460,7 @@ fn adopt<T: Element>(
     op: &str,
     at: At,
 ) -> Result<Value, Error> {
-    if data.len() != shape.numel() {
-        let elements = number_of(data.len(), "element", "elements");
-        let text = format!("{elements} for shape {shape}");
-        return Err(Error::new(ErrorKind::Shape, op, text, at));
-    }
-    if let Err(refusal) = build::fits(shape, T::DTYPE) {
-        return Err(Error::new(refusal.kind, op, refusal.message, at));
-    }
+    check_elements::<T>(data.len(), shape, op, at)?;
     let bytes = std::mem::size_of_val(&data[..]);
     let received = |storage| Ok(port.runner.receive(Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {

@@ -119,10 +119,7 @@ impl<R: Send + 'static> Reading<R> {
 /// Host memory for `n` elements.
 fn reserve<T: Element>(n: usize) -> Result<Vec<T>, Refusal> {
     let mut out: Vec<T> = Vec::new();
-    out.try_reserve_exact(n).map_err(|_| Refusal {
-        kind: ErrorKind::OutOfMemory,
-        message: format!("out of memory: {} on the host", bytes_of(n * size_of::<T>())),
-    })?;
+    out.try_reserve_exact(n).map_err(|_| Refusal::no_host_memory(n * size_of::<T>()))?;
     Ok(out)
 }
 

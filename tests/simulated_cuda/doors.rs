@@ -17,6 +17,9 @@ pub fn all() -> Vec<Entry> {
     entries![1, false;
         memory_is_told_by_pool
         large_host_data_is_gathered_by_helpers
+        pinned_memory_is_read_where_it_lies
+        pinned_memory_is_nobodys_while_it_is_copied
+        pinned_memory_has_its_limits
         products_on_one_lane_tell_the_library_their_stream_once
         a_replayable_op_of_a_users_is_part_of_a_graph
         a_call_gets_the_stream_between_the_launches
@@ -125,6 +128,86 @@ fn large_host_data_is_gathered_by_helpers(_: &Simulator, _: u64) {
     let took = [ran("futensor-backgr") - before[0], ran("futensor-cuda") - before[1]];
     // 64 MiB cannot be copied in a millisecond.
     assert!(took[0] > 1_000_000, "helpers ran {} ns, the device's threads {}", took[0], took[1]);
+}
+
+fn pinned_memory_is_read_where_it_lies(simulator: &Simulator, _: u64) {
+    let device = Device::cuda_with(0, CudaOptions::default().pinned_bytes(0)).unwrap();
+    block_on(device.ones([3]) + 1.0).unwrap();
+    let own = simulator.stats().live_pinned;
+    // Of a few bytes, of some that go at once, and of 40 MB, which go in two pieces.
+    for (n, pieces) in [(3, 1), (5000, 1), (10_000_001, 2)] {
+        let once = |from: f32| {
+            let mut rows = block_on(device.pinned::<f32>(n)).unwrap();
+            assert_eq!(rows.len(), n);
+            rows.iter_mut().enumerate().for_each(|(i, x)| *x = from + (i % 1000) as f32);
+            let before = simulator.stats().copies;
+            let x = block_on(device.from_pinned(rows, [n])).unwrap();
+            let sum = block_on((x.narrow(0, n - 3, 3) * 1.0).to_vec::<f32>()).unwrap();
+            assert!(sum.into_iter().eq((n - 3..n).map(|i| from + (i % 1000) as f32)));
+            // And the three elements come back.
+            assert_eq!(simulator.stats().copies - before, pieces + 1);
+        };
+        let locked = simulator.stats().live_pinned;
+        (0..6).for_each(|k| once(k as f32));
+        // Memory is used again, once the host has seen its copy end.
+        assert!(simulator.stats().live_pinned <= locked + 3);
+    }
+    let staging = device.pools().into_iter().find(|pool| pool.name == "page-locked").unwrap();
+    assert!(staging.peak <= 4096, "{staging:?}");
+    // Other devices take it as well.
+    let mut rows = block_on(device.pinned::<bool>(4)).unwrap();
+    assert_eq!(*rows, [false; 4], "whatever was there before");
+    rows[1] = true;
+    let on_host = Device::cpu().from_pinned(rows, [2, 2]);
+    assert_eq!(block_on(on_host.t().to_vec::<bool>()).unwrap(), [false, false, true, false]);
+    drop(on_host);
+    assert!(simulator.stats().live_pinned > own);
+    until(|| {
+        block_on(device.trim_wait()).unwrap();
+        simulator.stats().live_pinned == own
+    });
+}
+
+fn pinned_memory_is_nobodys_while_it_is_copied(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    let n = 300_000;
+    block_on((device.ones([n]) + 1.0).sum_all()).unwrap();
+    let ask = || block_on(device.pinned::<f32>(n)).unwrap();
+    let own = simulator.stats().live_pinned;
+    let mut first = ask();
+    first.fill(2.0);
+    simulator.pause();
+    let before = simulator.stats().copies;
+    let x = device.from_pinned(first, [n]);
+    let sum = (&x + 1.0).sum_all();
+    sum.detach();
+    until(|| simulator.stats().copies > before);
+    // Its handle is gone, and its copy has not run.
+    drop(x);
+    let mut second = ask();
+    assert_eq!(simulator.stats().live_pinned, own + 2);
+    second.fill(5.0);
+    simulator.resume();
+    assert_eq!(block_on(sum.item::<f32>()).unwrap(), 3.0 * n as f32);
+    // Nobody waits for this one, and nothing of it is lost.
+    drop((second, device.pinned::<f32>(n)));
+    until(|| {
+        block_on(device.trim_wait()).unwrap();
+        simulator.stats().live_pinned == own
+    });
+}
+
+fn pinned_memory_has_its_limits(simulator: &Simulator, _: u64) {
+    let device = device(0);
+    block_on(device.ones([3]) + 1.0).unwrap();
+    simulator.fail_allocation(1);
+    let error = block_on(device.pinned::<f32>(1000)).unwrap_err();
+    assert!(error.is_out_of_memory() && error.message().contains("4000 bytes"), "{error}");
+    assert!(block_on(device.pinned::<f64>(usize::MAX)).unwrap_err().is_out_of_memory());
+    assert!(block_on(device.pinned::<f32>(0)).unwrap().is_empty());
+    let few = block_on(device.pinned::<f32>(4)).unwrap();
+    assert!(device.from_pinned(few, [5]).error().unwrap().is_shape());
+    assert_eq!(block_on((device.ones([3]) + 1.0).to_vec::<f32>()).unwrap(), [2.0; 3]);
 }
 
 fn products_on_one_lane_tell_the_library_their_stream_once(simulator: &Simulator, _: u64) {

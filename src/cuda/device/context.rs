@@ -14,6 +14,7 @@ use super::libraries::nvidia::{Allocation, Event, Events, Span};
 use super::memory::chunked::{Downloads, Upload};
 use super::memory::heap::{DeviceBuffer, Heap, Returned};
 use super::memory::lazy_upload::{LazyUpload, Residency};
+use super::memory::page_locked;
 use super::memory::pinned::{Pinned, PinnedBlock, Retained};
 use super::memory::pool::Pool;
 use super::peers::Open;
@@ -332,9 +333,10 @@ impl DeviceContext {
     /// Has the driver give back what its pool keeps, in the background: it may take long. `then` is
     /// called after that.
     pub fn trim_pool(&self, then: impl FnOnce() + Send + 'static) {
-        let pool = self.driver.pool;
+        let (pool, ordinal) = (self.driver.pool, self.heap.ordinal);
         self.launcher.background.make(Wanted::Sometime, move || {
             pool.trim();
+            page_locked::trim(ordinal);
             then();
             Ok(())
         });
@@ -366,6 +368,7 @@ impl DeviceContext {
         if let Some(idle) = self.lanes.idle() {
             self.launcher.clear(&idle);
             self.pinned.close(&idle);
+            page_locked::trim(self.heap.ordinal);
         }
         self.heap.opened(None);
         self.driver

@@ -10,6 +10,7 @@ use super::libraries::nvidia::{ContextHandle, Events, Pool, Raw};
 use super::libraries::search;
 use super::modules::compile;
 use super::{Gpu, Trouble, describe};
+use crate::graph::operation::Refusal;
 use crate::process_end::{self, inside};
 use cudarc::driver::sys;
 use std::ffi::c_int;
@@ -103,13 +104,20 @@ impl DriverContext {
     }
 }
 
-/// Has the GPU's context stay until the process ends: for a library that keeps things in it.
-#[cfg(all(feature = "ranks", unix))]
+/// Has the GPU's primary context stay, for what lies in it, until it is [let go](let_go) as often.
 pub(crate) fn keep(ordinal: usize) {
     let mut context = null_mut();
     if let Ok(device) = device(ordinal) {
-        // SAFETY: the place can be written. It is never released.
+        // SAFETY: the place can be written.
         unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) };
+    }
+}
+
+/// The end of a [keep], by whoever called it.
+pub(crate) fn let_go(ordinal: usize) {
+    if let Ok(device) = device(ordinal) {
+        // SAFETY: it was retained once more.
+        unsafe { sys::cuDevicePrimaryCtxRelease_v2(device) };
     }
 }
 
@@ -178,6 +186,25 @@ pub(crate) fn device(ordinal: usize) -> Result<sys::CUdevice, String> {
     match unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) } {
         sys::CUresult::CUDA_SUCCESS => Ok(device),
         other => Err(format!("cuDeviceGet says {}", describe(other))),
+    }
+}
+
+/// Does something with the GPU's primary context current. The thread has its own context again
+/// afterwards.
+pub(crate) fn within<R>(ordinal: usize, what: impl FnOnce() -> R) -> Result<R, Trouble> {
+    let _inside = inside();
+    let device = device(ordinal).map_err(Refusal::kernel)?;
+    let (mut context, mut before) = (null_mut(), null_mut());
+    // SAFETY: the places can be written; the context is retained while it is current.
+    unsafe {
+        Trouble::of("cuCtxGetCurrent", sys::cuCtxGetCurrent(&mut before))?;
+        let retained = sys::cuDevicePrimaryCtxRetain(&mut context, device);
+        Trouble::of("cuDevicePrimaryCtxRetain", retained)?;
+        sys::cuCtxSetCurrent(context);
+        let made = what();
+        sys::cuCtxSetCurrent(before);
+        sys::cuDevicePrimaryCtxRelease_v2(device);
+        Ok(made)
     }
 }
 

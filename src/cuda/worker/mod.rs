@@ -13,6 +13,7 @@ mod submissions;
 mod thread;
 mod visit;
 
+use crate::cuda::device::Trouble;
 use crate::cuda::device::context::{device, here};
 use crate::cuda::device::driver_context;
 use crate::cuda::device::graph::replay;
@@ -20,6 +21,7 @@ use crate::cuda::device::index_check::Known;
 use crate::cuda::device::libraries::nvidia::Events;
 use crate::cuda::device::memory::heap::Heap;
 use crate::cuda::device::memory::lazy_upload::{LazyUpload, Residency};
+use crate::cuda::device::memory::page_locked;
 use crate::cuda::device::memory::pinned::Pinned;
 use crate::cuda::device::modules::store::SEEN_BEFORE_COMPILED;
 use crate::cuda::device::report::{DeclinedConvolutions, report};
@@ -34,7 +36,7 @@ use crate::engine::step::Step;
 #[cfg(all(feature = "ranks", unix))]
 use crate::engine::trims::Trims;
 use crate::error::ErrorKind;
-use crate::graph::operation::Operation;
+use crate::graph::operation::{Operation, Refusal};
 use crate::graph::plan::Plan;
 use crate::graph::value::{Buffer, Storage, Value};
 use crate::guard::{
@@ -409,6 +411,19 @@ impl Runner for CudaRunner {
         let shared = lock(&self.shared).clone();
         let shared = shared.ok_or("the device's thread could not be started")?;
         Ok(shared.heap.lent(address, bytes, owner()))
+    }
+
+    fn page_locked(&self, bytes: usize) -> Option<Result<(Arc<dyn Buffer>, bool), Refusal>> {
+        let refused = |trouble: Trouble| match trouble {
+            Trouble::OutOfMemory { .. } => Refusal::no_host_memory(bytes),
+            trouble => Refusal { kind: ErrorKind::Device, message: trouble.to_string() },
+        };
+        let locked = page_locked::take(self.ordinal(), bytes);
+        Some(
+            locked
+                .map(|(block, is_new)| (Arc::new(block) as Arc<dyn Buffer>, is_new))
+                .map_err(refused),
+        )
     }
 
     /// Constants, values that still lie on the host, and elements that the other GPU can copy

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::Scalar;
-use crate::error::{Error, ErrorKind, bytes_of};
+use crate::error::Error;
 use crate::graph::operation::{Operation, Refusal};
 use crate::graph::value::Value;
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
@@ -58,10 +58,7 @@ impl Room {
     pub fn plain(bytes: usize) -> Result<(Room, Arc<Vec<MaybeUninit<u64>>>), Refusal> {
         let mut words: Vec<MaybeUninit<u64>> = Vec::new();
         let n = bytes.div_ceil(8);
-        words.try_reserve_exact(n).map_err(|_| Refusal {
-            kind: ErrorKind::OutOfMemory,
-            message: format!("out of memory: {} on the host", bytes_of(bytes)),
-        })?;
+        words.try_reserve_exact(n).map_err(|_| Refusal::no_host_memory(bytes))?;
         // SAFETY: so much is reserved, and need not be anything.
         unsafe { words.set_len(n) };
         let ptr = words.as_mut_ptr().cast();

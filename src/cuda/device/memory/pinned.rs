@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::cuda::device::libraries::nvidia::{Idle, Raw, Span, lock_pages, unlock_pages};
+use crate::cuda::device::memory::page_locked;
 use crate::cuda::device::{Trouble, Until};
 use crate::graph::value::Value;
 use crate::memory::PoolMemory;
@@ -110,7 +111,7 @@ impl PinnedBlock {
 pub(crate) struct Retained {
     sent: SmallVec<[PinnedBlock; 1]>,
     read: SmallVec<[Arc<PinnedBlock>; 1]>,
-    /// Another device's memory that is copied from.
+    /// What is copied from where it lies: on another device, or in a user's page-locked memory.
     foreign: SmallVec<[Value; 1]>,
 }
 
@@ -137,6 +138,24 @@ impl Retained {
         let to = Arc::new(to);
         self.read.push(to.clone());
         Ok(to)
+    }
+
+    /// Copies from a value in a user's page-locked memory, from a byte on.
+    pub fn upload_in_place(
+        &mut self,
+        to: Span,
+        value: &Value,
+        from: usize,
+        raw: Raw,
+    ) -> Result<(), Trouble> {
+        let (Some(at), Some(buffer)) = (page_locked::address(value), value.buffer()) else {
+            unreachable!("it lies in page-locked memory")
+        };
+        assert!(from + to.bytes() <= buffer.bytes(), "the value has all that is sent");
+        // SAFETY: as above: the value is kept.
+        unsafe { raw.upload(to, at.add(from)) }?;
+        self.keep(value.clone());
+        Ok(())
     }
 
     /// Keeps a value that is copied from another device.

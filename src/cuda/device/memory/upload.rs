@@ -3,11 +3,13 @@
 //! Few bytes go on the lane that needs them. Many bytes go a chunk at a time on the lane for
 //! copies, so that the copy runs beside the kernels. Threads of the background gather the chunks,
 //! several at a time: one thread reaches a fifth of what the bus carries, and the device's has
-//! launches to make. A step that needs a value on its way is tried again later.
+//! launches to make. A step that needs a value on its way is tried again later. What lies in
+//! page-locked memory of a user's (`page_locked`) is copied from there, on the same lanes.
 
 use super::chunked::Upload;
 use super::heap::DeviceBuffer;
 use super::lazy_upload::{LazyUpload, Residency};
+use super::page_locked;
 use super::pinned::PinnedBlock;
 use crate::cuda::device::background::Wanted;
 use crate::cuda::device::context::{DeviceContext, device};
@@ -25,6 +27,8 @@ use std::sync::Arc;
 const AT_ONCE: usize = 64 << 10;
 /// Bytes that are copied to staging in one go: some hundred microseconds.
 const CHUNK_BYTES: usize = 1 << 20;
+/// The same where the elements are copied from where they lie: a millisecond of the bus.
+const CHUNK_IN_PLACE_BYTES: usize = 32 << 20;
 /// Chunks of one value that are gathered ahead of their copies.
 const GATHERED_MAX: usize = 8;
 /// Chunks whose copies may be under way.
@@ -89,6 +93,13 @@ impl DeviceContext {
                 chunks: VecDeque::new(),
             });
             return Err(Trouble::Later(Until::Moved));
+        }
+        if bytes > 0 && page_locked::address(&value).is_some() {
+            let here = self.heap.buffer(&self.pool, bytes, &self.lanes, lane)?;
+            let raw = self.lanes.raw(lane);
+            self.retained[lane].upload_in_place(here.span(), &value, 0, raw)?;
+            *lazy.residency() = Residency::Resident(here.clone());
+            return Ok(here);
         }
         // First: without a block there is nothing to give back either.
         let block = self.pinned.take(bytes)?;
@@ -156,8 +167,15 @@ impl DeviceContext {
         let own = upload.lazy.clone();
         let lazy = lazy(&*own);
         let bytes = lazy.bytes();
-        let n = CHUNK_BYTES.min(bytes - upload.done);
+        let in_place = page_locked::address(&upload.value).is_some();
+        let most = if in_place { CHUNK_IN_PLACE_BYTES } else { CHUNK_BYTES };
+        let n = most.min(bytes - upload.done);
         let mut chunk = || {
+            if in_place {
+                let to = upload.buffer.span().part(upload.done as u64, n);
+                let raw = self.lanes.raw(lane);
+                return self.retained[lane].upload_in_place(to, &upload.value, upload.done, raw);
+            }
             self.gather_some(&mut upload, bytes)?;
             let gathered =
                 upload.chunks.front().map_or(Ok(None), |c| c.get().map(|c| lock(c).take()))?;
