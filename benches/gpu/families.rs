@@ -2,6 +2,7 @@
 
 use super::{median, row, wait};
 use futensor::cuda::CudaOptions;
+use futensor::quant::{Format, Quantized};
 use futensor::{AttentionOptions, ConvOptions, DType, Device, TensorFuture};
 use futures::executor::block_on;
 
@@ -61,6 +62,30 @@ pub fn all(n: usize) {
         image.conv2d(&filter, None, ConvOptions::default().padding(1))
     });
     run("greatest of 2 x 2", &|| image.max_pool2d(2));
+    // Heads of 128, four to a head of keys and values, as language models have them.
+    let heads = |dims: [usize; 4]| made(device.randn(dims).to_dtype(DType::BF16));
+    let (q, kv) = (heads([4, 16, n / 2, 128]), heads([4, 4, n / 2, 128]));
+    run("causal attention, bf16, grouped heads of 128", &|| {
+        let options = AttentionOptions::default().causal(true).grouped(true);
+        q.scaled_dot_product_attention(&kv, &kv, options)
+    });
+    // Each sequence has its keys in pages of 16, all over the cache.
+    let (keys, sequences, page) = (n / 2, 32, 16);
+    let pages = sequences * keys / page;
+    let cache = heads([pages, page, 4, 128]);
+    let table: Vec<i64> = (0..pages as i64).map(|k| k * 7 % pages as i64).collect();
+    let table = made(device.from_vec(table, [sequences, keys / page]));
+    let lengths = made(device.from_vec(vec![keys as i64; sequences], [sequences]));
+    let one = made(device.randn([sequences, 16, 128]).to_dtype(DType::BF16));
+    run("attention of 32 sequences, bf16, grouped heads of 128", &|| {
+        one.paged_attention(&cache, &cache, &table, &lengths, ())
+    });
+    // The peer's weights are bf16, so it reads 3.6 times the bytes.
+    let weight = Quantized::from_tensor(&x, Format::Q4_0).expect("rows of whole blocks");
+    for rows in [1, 8, 512] {
+        let few = made(x.narrow(0, 0, 1).expand([rows, n]) + 0.0);
+        run(&format!("{rows} rows by weights"), &|| weight.linear(&few));
+    }
     for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bf16")] {
         let q = made(device.randn([4, 16, n / 2, 64]).to_dtype(dtype));
         let causal = || AttentionOptions::default().causal(true);

@@ -171,6 +171,20 @@ def torch_families():
         many[f"attention of one query, {name}"] = lambda q=q, one=one: (
             F.scaled_dot_product_attention(one, q, q)
         )
+    # Heads of 128, four to a head of keys and values, as language models have them.
+    halves = lambda *dims: torch.randn(*dims, device="cuda").bfloat16()
+    q, kv = halves(4, 16, n // 2, 128), halves(4, 4, n // 2, 128)
+    many["causal attention, bf16, grouped heads of 128"] = lambda: F.scaled_dot_product_attention(
+        q, kv, kv, is_causal=True, enable_gqa=True
+    )
+    # PyTorch has no pages: keys and values in a row.
+    one, cache = halves(32, 16, 1, 128), halves(32, 4, n // 2, 128)
+    many["attention of 32 sequences, bf16, grouped heads of 128"] = lambda: (
+        F.scaled_dot_product_attention(one, cache, cache, enable_gqa=True)
+    )
+    for rows in (1, 8, 512):
+        few = half[:1].expand(rows, n).contiguous()
+        many[f"{rows} rows by weights"] = lambda few=few: few @ half
     asked = [("PyTorch eager", lambda f: f, many)]
     # What TF32 changes.
     differ = {k: f for k, f in many.items() if "product" in k and "bf16" not in k or "convol" in k}
