@@ -103,17 +103,17 @@ def capped(q, k, v, seen, scale, cap):
     return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ v
 
 
-def paged(q, k, v, table, lengths, causal, scale, cap=None):
+def paged(q, k, v, table, lengths, causal, scale, cap=None, window=None):
     """Attention of each row over its pages one after the other, by PyTorch's own."""
     rows = []
     for b, length in enumerate(lengths.tolist()):
         page, n = k.shape[1], q.shape[1]
         names = table[b, : -(-length // page)].long()
         keys, values = (x[names].flatten(0, 1)[:length].to(q.dtype).transpose(0, 1) for x in (k, v))
-        seen = (
-            torch.arange(length)
-            <= (length - n + torch.arange(n) if causal else torch.full((n,), length))[:, None]
-        )
+        last = (length - n + torch.arange(n) if causal else torch.full((n,), length - 1))[:, None]
+        seen = torch.arange(length) <= last
+        if window:
+            seen &= torch.arange(length) > last - window
         of = [q[b].transpose(0, 1)[None], keys[None], values[None], seen]
         found = (
             capped(*of, scale, cap)
@@ -149,13 +149,13 @@ def pages(g, grad):
                 table,
                 torch.tensor([11, 6, 3], dtype=torch.int32),
             ]
-            for cap in (None, 0.05):
+            for more in ({}, {"cap": 0.05}, {"window": 3}):
                 numeric(
                     g,
                     "paged_attention",
                     paged,
                     ins,
-                    {"causal": causal, "scale": 0.4} | ({"cap": cap} if cap else {}),
+                    {"causal": causal, "scale": 0.4, **more},
                     n=16,
                     ulp=16,
                     grad=None if half else grad,

@@ -35,13 +35,20 @@ pub(crate) struct Lie<'a> {
     pub strides: &'a [isize],
 }
 
+/// What a query sees, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight {
+    pub scale: f64,
+    /// What scores are bent to stay below.
+    pub cap: Option<f64>,
+    /// So many keys at most, the last ones.
+    pub window: Option<usize>,
+    pub causal: bool,
+}
+
 /// The launches for queries, keys, values, table and lengths, the inputs in this order. `None`
 /// where there are more than a grid has blocks for.
-pub(crate) fn plan(
-    inputs: [Lie<'_>; 5],
-    (scale, cap): (f64, Option<f64>),
-    causal: bool,
-) -> Option<Plan> {
+pub(crate) fn plan(inputs: [Lie<'_>; 5], sight: Sight) -> Option<Plan> {
     let [q, k, v, table, lengths] = inputs;
     let [batch, queries, heads, width] = [0, 1, 2, 3].map(|d| q.shape[d]);
     let (page, shared, most, wide) = (k.shape[1], k.shape[2], table.shape[1], v.shape[3]);
@@ -61,9 +68,11 @@ pub(crate) fn plan(
     sizes.iter().for_each(|&n| numbers.u64(n as u64));
     let strides = [q, k, v, table, lengths].into_iter().flat_map(|x| x.strides);
     strides.for_each(|&s| numbers.u64(s as u64));
-    numbers.u64(causal as u64);
-    numbers.u64(scale.to_bits());
-    numbers.u64(cap.unwrap_or(0.0).to_bits());
+    numbers.u64(sight.causal as u64);
+    // All keys are in a window as long as an int64 says.
+    numbers.u64(sight.window.map_or(i64::MAX as u64, |keys| (keys as u64).min(i64::MAX as u64)));
+    numbers.u64(sight.scale.to_bits());
+    numbers.u64(sight.cap.unwrap_or(0.0).to_bits());
     let together = match group {
         1 => 1,
         2 => 2,
@@ -75,7 +84,7 @@ pub(crate) fn plan(
         table: table.dtype,
         lengths: lengths.dtype,
         heads: together as u8,
-        capped: cap.is_some(),
+        capped: sight.cap.is_some(),
     };
     let mut args: smallvec::SmallVec<[Arg; 8]> =
         (0..5).map(|index| Arg::In { index, bytes: 0 }).collect();

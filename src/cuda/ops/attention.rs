@@ -69,8 +69,9 @@ impl OnCuda for PagedAttention {
             shape: inputs[i].shape,
             strides: inputs[i].strides,
         };
-        let plan = paged::plan([0, 1, 2, 3, 4].map(lie), (self.scale, self.cap), self.causal)
-            .ok_or_else(refused)?;
+        let &PagedAttention { scale, cap, window, causal } = self;
+        let sight = paged::Sight { scale, cap, window, causal };
+        let plan = paged::plan([0, 1, 2, 3, 4].map(lie), sight).ok_or_else(refused)?;
         super::run(run, plan, inputs, &[out])
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct PagedAttention {
     pub scale: f64,
     /// What scores are bent to stay below.
     pub cap: Option<f64>,
+    /// A query sees so many keys at most, the last ones.
+    pub window: Option<usize>,
     pub causal: bool,
 }
 
@@ -66,6 +68,7 @@ impl Operation for PagedAttention {
         let [q, k, v, table] = [0, 1, 2, 3].map(|i| &inputs[i].shape);
         let rows = q[..3].iter().fold(1u64, |rows, &n| rows.saturating_mul(n as u64));
         let keys = (table[1] as u64).saturating_mul(k[1] as u64) / 2;
+        let keys = self.window.map_or(keys, |window| keys.min(window as u64));
         let widths = (q[3] as u64).saturating_add(v[3] as u64).saturating_add(20);
         let scores = rows.saturating_mul(keys).saturating_mul(widths) / 20;
         scores.max(output.shape.numel() as u64 / 4).saturating_add(500)
@@ -73,8 +76,8 @@ impl Operation for PagedAttention {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let [q, k, v, table, lengths] = [0, 1, 2, 3, 4].map(|i| run.inputs[i]);
-        let &PagedAttention { scale, cap, causal } = self;
-        let of = Paged { q, k, v, table, lengths, scale, cap, causal };
+        let &PagedAttention { scale, cap, window, causal } = self;
+        let of = Paged { q, k, v, table, lengths, scale, cap, window, causal };
         paged(&of, &run.output, run.parallel).map_err(crate::ops::check::out_of_range)
     }
 
@@ -123,7 +126,14 @@ impl Operation for PagedAttention {
             true => &lengths - queries as i64 + 1 + device.arange(0, queries as i64, 1),
             false => lengths.expand([batch, queries]),
         };
-        let seen = key.lt(limits.unsqueeze(2)).reshape([batch, 1, 1, queries, keys]);
+        let limits = limits.unsqueeze(2);
+        let mut seen = key.lt(&limits);
+        if let Some(window) = self.window {
+            // No row is longer than an int64 says.
+            let window = i64::try_from(window).unwrap_or(i64::MAX);
+            seen = seen.logical_and(key.ge(limits.clamp_min(0) - window));
+        }
+        let seen = seen.reshape([batch, 1, 1, queries, keys]);
         let weights = weights(&of_q, &of_k, Some(&seen), (self.scale, self.cap), false);
         let of_weights = up.matmul(of_v.transpose(-2, -1));
         let mean = (&weights * &of_weights).sum_keepdim(-1);

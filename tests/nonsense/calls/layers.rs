@@ -164,6 +164,7 @@ pub fn all() -> Vec<Call> {
             x.scaled_dot_product_attention(x, x, AttentionOptions::default()),
             x.scaled_dot_product_attention(x, x, AttentionOptions::default().causal(true).mask(x)),
             x.scaled_dot_product_attention(x, x, AttentionOptions::default().dropout(5.0)),
+            x.scaled_dot_product_attention(x, x, AttentionOptions::default().window(1)),
             x.scaled_dot_product_attention(
                 x,
                 x,

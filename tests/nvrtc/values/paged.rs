@@ -1,7 +1,7 @@
 //! Attention over pages beside plain loops in f64, in every order of memory that a cache has.
 
 use super::{Random, Strided, close, indices};
-use crate::cuda::kernels::paged::{Lie, plan};
+use crate::cuda::kernels::paged::{Lie, Sight, plan};
 use crate::dtype::{DType, Element};
 use crate::on_host::{Batch, Buffer};
 
@@ -25,6 +25,7 @@ fn check<T: Element, K: Element>(b: &mut Batch<'_>, r: &mut Random, tolerance: f
             }
             let (batch, pages, scale, causal) = (2, most + 2, 0.3, lie % 2 == 0);
             let cap = ((case + lie) % 3 == 1).then_some(0.4);
+            let window = ((case + lie) % 2 == 1).then_some([600, 9, 5, 700, 2][case]);
             let mut sheet = |shape: &[usize]| {
                 Strided::contiguous(shape, |_| K::from_f64(r.float())).laid(order, gap, offset)
             };
@@ -56,9 +57,11 @@ fn check<T: Element, K: Element>(b: &mut Batch<'_>, r: &mut Random, tolerance: f
                         .sum();
                     cap.map_or(dot * scale, |cap: f64| cap * (dot * scale / cap).tanh())
                 };
-                let scores: Vec<f64> = (0..limit.max(0) as usize).map(score).collect();
+                let limit = limit.max(0) as usize;
+                let first = window.map_or(0, |window| limit.saturating_sub(window));
+                let scores: Vec<f64> = (first..limit).map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                for (key, score) in scores.iter().enumerate() {
+                for (key, score) in (first..).zip(&scores) {
                     let ([p, i], power) = (place(key), (score - largest).exp());
                     total += power;
                     for (c, sum) in sums.iter_mut().enumerate() {
@@ -77,7 +80,7 @@ fn check<T: Element, K: Element>(b: &mut Batch<'_>, r: &mut Random, tolerance: f
                 of(DType::I64, &tabled[..], &rows[..]),
                 of(DType::I32, &tabled[..1], &rows[1..]),
             ];
-            let plan = plan(asked, (scale, cap), causal).expect("a plan");
+            let plan = plan(asked, Sight { scale, cap, window, causal }).expect("a plan");
             let inputs =
                 [q.buffer(), k.buffer(), v.buffer(), Buffer::of(&table), Buffer::of(&lengths)];
             let out = Buffer::new(want.len() * size_of::<T>());

@@ -14,6 +14,10 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             Some(cap) => options.cap(cap),
             None => options,
         };
+        let options = match attrs["window"].as_u64() {
+            Some(window) => options.window(window as usize),
+            None => options,
+        };
         if let Some(scale) = attrs["scale"].as_f64() { options.scale(scale) } else { options }
     };
     match (op, args) {

@@ -9,7 +9,7 @@ namespace ft {
 struct Paged {
     i64 queries, heads, group, page, pages, most, width, wide, spans;
     i64 q[3], q_step, k[3], k_step, v[3], v_step, table[2], lengths;
-    i64 causal;
+    i64 causal, window;
     double scale, cap;
 };
 
@@ -37,7 +37,8 @@ template <class C> struct SumOfPowers {
 // Of each span the largest score, the sum of powers, and the sum of values, for H heads or fewer
 // that share their keys: each is read once for all. The places of keys and values are found once.
 // Eight threads read a key, four keys at a time; a thread reads 16 bytes of every n-th value. The
-// order of the sums depends on the width and the type alone. Scores are capped by a tanh, or not.
+// order of the sums depends on the width and the type alone. Scores are capped by a tanh, or not. A
+// query sees the last keys alone, as many as its window has.
 template <int H, bool CAPPED, class T, class K, class J, class L>
 FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L* lengths,
                     typename Stored<T>::C* parts, IndexError* error, const Paged& a) {
@@ -60,15 +61,18 @@ FN void attend_span(const T* q, const K* k, const K* v, const J* table, const L*
         length = 0;
     }
     const i64 limit = a.causal ? length - a.queries + query + 1 : length;
-    const u32 first = blockIdx.y * SPAN;
-    if (first >= limit) {
+    const i64 least = limit > a.window ? limit - a.window : 0, span = (i64)blockIdx.y * SPAN,
+              from_key = span < least ? least : span,
+              to_key = limit - span < SPAN ? limit : span + SPAN;
+    const u32 first = (u32)from_key;
+    if (from_key >= to_key) {
         if (threadIdx.x < heads) {
             to[threadIdx.x * step] = -inf(C());
             to[threadIdx.x * step + 1] = 0;
         }
         return;
     }
-    const u32 n = limit - first < SPAN ? (u32)(limit - first) : SPAN;
+    const u32 n = (u32)(to_key - from_key);
     const i64 row = b * a.q[0] + query * a.q[1] + head * a.q[2];
     const u32 page_size = a.page < (1 << 30) ? (u32)a.page : 1u << 30;
     for (u32 j = threadIdx.x; j < n; j += SPAN_THREADS) {

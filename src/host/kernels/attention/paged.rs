@@ -69,8 +69,17 @@ pub(crate) struct Paged<'a> {
     pub scale: f64,
     /// Scores are `cap * tanh(score / cap)`.
     pub cap: Option<f64>,
+    /// A query sees so many keys at most, the last ones.
+    pub window: Option<usize>,
     /// The last query stands at the last key, and none sees what is after it.
     pub causal: bool,
+}
+
+impl Paged<'_> {
+    /// The first key that a query sees which sees none from this one on.
+    fn first(&self, limit: usize) -> usize {
+        self.window.map_or(0, |window| limit.saturating_sub(window))
+    }
 }
 
 /// Queries that read the same pages.
@@ -164,13 +173,16 @@ fn run<T: Load<W>, W: Real>(
             let (group, head, span) = (unit / spans / shared, unit / spans % shared, unit % spans);
             let group = &groups[group];
             let end = group.limits.iter().copied().max().unwrap_or(0).min((span + 1) * SPAN);
+            // Blocks lie as they do where nobody is beside a query.
+            let first = group.limits.iter().map(|&limit| of.first(limit)).min().unwrap_or(0);
+            let start = (first / KEYS * KEYS).max(span * SPAN);
             let tile = Tile::<T, W> {
                 of,
                 limits: &group.limits,
                 pages: &table[group.pages.clone()],
                 first: group.first,
                 head,
-                keys: span * SPAN..end,
+                keys: start..end,
                 parts: Shared::new(parts.at((span * step) as isize)),
                 steps: [(heads * spans * step) as isize, (spans * step) as isize],
                 room: &mut [],
@@ -295,12 +307,16 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
             }
             for (g, asked) in asked.chunks(BESIDE * width).enumerate() {
                 let rows = asked.len() / width;
+                // Of a block, the keys that a query sees.
                 let seen = |r: usize| {
-                    self.limits[(g * BESIDE + r) / many].saturating_sub(start).min(count)
+                    let limit = self.limits[(g * BESIDE + r) / many];
+                    let [from, to] = [self.of.first(limit), limit]
+                        .map(|key| key.saturating_sub(start).min(count));
+                    from..to
                 };
                 let at_once = turns && rows == BESIDE;
                 if at_once {
-                    let most = (0..rows).map(seen).max().unwrap_or(0);
+                    let most = (0..rows).map(|r| seen(r).end).max().unwrap_or(0);
                     for first in (0..most).step_by(LANES) {
                         // SAFETY: as many queries and columns; the first of a group of keys.
                         unsafe {
@@ -309,12 +325,12 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                         }
                     }
                 }
-                // Of the queries that find something here, how many keys they see.
-                let mut found = [0; BESIDE];
+                // Of the queries that find something here, which keys they see.
+                let mut found = [const { 0..0 }; BESIDE];
                 for (r, asked) in asked.chunks_exact(width).enumerate() {
-                    let row = &mut scores[r * KEYS..][..seen(r)];
+                    let row = &mut scores[r * KEYS..][seen(r)];
                     if !at_once {
-                        for (x, &key) in row.iter_mut().zip(&keys) {
+                        for (x, &key) in row.iter_mut().zip(&keys[seen(r)]) {
                             // SAFETY: as above.
                             *x = dot::<S, W>(asked, unsafe {
                                 std::slice::from_raw_parts(key, width)
@@ -335,7 +351,7 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                     if row.is_empty() || largest == W::LEAST {
                         continue;
                     }
-                    found[r] = row.len();
+                    found[r] = seen(r);
                     for x in &mut *row {
                         *x = x.sub(largest).exp_of_difference::<S>();
                     }
@@ -347,7 +363,11 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
                     }
                     *total = total.add(fold_block::<Sum<W, W, W>>(row));
                 }
-                let common = found.iter().copied().min().unwrap_or(0);
+                // What all of them see, which may be nothing.
+                let common = found.iter().fold(0..count, |common, found| {
+                    common.start.max(found.start)..common.end.min(found.end)
+                });
+                let (found, common) = (&found, &if common.is_empty() { 0..0 } else { common });
                 let sums: [*mut W; BESIDE] =
                     std::array::from_fn(|r| part(g * BESIDE + r.min(rows - 1)).wrapping_add(2));
                 let mut at = 0;
@@ -435,7 +455,8 @@ unsafe fn dots<S: Simd, W: Real>(asked: *const W, width: usize, keys: *const W, 
 }
 
 /// Adds `N` columns of the values, each times its weight, to the sums of [`BESIDE`] queries, and
-/// says how many columns that is. Row `r` of the weights has `found[r]`, at least `common`.
+/// says how many columns that is. Row `r` of the weights has those of `found[r]`, and all have
+/// those that are `common`. Each query's are added in the order of their keys.
 ///
 /// # Safety
 /// There is a value for each weight, with so many columns from `at` on; so have the sums, which
@@ -443,20 +464,24 @@ unsafe fn dots<S: Simd, W: Real>(asked: *const W, width: usize, keys: *const W, 
 #[inline(always)]
 unsafe fn add_values<S: Simd, W: Real, const N: usize>(
     weights: &[W],
-    found: [usize; BESIDE],
-    common: usize,
+    found: &[Range<usize>; BESIDE],
+    common: &Range<usize>,
     values: &[*const W; KEYS],
     at: usize,
     sums: [*mut W; BESIDE],
 ) -> usize {
-    // SAFETY: by the caller's promise.
-    let value = |key: usize| unsafe { &*values[key].wrapping_add(at).cast::<[W; N]>() };
     let to = sums.map(|sum| sum.wrapping_add(at).cast::<[W; N]>());
-    if common > 0 {
+    if !common.is_empty() {
+        for r in 0..BESIDE {
+            let keys = found[r].start..common.start;
+            // SAFETY: by the caller's promise.
+            unsafe { add_of_one::<S, W, N>(&weights[r * KEYS..], keys, values, at, to[r]) };
+        }
         // SAFETY: as above.
         let mut own = to.map(|to| unsafe { *to });
-        for key in 0..common {
-            let value = value(key);
+        for key in common.clone() {
+            // SAFETY: as above.
+            let value = unsafe { &*values[key].wrapping_add(at).cast::<[W; N]>() };
             for r in 0..BESIDE {
                 let weight = weights[r * KEYS + key];
                 for c in 0..N {
@@ -470,20 +495,40 @@ unsafe fn add_values<S: Simd, W: Real, const N: usize>(
         }
     }
     for r in 0..BESIDE {
-        if found[r] > common {
-            // SAFETY: as above.
-            let mut own = unsafe { *to[r] };
-            for key in common..found[r] {
-                let (weight, value) = (weights[r * KEYS + key], value(key));
-                for c in 0..N {
-                    own[c] = weight.fma::<S>(value[c], own[c]);
-                }
-            }
-            // SAFETY: as above.
-            unsafe { *to[r] = own };
-        }
+        let keys = found[r].start.max(common.end)..found[r].end;
+        // SAFETY: as above.
+        unsafe { add_of_one::<S, W, N>(&weights[r * KEYS..], keys, values, at, to[r]) };
     }
     N
+}
+
+/// [`add_values`] of some keys for one query.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn add_of_one<S: Simd, W: Real, const N: usize>(
+    weights: &[W],
+    keys: Range<usize>,
+    values: &[*const W; KEYS],
+    at: usize,
+    to: *mut [W; N],
+) {
+    if keys.is_empty() {
+        return;
+    }
+    // SAFETY: by the caller's promise.
+    let mut own = unsafe { *to };
+    for key in keys {
+        // SAFETY: as above.
+        let (weight, value) =
+            (weights[key], unsafe { &*values[key].wrapping_add(at).cast::<[W; N]>() });
+        for c in 0..N {
+            own[c] = weight.fma::<S>(value[c], own[c]);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { *to = own };
 }
 
 /// The spans of one query and head, in their order.

@@ -32,6 +32,7 @@ pub struct AttentionOptions {
     causal: bool,
     scale: Option<f64>,
     cap: Option<f64>,
+    window: Option<usize>,
     dropout: f64,
     grouped: bool,
     lengths: Option<TensorFuture>,
@@ -78,6 +79,27 @@ impl AttentionOptions {
     /// ```
     pub fn cap(mut self, cap: f64) -> AttentionOptions {
         self.cap = Some(cap);
+        self
+    }
+
+    /// Over pages, a query sees only the last `keys` of the keys that it would see otherwise, as in
+    /// Mistral, and in some layers of Gemma.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{AttentionOptions, DType, Device};
+    /// let device = Device::cpu();
+    /// let values = device.arange(0.0, 6.0, 1.0).reshape([1, 6, 1, 1]);
+    /// let (keys, table) = (device.zeros([1, 6, 1, 1]), device.zeros_dtype([1, 1], DType::I64));
+    /// let lengths = device.full_dtype([1], 5, DType::I64);
+    /// let options = AttentionOptions::default().window(2);
+    /// let found = device.ones([1, 1, 1])
+    ///     .paged_attention(&keys, &values, &table, &lengths, options);
+    /// assert_eq!(found.to_vec::<f32>().await?, [(3.0 + 4.0) / 2.0]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    pub fn window(mut self, keys: usize) -> AttentionOptions {
+        self.window = Some(keys);
         self
     }
 
@@ -299,6 +321,9 @@ impl TensorFuture {
         let _within = build::within("scaled_dot_product_attention", at);
         let refused =
             |refusal: Refusal| build::refused("scaled_dot_product_attention", self, refusal, at);
+        if options.window.is_some() {
+            return refused(Refusal::argument("takes a window over pages alone"));
+        }
         if options.grouped {
             return match in_groups([self, key, value], options.mask.as_ref()) {
                 Ok(([q, k, v], mask)) => {
@@ -476,7 +501,8 @@ impl TensorFuture {
         let q = if one { self.wide().unsqueeze(1) } else { self.wide() };
         let width = self.dims().last().copied().unwrap_or(1);
         let scale = options.scale.unwrap_or_else(|| scale_of(width));
-        let op = PagedAttention { scale, cap: options.cap, causal: options.causal };
+        let AttentionOptions { cap, window, causal, .. } = options;
+        let op = PagedAttention { scale, cap, window, causal };
         let found = custom(
             Arc::new(op),
             &[&q, key.as_ref(), value.as_ref(), table.as_ref(), lengths.as_ref()],

@@ -15,6 +15,7 @@ fn queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them() 
             (9, 1 + rng.below(if turn % 4 == 0 { 40 } else { 4 }), turn % 2 == 0);
         let heads = shared * group;
         let cap = (turn % 3 == 1).then_some(0.7);
+        let window = (turn % 5 < 2).then(|| 1 + rng.below(if turn % 5 == 0 { 20 } else { 700 }));
         let draw = |r: &mut Rng| (r.unit() * 2.0 - 1.0) as f32;
         let q = Value::<f32>::random(&mut rng, &[2, queries, heads, width], draw);
         let k = Value::<f32>::random(&mut rng, &[pages, page, shared, width], draw);
@@ -32,6 +33,7 @@ fn queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them() 
             lengths: lengths.view(),
             scale: 0.5,
             cap,
+            window,
             causal,
         };
         let shape = [2, queries, heads, wide];
@@ -43,7 +45,8 @@ fn queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them() 
             let length = lengths.get(&[b]) as usize;
             let limit = if causal { (length + j + 1).saturating_sub(queries) } else { length };
             let place = |key: usize| [table.get(&[b, key / page]) as usize, key % page, h / group];
-            let scores: Vec<f64> = (0..limit)
+            let first = window.map_or(0, |window| limit.saturating_sub(window));
+            let scores: Vec<f64> = (first..limit)
                 .map(|key| {
                     let each = |c| {
                         q.get(&[b, j, h, c]) as f64
@@ -58,7 +61,7 @@ fn queries_find_what_one_softmax_over_their_pages_does_whoever_is_beside_them() 
             let total: f64 = powers.iter().sum();
             for c in 0..wide {
                 let value = |key| v.get(&[&place(key)[..], &[c]].concat()) as f64;
-                let sum: f64 = powers.iter().enumerate().map(|(key, p)| p * value(key)).sum();
+                let sum: f64 = powers.iter().zip(first..).map(|(p, key)| p * value(key)).sum();
                 let want = if limit == 0 { 0.0 } else { sum / total };
                 let got = got[i * wide + c] as f64;
                 assert!((got - want).abs() < 2e-5, "{turn} {at:?} {c}: {got} {want}");
