@@ -34,6 +34,8 @@ pub enum Format {
     Q4_1,
     /// 256 weights of 4 bits, in eight parts with a scale and a minimum of 6 bits each.
     Q4_K,
+    /// 256 weights of 5 bits, in eight parts as those of Q4_K.
+    Q5_K,
     /// 256 weights of 6 bits, in sixteen parts with a scale of 8 bits each.
     Q6_K,
     /// 32 float16 weights, multiplied with float32 activations.
@@ -44,11 +46,12 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 7] = [
+    pub const ALL: [Format; 8] = [
         Format::Q8_0,
         Format::Q4_0,
         Format::Q4_1,
         Format::Q4_K,
+        Format::Q5_K,
         Format::Q6_K,
         Format::F16,
         Format::BF16,
@@ -61,6 +64,7 @@ impl Format {
             Format::Q4_0 => "Q4_0",
             Format::Q4_1 => "Q4_1",
             Format::Q4_K => "Q4_K",
+            Format::Q5_K => "Q5_K",
             Format::Q6_K => "Q6_K",
             Format::F16 => "F16",
             Format::BF16 => "BF16",
@@ -70,7 +74,7 @@ impl Format {
     /// The number of weights in a block; the width of a row is a multiple of it.
     pub const fn block(self) -> usize {
         match self {
-            Format::Q4_K | Format::Q6_K => 256,
+            Format::Q4_K | Format::Q5_K | Format::Q6_K => 256,
             _ => 32,
         }
     }
@@ -84,7 +88,7 @@ impl Format {
     const fn halves(self) -> usize {
         match self {
             Format::Q8_0 | Format::Q4_0 | Format::Q6_K => 1,
-            Format::Q4_1 | Format::Q4_K => 2,
+            Format::Q4_1 | Format::Q4_K | Format::Q5_K => 2,
             Format::F16 | Format::BF16 => 32,
         }
     }
@@ -95,6 +99,7 @@ impl Format {
             Format::Q8_0 => 8,
             Format::Q4_0 | Format::Q4_1 => 4,
             Format::Q4_K => 3 + 32,
+            Format::Q5_K => 3 + 8 + 32,
             Format::Q6_K => 32 + 16 + 4,
             Format::F16 | Format::BF16 => 0,
         }
@@ -102,7 +107,7 @@ impl Format {
 
     /// Whether this crate can quantise to the format, as gguf-py does.
     pub const fn can_quantize(self) -> bool {
-        !matches!(self, Format::Q4_K | Format::Q6_K)
+        !matches!(self, Format::Q4_K | Format::Q5_K | Format::Q6_K)
     }
 
     /// The element type, for half formats.
@@ -233,7 +238,7 @@ fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// The scale and the minimum of part `i` of a Q4_K block, 6 bits each, from its 12 bytes.
+/// The scale and the minimum of part `i` of a Q4_K or Q5_K block, 6 bits each, from its 12 bytes.
 fn scale_and_min(scales: &[u8], i: usize) -> (u8, u8) {
     let (d, m) = (scales[i % 4], scales[4 + i % 4]);
     if i < 4 {
@@ -275,6 +280,19 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
                 to.iter_mut()
                     .zip(q)
                     .for_each(|(o, q)| *o = d * (q >> (part % 2 * 4) & 15) as f32 - m);
+            }
+        }
+        Format::Q5_K => {
+            let (d, least) = (half_at(block, 0), half_at(block, 2));
+            for (part, to) in to.chunks_exact_mut(32).enumerate() {
+                let (scale, min) = scale_and_min(&block[4..16], part);
+                let (d, m) = (d * scale as f32, least * min as f32);
+                // The fifth bits of all parts are in 32 bytes, a bit for each part.
+                let (tops, q) = (&block[16..48], &block[48 + part / 2 * 32..][..32]);
+                for (o, (q, top)) in to.iter_mut().zip(q.iter().zip(tops)) {
+                    let q = q >> (part % 2 * 4) & 15 | (top >> part & 1) << 4;
+                    *o = d * q as f32 - m;
+                }
             }
         }
         Format::Q6_K => {

@@ -117,6 +117,9 @@ fn cases() -> Vec<(&'static str, Case)> {
                 => w.linear(x.expand([90, 256]))),
         case!("linear of halves, turned",
             |d| w = quantized(d, Format::F16), x = some(d, [256, 40]) => w.linear(x.t())),
+        case!("quantized linear by groups",
+            |d| w = quantized(d, Format::Q8_0), x = some(d, [80, 256]), i = indices(d, 80, 4)
+                => w.grouped_linear(&x, &i, 4)),
         case!("quantized embedding",
             |d| w = quantized(d, Format::Q8_0), i = indices(d, 3000, 64) => w.embedding(&i)),
         case!("quantized from columns", |d| x = some(d, [256, 64]) => quantized_of(&x.t())),

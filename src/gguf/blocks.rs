@@ -7,7 +7,7 @@ use std::fmt;
 ///
 /// ```
 /// use futensor::gguf::Blocks;
-/// assert_eq!(Blocks::Q5_K.to_string(), "Q5_K");
+/// assert_eq!(Blocks::Q5_1.to_string(), "Q5_1");
 /// ```
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,8 +20,6 @@ pub enum Blocks {
     Q2_K,
     /// 256 weights of 3 bits, in sixteen parts with a scale of 6 bits each.
     Q3_K,
-    /// 256 weights of 5 bits, in eight parts with a scale and a minimum of 6 bits each.
-    Q5_K,
     /// 32 weights, each one of sixteen values, and a scale.
     IQ4_NL,
     /// 256 weights, each one of sixteen values, in eight parts with a scale of 6 bits each.
@@ -33,15 +31,8 @@ const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 3
 
 impl Blocks {
     /// Every one of them.
-    pub(super) const ALL: [Blocks; 7] = [
-        Blocks::Q5_0,
-        Blocks::Q5_1,
-        Blocks::Q2_K,
-        Blocks::Q3_K,
-        Blocks::Q5_K,
-        Blocks::IQ4_NL,
-        Blocks::IQ4_XS,
-    ];
+    pub(super) const ALL: [Blocks; 6] =
+        [Blocks::Q5_0, Blocks::Q5_1, Blocks::Q2_K, Blocks::Q3_K, Blocks::IQ4_NL, Blocks::IQ4_XS];
 
     /// ggml's number, the number of weights in a block, and its bytes.
     const fn layout(self) -> (u32, usize, usize) {
@@ -50,7 +41,6 @@ impl Blocks {
             Blocks::Q5_1 => (7, 32, 24),
             Blocks::Q2_K => (10, 256, 84),
             Blocks::Q3_K => (11, 256, 110),
-            Blocks::Q5_K => (13, 256, 176),
             Blocks::IQ4_NL => (20, 32, 18),
             Blocks::IQ4_XS => (23, 256, 136),
         }
@@ -103,26 +93,6 @@ impl Blocks {
                     to.extend(
                         q.enumerate().map(|(k, q)| scale(k / 16) * (q as i8 - lack(k)) as f32),
                     );
-                }
-                Blocks::Q5_K => {
-                    let (d, m, s) = (half(block, 0), half(block, 2), &block[4..16]);
-                    let (high, low) = (&block[16..48], &block[48..176]);
-                    let scales = |part: usize| match part {
-                        0..4 => (s[part] & 63, s[part + 4] & 63),
-                        _ => (
-                            s[part + 4] & 15 | (s[part - 4] >> 2) & 48,
-                            s[part + 4] >> 4 | (s[part] >> 2) & 48,
-                        ),
-                    };
-                    for part in 0..8 {
-                        let (scale, minimum) = scales(part);
-                        let (scale, minimum) = (d * scale as f32, m * minimum as f32);
-                        to.extend((0..32).map(|k| {
-                            let low = (low[part / 2 * 32 + k] >> (4 * (part % 2))) & 15;
-                            let q = low | ((high[k] >> part) & 1) << 4;
-                            scale * q as f32 - minimum
-                        }));
-                    }
                 }
                 Blocks::IQ4_NL => {
                     let d = half(block, 0);

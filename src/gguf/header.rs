@@ -127,9 +127,9 @@ fn tensor(from: &mut Source<impl Read>, alignment: u64) -> Result<TensorInfo, St
     let Some(bytes) = bytes.filter(|_| sized) else {
         return Err(wrong(format!("of {sizes:?} is larger than any memory")));
     };
-    if matches!(kind, Kind::Quantized(_)) && rank != 2 {
+    if matches!(kind, Kind::Quantized(_)) && !matches!(rank, 2 | 3) {
         let dims = number_of(rank, "dimension", "dimensions");
-        return Err(wrong(format!("is of {kind} and has {dims}, not two")));
+        return Err(wrong(format!("is of {kind} and has {dims}, not two or three")));
     }
     if !start.is_multiple_of(alignment) {
         return Err(wrong(format!("starts at {start}, which is not a multiple of {alignment}")));

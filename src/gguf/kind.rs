@@ -17,13 +17,14 @@ pub enum Kind {
 }
 
 /// ggml's numbers of the supported types.
-const CODES: [(u32, Kind); 11] = [
+const CODES: [(u32, Kind); 12] = [
     (0, Kind::Dense(DType::F32)),
     (1, Kind::Dense(DType::F16)),
     (2, Kind::Quantized(Format::Q4_0)),
     (3, Kind::Quantized(Format::Q4_1)),
     (8, Kind::Quantized(Format::Q8_0)),
     (12, Kind::Quantized(Format::Q4_K)),
+    (13, Kind::Quantized(Format::Q5_K)),
     (14, Kind::Quantized(Format::Q6_K)),
     (26, Kind::Dense(DType::I32)),
     (27, Kind::Dense(DType::I64)),

@@ -199,7 +199,8 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
         Kind::Quantized(format) => format,
         Kind::Unpacked(blocks) => return unpacked(reading, file, info, blocks),
     };
-    let packing = Packing::new(format, info.dims[0], info.dims[1])
+    let (columns, rows) = info.dims.split_last().expect("two dimensions or more");
+    let packing = Packing::new(format, rows.iter().product(), *columns)
         .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
     let mut panels = Vec::new();
     if panels.try_reserve_exact(packing.bytes()).is_err() {

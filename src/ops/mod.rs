@@ -155,6 +155,9 @@ macro_rules! for_each_operation {
             products::quantized::Dequantize {
                 values: [], gradients: [], gpu: plan,
             }
+            products::quantized::GroupedLinear {
+                values: [], gradients: [], gpu: plan,
+            }
             products::quantized::Quantize {
                 values: [], gradients: [], gpu: plan,
             }

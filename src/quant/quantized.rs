@@ -4,7 +4,9 @@ use super::Format;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::format::{Packing, ROWS};
-use crate::ops::products::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
+use crate::ops::products::quantized::{
+    Dequantize, GroupedLinear, Quantize, QuantizedEmbedding, QuantizedLinear,
+};
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::future::TensorFuture;
@@ -52,7 +54,7 @@ impl Quantized {
     ///
     /// # Errors
     /// If the value is not such a matrix, if its rows are not a whole number of blocks, or for
-    /// formats to which gguf-py does not quantise (Q4_K, Q6_K).
+    /// formats to which gguf-py does not quantise (Q4_K, Q5_K, Q6_K).
     #[track_caller]
     pub fn from_tensor(x: &TensorFuture, format: Format) -> Result<Quantized> {
         let at = Location::caller();
@@ -160,6 +162,40 @@ impl Quantized {
     pub fn linear(&self, x: impl AsRef<TensorFuture>) -> TensorFuture {
         let operands = [x.as_ref(), &self.packed];
         build::custom(Arc::new(QuantizedLinear(self.packing)), &operands, Location::caller())
+    }
+
+    /// Multiplies each row by a matrix of its own, as a mixture of experts does. This weight is
+    /// `groups` matrices of equal size, one below the other; row `i` of float32 `x` `[rows,
+    /// inputs]` meets the one that `which[i]` names, and gives `[rows, outputs of a matrix]`. A CPU
+    /// reads a matrix once for all of its rows. The bits of a row do not depend on the others.
+    /// There is no gradient. Nothing waits.
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// use futensor::{Device, cat, quant::{Format, Quantized}};
+    /// let device = Device::cpu();
+    /// let [ones, twos] = [1.0, 2.0].map(|x| device.full([16, 32], x));
+    /// let both = Quantized::from_tensor(&cat(&[&ones, &twos], 0), Format::Q4_1)?;
+    /// let which = device.from_vec(vec![1i64, 0, 1], [3]);
+    /// let y = both.grouped_linear(device.ones([3, 32]), &which, 2);
+    /// assert_eq!((y.dims(), y.i(1).to_vec::<f32>().await?), (&[3, 16][..], vec![32.0; 16]));
+    /// let wrong = both.grouped_linear(device.ones([1, 32]), device.from_vec(vec![2i64], [1]), 2);
+    /// assert!(wrong.await.unwrap_err().is_index());
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The value fails if shapes or types do not fit each other, if the rows of a matrix are not a
+    /// multiple of sixteen, or if there is no matrix that `which` names.
+    #[track_caller]
+    pub fn grouped_linear(
+        &self,
+        x: impl AsRef<TensorFuture>,
+        which: impl AsRef<TensorFuture>,
+        groups: usize,
+    ) -> TensorFuture {
+        let op = GroupedLinear { packing: self.packing, groups };
+        build::custom(Arc::new(op), &[x.as_ref(), &self.packed, which.as_ref()], Location::caller())
     }
 
     /// Looks up rows of this table, in float32, by indices of any shape. Nothing waits.

@@ -74,7 +74,7 @@ async fn metadata_and_values_are_those_of_gguf_py() {
         }
     }
     // Others are unpacked.
-    for name in ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q5_K", "IQ4_NL", "IQ4_XS"] {
+    for name in ["Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"] {
         let info = file.tensors().iter().find(|t| t.name == name).unwrap();
         assert!(matches!(info.kind, Kind::Unpacked(_)) && info.kind.to_string() == name);
         let Weight::Dense(x) = &all[name] else { panic!("{name}") };
@@ -296,6 +296,23 @@ async fn wrong_operands_of_a_weight_are_errors_of_their_op() {
     assert!(error.is_index() && error.message().contains("-1 at position 1"), "{error}");
     assert_eq!(w.linear(device.ones([0, 64])).dims(), [0, 4]);
     assert!(w.linear(device.ones([0, 64])).to_vec::<f32>().await.unwrap().is_empty());
+
+    let (x, i) = (device.ones([2, 64]), device.from_vec(vec![0i64, 1], [2]));
+    let two = Quantized::from_tensor(&device.ones([32, 64]), Format::Q4_1).unwrap();
+    assert_eq!(two.grouped_linear(&x, &i, 2).to_vec::<f32>().await.unwrap(), [64.0; 32]);
+    for (wrong, says) in [
+        (w.grouped_linear(&x, &i, 2), "4 rows of a weight are not 2 matrices of a multiple"),
+        (two.grouped_linear(&x, &i, 0), "32 rows of a weight are not 0 matrices"),
+        (two.grouped_linear(&x, &i, 3), "32 rows of a weight are not 3 matrices"),
+        (two.grouped_linear(device.ones([3, 64]), &i, 2), "[3, 64] by [2] of 2 times [16, 64]"),
+        (two.grouped_linear(device.ones([2, 32]), &i, 2), "[2, 32] by [2] of 2 times [16, 64]"),
+    ] {
+        let error = wrong.error().unwrap();
+        assert!(error.is_shape() && error.message().starts_with(says), "{error}");
+    }
+    assert!(two.grouped_linear(&x, &x, 2).error().unwrap().is_dtype());
+    let none = two.grouped_linear(device.ones([0, 64]), i.narrow(0, 0, 0), 2);
+    assert!(none.to_vec::<f32>().await.unwrap().is_empty());
 
     let none = Quantized::from_tensor(&device.ones([0, 64]), Format::Q4_1).unwrap();
     assert!(none.linear(device.ones([3, 64])).to_vec::<f32>().await.unwrap().is_empty());

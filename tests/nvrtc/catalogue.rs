@@ -350,6 +350,7 @@ fn quantised() -> Vec<Kernel> {
             Few(f, 1),
             Few(f, 8),
             Many(f),
+            Grouped(f, I64),
             Dequantize(f),
             Embedding(f, I64),
             Embedding(f, I32),

@@ -25,6 +25,8 @@ pub(crate) enum Key {
     /// So many rows at a time: 1 or 8.
     Few(Format, u8),
     Many(Format),
+    /// A row at a time, by matrices with names of this type.
+    Grouped(Format, DType),
     Dequantize(Format),
     /// With indices of this type.
     Embedding(Format, DType),
@@ -63,16 +65,9 @@ pub(crate) fn linear(packing: Packing, rows: usize) -> Option<Plan> {
         return None;
     }
     let halves = packing.format.dtype().is_some();
-    if !halves {
-        plan.scratch = (rows * blocks * ACTIVATIONS).max(1);
-    }
-    if blocks > 0 && !halves {
-        let args = smallvec![input(0), Arg::Scratch(0), Arg::U64((rows * blocks) as u64)];
-        plan.launches.push(launch(Key::Activations, [(rows * blocks).div_ceil(8), 1], args));
-    }
     let args = smallvec![
         input(1),
-        if halves { input(0) } else { Arg::Scratch(0) },
+        activations(&mut plan, packing, rows),
         OUT,
         Arg::U64(rows as u64),
         Arg::U64(packing.rows as u64),
@@ -81,6 +76,43 @@ pub(crate) fn linear(packing: Packing, rows: usize) -> Option<Plan> {
     ];
     let wide = if halves && high == 64 { panels.div_ceil(4) } else { panels };
     plan.launches.push(launch(key, [wide, rows.div_ceil(high)], args));
+    Some(plan)
+}
+
+/// The rows as the format meets them, which a first launch may make.
+fn activations(plan: &mut Plan, packing: Packing, rows: usize) -> Arg {
+    if packing.format.dtype().is_some() {
+        return input(0);
+    }
+    let blocks = rows * (packing.columns / 32);
+    plan.scratch = (blocks * ACTIVATIONS).max(1);
+    if blocks > 0 {
+        let args = smallvec![input(0), Arg::Scratch(0), Arg::U64(blocks as u64)];
+        plan.launches.push(launch(Key::Activations, [blocks.div_ceil(8), 1], args));
+    }
+    Arg::Scratch(0)
+}
+
+/// The launches of `rows` rows that lie without gaps by one of `groups` matrices each. `None` where
+/// there are more rows than a grid has blocks for.
+pub(crate) fn grouped(one: Packing, groups: usize, index: DType, rows: usize) -> Option<Plan> {
+    let mut plan = Plan::default();
+    if rows > GRID_YZ_MAX {
+        return None;
+    }
+    let args = smallvec![
+        input(1),
+        activations(&mut plan, one, rows),
+        input(2),
+        OUT,
+        Arg::IndexError,
+        Arg::U64(one.rows as u64),
+        Arg::U32((one.columns / 32) as u32),
+        Arg::U64(groups as u64),
+        Arg::U64(one.panel_bytes() as u64),
+    ];
+    let key = Key::Grouped(one.format, index);
+    plan.launches.push(launch(key, [one.rows / ROWS, rows], args));
     Some(plan)
 }
 
@@ -167,6 +199,19 @@ impl Key {
                 let code =
                     format!("    ft::{name}<ft::{format}>(w, x, out, rows, n, blocks, bytes);\n");
                 ("quantized_many", packed(format), code)
+            }
+            Key::Grouped(format, index) => {
+                let j = storage(index);
+                let x = if format.dtype().is_some() { "ft::Floats" } else { "ft::Activations" };
+                let params = format!(
+                    "const u8* w, const {x}* x, const {j}* which, float* out, \
+                     ft::IndexError* error, u64 n, u32 blocks, u64 groups, u64 bytes"
+                );
+                let code = format!(
+                    "    ft::product_of_groups<ft::{format}, {j}>(w, x, which, out, error, n, \
+                     blocks, groups, bytes);\n"
+                );
+                ("quantized_grouped", params, code)
             }
             Key::Dequantize(format) => (
                 "dequantize",

@@ -6,7 +6,9 @@ use crate::cuda::kernels::quantized;
 use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
-use crate::ops::products::quantized::{Dequantize, Quantize, QuantizedEmbedding, QuantizedLinear};
+use crate::ops::products::quantized::{
+    Dequantize, GroupedLinear, Quantize, QuantizedEmbedding, QuantizedLinear,
+};
 use crate::shape::Strides;
 
 /// The bytes of a weight as they lie: a view of them has no gaps, but may start anywhere.
@@ -34,6 +36,28 @@ impl OnCuda for QuantizedLinear {
         let refused =
             || Refusal::kernel(format!("linear of shape {:?} has no CUDA kernel", x.shape));
         run(cuda, plan.ok_or_else(refused)?, &[x, w], &[out])
+    }
+}
+
+impl OnCuda for GroupedLinear {
+    fn queue(&self, cuda: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let [x, w, which] = [0, 1, 2].map(|i| cuda.inputs()[i]);
+        let out = cuda.output();
+        if out.numel() == 0 {
+            return super::index::look(cuda, which, self.groups, false);
+        }
+        let mut lent = [Strides::new(), Strides::new(), Strides::new()];
+        let [a, b, c] = &mut lent;
+        let (x, w) = (contiguous(cuda, x, a)?, weight(cuda, w, b)?);
+        let which = contiguous(cuda, which, c)?;
+        let plan = quantized::grouped(self.one(), self.groups, which.dtype, which.numel());
+        let refused =
+            || Refusal::kernel(format!("grouped_linear of shape {:?} has no CUDA kernel", x.shape));
+        run(cuda, plan.ok_or_else(refused)?, &[x, w, which], &[out])
+    }
+
+    fn looks(&self) -> bool {
+        true
     }
 }
 

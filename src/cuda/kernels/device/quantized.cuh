@@ -7,12 +7,13 @@
 
 namespace ft {
 
-enum { Q8_0, Q4_0, Q4_1, Q4_K, Q6_K, F16, BF16 };
+enum { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, F16, BF16 };
 
 template <int F> struct Packed {
     enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 };
 };
 template <> struct Packed<Q4_K> { enum { PARTS = 8, HALVES = 2, WORDS = 35 }; };
+template <> struct Packed<Q5_K> { enum { PARTS = 8, HALVES = 2, WORDS = 43 }; };
 template <> struct Packed<Q6_K> { enum { PARTS = 8, HALVES = 1, WORDS = 52 }; };
 
 // 32 numbers in 8 bits: x is about q d. `low` and `high` are the sums of the halves of q.
@@ -105,7 +106,7 @@ template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Colum
             c.w[i] = (i32)(both & 0x0f0f0f0fu);
             c.w[i + 4] = (i32)(both >> 4 & 0x0f0f0f0fu);
         }
-    } else if (F == Q4_K) {
+    } else if (F == Q4_K || F == Q5_K) {
         const u32 a = tile_word<F>(tile, 0, row), b = tile_word<F>(tile, 1, row),
                   both = tile_word<F>(tile, 2, row);
         const u32 at = 8 * (part % 4);
@@ -116,9 +117,14 @@ template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Colum
         c.m =
             (0.0f - tile_half<F>(tile, Packed<F>::HALVES - 1, row)) * (float)(minima >> at & 0xff);
 #pragma unroll
-        for (u32 i = 0; i < 8; ++i)
-            c.w[i] = (i32)(tile_word<F>(tile, 3 + 8 * (part / 2) + i, row) >> 4 * (part % 2) &
+        for (u32 i = 0; i < 8; ++i) {
+            const u32 first = F == Q5_K ? 11 : 3;
+            c.w[i] = (i32)(tile_word<F>(tile, first + 8 * (part / 2) + i, row) >> 4 * (part % 2) &
                            0x0f0f0f0fu);
+            // A fifth bit of each weight.
+            if (F == Q5_K)
+                c.w[i] |= (i32)((tile_word<F>(tile, 3 + i, row) >> part & 0x01010101u) << 4);
+        }
     } else {
         const u32 half = part / 4, quarter = part % 4;
 #pragma unroll
@@ -189,6 +195,20 @@ FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float*
         __syncthreads();
     }
     if (slot < R && first + slot < rows && column < n) out[(first + slot) * n + column] = sum;
+}
+
+// A row at a time by the matrix that it names, of some in a weight.
+template <int F, class J>
+FN void product_of_groups(const u8* w, const typename ColumnsOf<F>::C::X* x, const J* which,
+                          float* out, IndexError* error, u64 n, u32 blocks, u64 groups,
+                          u64 panel_bytes) {
+    const i64 matrix = (i64)which[blockIdx.y];
+    if ((u64)matrix >= groups) {
+        if (threadIdx.x == 0 && blockIdx.x == 0) report(error, blockIdx.y, matrix, groups);
+        return;
+    }
+    w += (u64)matrix * (n / 16) * panel_bytes;
+    product_of_few<F, 1>(w, x, out, gridDim.y, n, blocks, panel_bytes);
 }
 
 // d[16, 8] += a[16, 32] b[32, 8] of signed bytes, of a warp (PTX ISA, "Matrix Fragments for

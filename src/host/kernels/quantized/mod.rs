@@ -15,7 +15,7 @@ mod panel;
 mod tests;
 
 use self::lanes::{Lanes, Plain};
-use self::panel::{Activations, Halves, Kind, Q4_0, Q4_1, Q4K, Q6K, Q8_0};
+use self::panel::{Activations, Halves, Kind, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};
 use super::index::OutOfRange;
 use super::isa::{Levelled, at_level};
 use super::nest::{Shared, in_parts};
@@ -103,17 +103,32 @@ pub(crate) fn linear(
         }
     };
     let rows = out.numel() / packing.rows;
-    let multiply = |activations: Shared<u8>| {
+    with_activations(x, packing, par, |activations| {
         let (panels, out) = (Shared::new(weight.ptr.cast_mut()), Shared::new(out.ptr));
-        let product = Product { packing, panels, activations, rows, out };
-        let panel = packing.panel_bytes() + rows * packing.columns * ROWS / PRODUCTS_A_BYTE;
-        let least = (PART / panel.max(1)).max(1);
-        in_parts(packing.rows.div_ceil(ROWS), least, par, &|panels| product.run(panels));
-    };
+        let product = Product { packing, panels, activations, rows, out, places: None };
+        in_parts(packing.rows.div_ceil(ROWS), least(packing, rows), par, &|panels| {
+            product.run(panels);
+        });
+    });
+}
+
+/// Panels that are worth a thread, by so many rows.
+fn least(packing: Packing, rows: usize) -> usize {
+    let panel = packing.panel_bytes() + rows * packing.columns * ROWS / PRODUCTS_A_BYTE;
+    (PART / panel.max(1)).max(1)
+}
+
+/// Lends rows as the format meets them.
+fn with_activations(
+    x: &[f32],
+    packing: Packing,
+    par: &dyn Parallel,
+    multiply: impl FnOnce(Shared<u8>),
+) {
     if packing.format.dtype().is_some() {
         return multiply(Shared::new(x.as_ptr().cast_mut()));
     }
-    let blocks = packing.columns / BLOCK;
+    let (rows, blocks) = (x.len() / packing.columns.max(1), packing.columns / BLOCK);
     let mut lent = QUANTIZED.take();
     let nothing = Activations { q: [0; BLOCK], d: 0.0, sum: 0.0, low: 0.0, high: 0.0 };
     room::at_least(&mut lent, rows * blocks, nothing);
@@ -133,23 +148,83 @@ pub(crate) fn linear(
     QUANTIZED.set(lent);
 }
 
+/// Row `i` of `x` `[rows, columns]` by the matrix that `which[i]` names, of `groups` equal ones of
+/// whole panels in a weight. The rows of a matrix meet it together: it is read once for all.
+pub(crate) fn grouped(
+    x: View<'_>,
+    weight: View<'_>,
+    which: View<'_>,
+    (packing, groups): (Packing, usize),
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) -> Result<(), OutOfRange> {
+    let which = super::index::places(which, groups)?;
+    if out.numel() == 0 {
+        return Ok(());
+    }
+    let columns = packing.columns;
+    let mut order: Vec<usize> = room::with_capacity(which.len());
+    order.extend(0..which.len());
+    order.sort_unstable_by_key(|&row| (which[row], row));
+    let given = x.to_vec::<f32>().expect("float32, as the op has checked");
+    let mut x: Vec<f32> = room::with_capacity(given.len());
+    order.iter().for_each(|&row| x.extend(&given[row * columns..][..columns]));
+    let groups: Vec<&[usize]> = order.chunk_by(|&a, &b| which[a] == which[b]).collect();
+    let panels = packing.rows / ROWS;
+    with_activations(&x, packing, par, |activations| {
+        let row = if packing.format.dtype().is_some() {
+            columns * size_of::<f32>()
+        } else {
+            columns / BLOCK * size_of::<Activations>()
+        };
+        let firsts: Vec<usize> = groups
+            .iter()
+            .scan(0, |first, group| Some(std::mem::replace(first, *first + group.len())))
+            .collect();
+        let (weight, out) = (Shared::<u8>::new(weight.ptr.cast_mut()), Shared::new(out.ptr));
+        let least = least(packing, which.len().div_ceil(groups.len()));
+        in_parts(groups.len() * panels, least, par, &|units| {
+            let mut unit = units.start;
+            while unit < units.end {
+                let (at, from) = (unit / panels, unit % panels);
+                let to = panels.min(from + units.end - unit);
+                let (group, matrix) = (groups[at], which[groups[at][0]]);
+                let product = Product {
+                    packing,
+                    panels: Shared::new(weight.at((matrix * packing.bytes()) as isize)),
+                    activations: Shared::new(activations.at((firsts[at] * row) as isize)),
+                    rows: group.len(),
+                    out,
+                    places: Some(group),
+                };
+                product.run(from..to);
+                unit += to - from;
+            }
+        });
+    });
+    Ok(())
+}
+
 /// One product, as its parts see it.
-struct Product {
+struct Product<'a> {
     packing: Packing,
     panels: Shared<u8>,
     /// As the format has them.
     activations: Shared<u8>,
     rows: usize,
     out: Shared<f32>,
+    /// Which of the result's rows they make, if not the first ones.
+    places: Option<&'a [usize]>,
 }
 
-impl Product {
+impl Product<'_> {
     fn run(&self, panels: Range<usize>) {
         match self.packing.format {
             Format::Q8_0 => self.of::<Q8_0>(panels),
             Format::Q4_0 => self.of::<Q4_0>(panels),
             Format::Q4_1 => self.of::<Q4_1>(panels),
             Format::Q4_K => self.of::<Q4K>(panels),
+            Format::Q5_K => self.of::<Q5K>(panels),
             Format::Q6_K => self.of::<Q6K>(panels),
             Format::F16 => self.of::<Halves<false>>(panels),
             Format::BF16 => self.of::<Halves<true>>(panels),
@@ -228,7 +303,8 @@ impl Product {
             }
             let wide = ROWS.min(n - panel * ROWS);
             for (r, &sums) in sums.iter().enumerate() {
-                let to = self.out.at(((first + r) * n + panel * ROWS) as isize);
+                let row = self.places.map_or(first + r, |places| places[first + r]);
+                let to = self.out.at((row * n + panel * ROWS) as isize);
                 if wide == ROWS {
                     L::store(to, sums);
                 } else {
@@ -242,21 +318,21 @@ impl Product {
 }
 
 #[inline(never)]
-fn on_baseline<K: Kind>(product: &Product, panels: Range<usize>) {
+fn on_baseline<K: Kind>(product: &Product<'_>, panels: Range<usize>) {
     // SAFETY: it needs no instructions of its own.
     unsafe { product.with::<Plain, K>(panels) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-unsafe fn on_avx2<K: Kind>(product: &Product, panels: Range<usize>) {
+unsafe fn on_avx2<K: Kind>(product: &Product<'_>, panels: Range<usize>) {
     // SAFETY: this function has the instructions.
     unsafe { product.with::<lanes::Avx2, K>(panels) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl,avx512vnni")]
-unsafe fn on_vnni<K: Kind>(product: &Product, panels: Range<usize>) {
+unsafe fn on_vnni<K: Kind>(product: &Product<'_>, panels: Range<usize>) {
     // SAFETY: as above.
     unsafe { product.with::<lanes::Vnni, K>(panels) }
 }

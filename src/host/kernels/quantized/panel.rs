@@ -189,6 +189,58 @@ impl Kind for Q4_1 {
     }
 }
 
+/// A tile of Q4_K, or with a fifth bit of Q5_K.
+///
+/// # Safety
+/// As [`Lanes`] says.
+#[inline(always)]
+unsafe fn in_eight_parts<L: Lanes, const R: usize, const FIFTH: bool>(
+    tile: *const u8,
+    rows: [*const Activations; R],
+    sums: &mut [L::Float; R],
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let (d, least) = (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
+        let (a, b, c) = (L::load(tile.add(64)), L::load(tile.add(128)), L::load(tile.add(192)));
+        let (six, low, top) = (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
+        // Scales and minima of the parts 0 to 3 and 4 to 7, a byte each.
+        let mut scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right::<2>(a), top))];
+        let mut minima =
+            [L::and(b, six), L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top))];
+        let (byte, bit) = (L::splat(0xff), L::splat(0x1010_1010));
+        // Fifth bits: those of the next part are the lowest of each byte.
+        let mut tops = [L::zero(); 8];
+        if FIFTH {
+            for i in 0..8 {
+                tops[i] = L::load(tile.add(256 + 64 * i));
+            }
+        }
+        let nibbles = tile.add(256 + if FIFTH { 512 } else { 0 });
+        for chunk in 0..4 {
+            let from = nibbles.add(512 * chunk);
+            for part in 0..2 {
+                let mut w = [L::zero(); 8];
+                for i in 0..8 {
+                    let both = L::load(from.add(64 * i));
+                    w[i] = L::and(if part == 0 { both } else { L::right::<4>(both) }, low);
+                    if FIFTH {
+                        w[i] = L::or(w[i], L::and(L::left::<4>(tops[i]), bit));
+                        tops[i] = L::right::<1>(tops[i]);
+                    }
+                }
+                let at = chunk / 2;
+                let scale = L::mul(d, L::floats(L::and(scales[at], byte)));
+                let min = L::mul(least, L::floats(L::and(minima[at], byte)));
+                scales[at] = L::right::<8>(scales[at]);
+                minima[at] = L::right::<8>(minima[at]);
+                let rows = rows.map(|row| row.add(2 * chunk + part));
+                with_minimum::<L, R>(&w, [scale, min], rows, sums);
+            }
+        }
+    }
+}
+
 pub(super) struct Q4K;
 
 impl Kind for Q4K {
@@ -201,37 +253,23 @@ impl Kind for Q4K {
         sums: &mut [L::Float; R],
     ) {
         // SAFETY: by the caller's promise.
-        unsafe {
-            let (d, least) =
-                (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
-            let (a, b, c) = (L::load(tile.add(64)), L::load(tile.add(128)), L::load(tile.add(192)));
-            let (six, low, top) =
-                (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
-            // Scales and minima of the parts 0 to 3 and 4 to 7, a byte each.
-            let mut scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right::<2>(a), top))];
-            let mut minima = [
-                L::and(b, six),
-                L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top)),
-            ];
-            let byte = L::splat(0xff);
-            for chunk in 0..4 {
-                let from = tile.add(256 + 512 * chunk);
-                for part in 0..2 {
-                    let mut w = [L::zero(); 8];
-                    for i in 0..8 {
-                        let both = L::load(from.add(64 * i));
-                        w[i] = L::and(if part == 0 { both } else { L::right::<4>(both) }, low);
-                    }
-                    let at = chunk / 2;
-                    let scale = L::mul(d, L::floats(L::and(scales[at], byte)));
-                    let min = L::mul(least, L::floats(L::and(minima[at], byte)));
-                    scales[at] = L::right::<8>(scales[at]);
-                    minima[at] = L::right::<8>(minima[at]);
-                    let rows = rows.map(|row| row.add(2 * chunk + part));
-                    with_minimum::<L, R>(&w, [scale, min], rows, sums);
-                }
-            }
-        }
+        unsafe { in_eight_parts::<L, R, false>(tile, rows, sums) }
+    }
+}
+
+pub(super) struct Q5K;
+
+impl Kind for Q5K {
+    const FORMAT: Format = Format::Q5_K;
+    type X = Activations;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe { in_eight_parts::<L, R, true>(tile, rows, sums) }
     }
 }
 

@@ -146,6 +146,41 @@ fn a_row_is_the_same_among_any_others_and_on_any_threads() {
 }
 
 #[test]
+fn rows_by_matrices_of_their_own_are_as_by_each_alone() {
+    let mut rng = Rng::new(96);
+    for format in Format::ALL {
+        let (groups, rows) = (5, 19);
+        let all = Packing::new(format, 5 * 32, 2 * format.block()).unwrap();
+        let one = Packing { rows: 32, ..all };
+        let (panels, _) = weight(&mut rng, all);
+        let x = Value::<f32>::random(&mut rng, &[rows, all.columns], |rng| rng.unit() as f32);
+        // One matrix is nobody's.
+        let which = Value::<i32>::random(&mut rng, &[rows], |rng| [0, 1, 2, 4][rng.below(4)]);
+        let shape = [panels.len()];
+        let bytes = View { ptr: panels.as_ptr(), dtype: DType::U8, shape: &shape, strides: &[1] };
+        let run = |which: &Value<i32>, par: &dyn Parallel| {
+            let of = (one, groups);
+            filled::<f32>(&[rows, 32], |out| {
+                grouped(x.view(), bytes, which.view(), of, out, par).unwrap();
+            })
+        };
+        let got = run(&which, &Threads { threads: 3, seed: rng.word() });
+        assert!(bits(&got) == bits(&run(&which, &Serial)), "{format}: threads show");
+        for (row, x) in x.to_vec().chunks(all.columns).enumerate() {
+            let matrix = which.get(&[row]) as usize;
+            let own = &panels[matrix * one.bytes()..][..one.bytes()];
+            let wanted = by(own, one, &Value::new(&[1, all.columns], x.to_vec()), &Serial);
+            assert!(bits(&got[row * 32..][..32]) == bits(&wanted), "{format}, row {row}");
+        }
+        let wrong = Value::<i32>::new(&[rows], [vec![0; 3], vec![5; rows - 3]].concat());
+        filled::<f32>(&[rows, 32], |out| {
+            let error = grouped(x.view(), bytes, wrong.view(), (one, groups), out, &Serial);
+            assert_eq!(error.unwrap_err().position, 3);
+        });
+    }
+}
+
+#[test]
 fn every_level_gives_the_same_bits() {
     let mut rng = Rng::new(94);
     let run = |rng: &mut Rng| -> Vec<Vec<u32>> {
@@ -189,5 +224,6 @@ at_every_level! {
     a_product_is_near_that_of_the_dense_weight
     whole_numbers_are_multiplied_exactly
     a_row_is_the_same_among_any_others_and_on_any_threads
+    rows_by_matrices_of_their_own_are_as_by_each_alone
     what_is_no_number_stays_none
 }

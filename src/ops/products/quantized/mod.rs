@@ -3,11 +3,13 @@
 
 mod dequantize;
 mod embedding;
+mod grouped;
 mod linear;
 mod quantize;
 
 pub(crate) use dequantize::Dequantize;
 pub(crate) use embedding::QuantizedEmbedding;
+pub(crate) use grouped::GroupedLinear;
 pub(crate) use linear::QuantizedLinear;
 pub(crate) use quantize::Quantize;
 
