@@ -185,6 +185,40 @@ pub fn a_key_and_an_origin_let_in_whom_they_should() {
     }
 }
 
+/// Lists of calls, and calls behind their names, whole and piece by piece.
+fn calls_are_found_as_mistral_writes_them(tool: &Value) {
+    let form = |template: &str| {
+        chat::tools::Tools::read(vec![tool.clone()], None, template).unwrap().unwrap().form
+    };
+    let list = form("{{ tools }} [TOOL_CALLS] ");
+    let named = form("{{ tools }} [TOOL_CALLS]{{ name }}[ARGS]");
+    let of = |name: &str, arguments: &str| (name.to_owned(), arguments.to_owned());
+    let (a, b) = (of("add", "{\"a\": 1}"), of("no", "{}"));
+    for (form, text, plain, calls) in [
+        (
+            list,
+            "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}]",
+            "",
+            vec![a.clone()],
+        ),
+        (
+            list,
+            "Yes. [TOOL_CALLS][{\"name\":\"add\",\"arguments\":{\"a\": 1}}, {\"name\":\"no\", \
+             \"arguments\":{}, \"id\": \"x\"}]",
+            "Yes. ",
+            vec![a.clone(), b.clone()],
+        ),
+        (named, "[TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]no[CALL_ID]12[ARGS]{}", "", vec![a, b]),
+        (named, "[TOOL_CALLS]add[ARGS]{\"a\":", "[TOOL_CALLS]add[ARGS]{\"a\":", vec![]),
+        (list, "[1] and [TOOL", "[1] and [TOOL", vec![]),
+    ] {
+        assert_eq!(form.calls(text), (plain.to_owned(), calls), "{text}");
+        // Nothing of a call is told before it is known to be none.
+        let begin = text.find("[TOOL").unwrap_or(text.len());
+        (0..=text.len()).for_each(|n| assert!(form.plain(&text[..n]) <= begin, "{n} of {text}"));
+    }
+}
+
 pub fn a_call_is_of_its_tools_schema() {
     let server = serve();
     let tool = |name: &str| {
@@ -238,6 +272,7 @@ pub fn a_call_is_of_its_tools_schema() {
         { "role": "assistant", "content": words },
         { "role": "user", "content": "<tool_response>\n3\n</tool_response>" }]);
     assert_eq!(content(&server, json!({ "messages": plain })), before);
+    calls_are_found_as_mistral_writes_them(&tool("add"));
     // A model whose template knows no tools is told of them in words.
     let list = vec![tool("add")];
     for before in [vec![], vec![json!({ "role": "system", "content": "Be kind." })]] {

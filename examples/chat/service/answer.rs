@@ -6,6 +6,7 @@ use super::tools::Form;
 use futensor_generate::{End, Logprobs, Token, Tokenizer, Tokens};
 use futures::{Stream, StreamExt};
 use serde_json::{Map, Value, json};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -150,7 +151,7 @@ impl Answer {
         let Some(form) = self.asked.tools else { return (text.into(), Vec::new()) };
         let (rest, calls) = form.calls(text);
         let one = |(at, (name, arguments)): (usize, (String, String))| {
-            let id = format!("call-{}-{choice}-{at}", self.asked.id);
+            let id = call_id(&self.asked.id, choice, at);
             json!({ "index": at, "id": id, "type": "function",
                 "function": { "name": name, "arguments": arguments } })
         };
@@ -253,6 +254,19 @@ impl Answer {
         }
         text
     }
+}
+
+/// The number of a call: nine letters and digits, since Mistral's templates take no others back.
+fn call_id(answer: &str, choice: usize, at: usize) -> String {
+    let mut hasher = DefaultHasher::new();
+    (answer, choice, at).hash(&mut hasher);
+    let mut rest = hasher.finish();
+    let mut next = || {
+        let digit = char::from_digit((rest % 36) as u32, 36).expect("a digit of 36");
+        rest /= 36;
+        digit
+    };
+    (0..9).map(|_| next()).collect()
 }
 
 fn event(value: &Value) -> String {

@@ -12,20 +12,37 @@ use serde_json::{Map, Value, json};
 
 const TOOLS_MAX: usize = 128;
 
-/// How calls are written in an answer: JSON between two marks, with a name for its arguments.
+/// How calls are written in an answer: JSON between two marks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Form {
     pub open: &'static str,
     pub close: &'static str,
-    pub arguments: &'static str,
+    pub json: Json,
+}
+
+/// What stands between the marks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Json {
+    /// A call, with this name for its arguments.
+    One(&'static str),
+    /// A list of such calls.
+    List(&'static str),
+    /// A call's name, [`ARGUMENTS`], and its arguments.
+    Named,
 }
 
 /// Hermes', which Qwen and others have as well.
 const HERMES: Form =
-    Form { open: "<tool_call>\n", close: "\n</tool_call>", arguments: "arguments" };
-const MISTRAL: Form = Form { open: "[TOOL_CALLS] [", close: "]", arguments: "arguments" };
+    Form { open: "<tool_call>\n", close: "\n</tool_call>", json: Json::One("arguments") };
+/// Mistral's, and that of its later models.
+const MISTRAL: Form = Form { open: "[TOOL_CALLS]", close: "", json: Json::List("arguments") };
+const MISTRAL_NAMED: Form = Form { json: Json::Named, ..MISTRAL };
 /// Llama 3's: the answer is the call.
-const BARE: Form = Form { open: "", close: "", arguments: "parameters" };
+const BARE: Form = Form { open: "", close: "", json: Json::One("parameters") };
+
+/// What stands between a call's name and its arguments; before it may be a number of the call's.
+const ARGUMENTS: &str = "[ARGS]";
+const NUMBER: &str = "[CALL_ID]";
 
 /// A call as a model writes it; its arguments are handed on to the letter.
 #[derive(Deserialize)]
@@ -54,7 +71,8 @@ fn form(template: &str) -> (Form, bool) {
     let says = |word: &str| template.contains(word);
     match () {
         () if !says("tools") => (HERMES, false),
-        () if says("[TOOL_CALLS]") => (MISTRAL, true),
+        () if says(MISTRAL.open) && says(ARGUMENTS) => (MISTRAL_NAMED, true),
+        () if says(MISTRAL.open) => (MISTRAL, true),
         () if says("\"parameters\"") && !says("<tool_call>") => (BARE, true),
         () => (HERMES, true),
     }
@@ -94,15 +112,15 @@ impl Tools {
                 return no("a tool is a function with a name", "tools");
             };
             if named.is_none_or(|named| named == name) {
-                calls.push(call(form, name, &tool["function"]["parameters"], calls.len()));
+                calls.push((name, &tool["function"]["parameters"]));
             }
         }
         if calls.is_empty() {
             return no(format!("there is no tool {:?}", named.unwrap_or("")), "tool_choice");
         }
-        let schema = json!({ "anyOf": calls });
+        let calls = form.grammar(&calls);
         let (open, close) = (form.open.into(), form.close.into());
-        let constraint = Tagged { open, schema, close, free };
+        let constraint = Tagged { open, calls, close, free };
         Ok(Some(Tools { list, form, told: !knows, constraint }))
     }
 
@@ -153,18 +171,12 @@ pub fn in_words(messages: &mut [Value]) {
     }
 }
 
-/// The schema of a call of one tool, which is so many-th of several.
-fn call(form: Form, name: &str, parameters: &Value, at: usize) -> Value {
-    let parameters = match parameters.is_null() {
+/// The schema of a tool's arguments, which stands at some place of another.
+fn arguments(parameters: &Value, at: &str) -> Value {
+    match parameters.is_null() {
         true => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
-        false => moved(parameters, &format!("#/anyOf/{at}/properties/{}", form.arguments)),
-    };
-    json!({
-        "type": "object",
-        "properties": { "name": { "const": name }, form.arguments: parameters },
-        "required": ["name", form.arguments],
-        "additionalProperties": false,
-    })
+        false => moved(parameters, at),
+    }
 }
 
 /// A schema whose references to itself begin at another place. A body is not nested deep.
@@ -186,6 +198,36 @@ fn moved(schema: &Value, to: &str) -> Value {
 }
 
 impl Form {
+    /// What may stand between the marks: names, and JSON by schemas.
+    fn grammar(self, tools: &[(&str, &Value)]) -> Vec<(String, Value)> {
+        let (key, list) = match self.json {
+            Json::One(key) => (key, false),
+            Json::List(key) => (key, true),
+            Json::Named => {
+                let one = |(name, parameters): &(&str, &Value)| {
+                    (format!("{name}{ARGUMENTS}"), arguments(parameters, "#"))
+                };
+                return tools.iter().map(one).collect();
+            }
+        };
+        let root = if list { "#/items" } else { "#" };
+        let one = |(at, (name, parameters)): (usize, &(&str, &Value))| {
+            let parameters = arguments(parameters, &format!("{root}/anyOf/{at}/properties/{key}"));
+            json!({
+                "type": "object",
+                "properties": { "name": { "const": name }, key: parameters },
+                "required": ["name", key],
+                "additionalProperties": false,
+            })
+        };
+        let any = json!({ "anyOf": tools.iter().enumerate().map(one).collect::<Vec<_>>() });
+        let schema = match list {
+            true => json!({ "type": "array", "items": any, "minItems": 1 }),
+            false => any,
+        };
+        vec![(String::new(), schema)]
+    }
+
     /// How much of a text is certainly no part of a call.
     pub fn plain(&self, text: &str) -> usize {
         if self.open.is_empty() {
@@ -204,13 +246,10 @@ impl Form {
     pub fn calls(&self, text: &str) -> (String, Vec<(String, String)>) {
         let (mut rest, mut plain, mut calls) = (text, String::new(), Vec::new());
         while let Some(at) = rest.find(self.open) {
-            let inner = &rest[at + self.open.len()..];
-            let mut values = serde_json::Deserializer::from_str(inner).into_iter::<Call>();
-            let Some(Ok(call)) = values.next() else { break };
-            let behind = &inner[values.byte_offset()..];
+            let Some((found, behind)) = read(&rest[at + self.open.len()..]) else { break };
             let Some(behind) = behind.strip_prefix(self.close) else { break };
             plain.push_str(&rest[..at]);
-            calls.push((call.name, call.arguments.get().to_owned()));
+            calls.extend(found);
             rest = behind;
             if self.open.is_empty() {
                 break;
@@ -219,4 +258,28 @@ impl Form {
         plain.push_str(rest);
         (plain, calls)
     }
+}
+
+/// What a text begins with: a call, a list of them, or one behind its name; and what follows.
+fn read(text: &str) -> Option<(Vec<(String, String)>, &str)> {
+    let one = |call: Call| (call.name, call.arguments.get().to_owned());
+    match text.trim_start().chars().next()? {
+        '{' => first::<Call>(text).map(|(call, rest)| (vec![one(call)], rest)),
+        '[' => first::<Vec<Call>>(text)
+            .map(|(calls, rest)| (calls.into_iter().map(one).collect(), rest)),
+        _ => {
+            let (name, json) = text.split_once(ARGUMENTS)?;
+            let name = name.split(NUMBER).next().unwrap_or(name).trim();
+            let (arguments, rest) = first::<&RawValue>(json)?;
+            Some((vec![(name.to_owned(), arguments.get().to_owned())], rest))
+        }
+    }
+}
+
+/// The JSON that a text begins with, and what follows.
+fn first<'a, T: Deserialize<'a>>(text: &'a str) -> Option<(T, &'a str)> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<T>();
+    let value = values.next()?.ok()?;
+    let rest = &text[values.byte_offset()..];
+    Some((value, rest))
 }

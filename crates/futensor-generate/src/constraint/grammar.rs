@@ -196,7 +196,9 @@ impl Grammars {
                 TopLevelGrammar::from_json_schema(bounded(endless(schema)?))
             }
             Constraint::Tagged(tagged) => {
-                endless(&tagged.schema)?;
+                for (_, schema) in &tagged.calls {
+                    endless(schema)?;
+                }
                 TopLevelGrammar::from_lark(lark(tagged))
             }
         };
@@ -224,7 +226,7 @@ fn endless(schema: &Value) -> Result<&Value> {
 
 /// The grammar of a text with JSON in it. What begins a call is taken as such wherever it stands.
 fn lark(tagged: &Tagged) -> String {
-    let (schema, quoted) = (bounded(&tagged.schema), |text: &str| json!(text).to_string());
+    let quoted = |text: &str| json!(text).to_string();
     let close = match tagged.close.is_empty() {
         true => String::new(),
         false => quoted(&tagged.close),
@@ -243,7 +245,12 @@ fn lark(tagged: &Tagged) -> String {
             )
         }
     };
-    format!("{rules}\ncall: %json {schema}")
+    let each = tagged.calls.iter().enumerate().map(|(k, (name, schema))| {
+        let name = if name.is_empty() { String::new() } else { quoted(name) };
+        format!("\ncall_{k}: {name} \" \"? json_{k}\njson_{k}: %json {}", bounded(schema))
+    });
+    let names: Vec<String> = (0..tagged.calls.len()).map(|k| format!("call_{k}")).collect();
+    format!("{rules}\ncall: {}{}", names.join(" | "), each.collect::<String>())
 }
 
 /// A character as itself in a regular expression.

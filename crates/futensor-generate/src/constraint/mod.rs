@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 pub use grammar::hold_compilers;
 pub use grammar::{Grammar, Grammars};
 pub use guide::Guided;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What the text of an answer has to be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,8 +40,9 @@ pub struct Tagged {
     /// What stands before the JSON. Where it is empty the JSON is the whole text, or the text does
     /// not begin with a brace.
     pub open: String,
-    /// What the JSON is valid against, within [`JsonSchema`](Constraint::JsonSchema)'s limits.
-    pub schema: serde_json::Value,
+    /// What may follow: a name, which may be empty, and JSON that is valid against its schema,
+    /// within [`JsonSchema`](Constraint::JsonSchema)'s limits. There may be a space before it.
+    pub calls: Vec<(String, serde_json::Value)>,
     /// What stands behind it.
     pub close: String,
     /// There may be any other text before and behind it, and it may come any number of times, or
@@ -78,13 +79,18 @@ impl Constraint {
                 let text = schema.to_string();
                 if text.len() > SCHEMA_MAX { Err(large(SCHEMA_MAX)) } else { Ok(text) }
             }
-            Constraint::Tagged(Tagged { open, schema, close, free }) => {
-                if open.len() + close.len() > MARKS_MAX {
+            Constraint::Tagged(Tagged { open, calls, close, free }) => {
+                let longest = calls.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+                if open.len() + close.len() + longest > MARKS_MAX {
                     return Err(Error::request("the constraint: marks that are too long"));
                 }
-                let schema = Constraint::JsonSchema(schema.clone()).text()?;
+                if calls.is_empty() {
+                    return Err(Error::request("the constraint: nothing may follow the mark"));
+                }
+                calls.iter().try_for_each(|(_, schema)| measure(schema))?;
                 // With nothing that could be taken for a part of the next.
-                Ok(Value::from(vec![open.as_str(), close, &schema, &free.to_string()]).to_string())
+                let text = json!([open, close, free, calls]).to_string();
+                if text.len() > SCHEMA_MAX { Err(large(SCHEMA_MAX)) } else { Ok(text) }
             }
         }
     }

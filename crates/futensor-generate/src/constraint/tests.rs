@@ -98,7 +98,8 @@ fn json_within_a_text_is_of_its_schema() {
         "required": ["a"], "additionalProperties": false });
     let tagged = |free| {
         let (open, close) = ("<call>\n".into(), "\n</call>".into());
-        Constraint::Tagged(Tagged { open, schema: schema.clone(), close, free })
+        let calls = vec![(String::new(), schema.clone())];
+        Constraint::Tagged(Tagged { open, calls, close, free })
     };
     let text = follow(tagged(false), |allowed| *allowed.last().unwrap());
     let json = text.strip_prefix("<call>\n").unwrap().strip_suffix("\n</call>").unwrap();
@@ -106,8 +107,8 @@ fn json_within_a_text_is_of_its_schema() {
     assert!(value["a"] == 1 || value["a"] == 2, "{text}");
     // Where it may come or not, whatever begins as one goes on as one.
     let tokenizer = vocabulary().tokenizer().unwrap();
-    let allows = |text: &str| {
-        let (mut guide, mut mask) = compile(&grammars(), tagged(true)).unwrap().begin();
+    let allowed = |constraint: Constraint, text: &str| {
+        let (mut guide, mut mask) = compile(&grammars(), constraint).unwrap().begin();
         for &byte in text.as_bytes() {
             let is = |t: &u32| tokenizer.bytes(*t) == [byte];
             let token = (0..tokenizer.len() as u32).find(is).expect("each byte is a token");
@@ -119,6 +120,7 @@ fn json_within_a_text_is_of_its_schema() {
         }
         true
     };
+    let allows = |text: &str| allowed(tagged(true), text);
     for right in [
         "nothing <b> of it\n",
         "so: <call>\n{\"a\":1}\n</call> and <call>\n{\"a\": 2}\n</call>",
@@ -128,6 +130,18 @@ fn json_within_a_text_is_of_its_schema() {
     }
     for wrong in ["<call>\n{\"b", "so: <call>\n[", "<call>\n{\"a\":1}\n</call>\n<call>\n{\"a\":3"] {
         assert!(!allows(wrong), "{wrong}");
+    }
+    // By names, each with a schema of its own.
+    let of = |n: i32| json!({ "enum": [n] });
+    let calls = vec![("one[".into(), of(1)), ("two[".into(), of(2))];
+    let named = Tagged { open: "<call>".into(), calls, close: String::new(), free: true };
+    for (text, right) in [
+        ("a<call>one[1", true),
+        ("<call>two[ 2<call>one[1", true),
+        ("<call>two[1", false),
+        ("<call>three[", false),
+    ] {
+        assert_eq!(allowed(Constraint::Tagged(named.clone()), text), right, "{text}");
     }
 }
 

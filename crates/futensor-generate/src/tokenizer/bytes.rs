@@ -18,6 +18,10 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
+/// Marks of calls of tools, by their names: they stand for text, in which a reader of the answer
+/// looks for them.
+const CALLS: [&str; 3] = ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"];
+
 /// How a vocabulary's words are spelled.
 #[derive(Clone, Copy)]
 enum Spelling {
@@ -72,7 +76,9 @@ pub fn of_all(tokenizer: &Tokenizer) -> Result<(Vec<Box<[u8]>>, Vec<bool>)> {
     let (mut bytes, mut marks) = (vec![Box::default(); count], vec![false; count]);
     for (word, token) in vocabulary {
         (bytes[token as usize], marks[token as usize]) = match added.get(&token) {
-            Some(added) if added.special => (Box::default(), true),
+            Some(added) if added.special && !CALLS.contains(&&added.content[..]) => {
+                (Box::default(), true)
+            }
             Some(added) => (added.content.as_bytes().into(), false),
             None => (bytes_of(&word, spelling), false),
         };

@@ -22,6 +22,17 @@ fn a_text_comes_back_as_it_was() {
 }
 
 #[test]
+fn marks_of_calls_of_tools_are_text() {
+    let mut vocabulary = vocabulary();
+    vocabulary.tokens.push("[TOOL_CALLS]".into());
+    vocabulary.types.push(3);
+    let tokenizer = vocabulary.tokenizer().unwrap();
+    let tokens = tokenizer.encode("a[TOOL_CALLS]", false).unwrap();
+    assert_eq!((tokens.len(), tokens[1]), (2, 264));
+    assert!(!tokenizer.is_mark(264) && tokenizer.decode(&tokens) == "a[TOOL_CALLS]");
+}
+
+#[test]
 fn a_vocabulary_that_does_not_fit_is_refused() {
     let wrong = |change: &dyn Fn(&mut Vocabulary)| {
         let mut vocabulary = vocabulary();
