@@ -61,7 +61,7 @@ pub use constraint::{Constraint, Tagged};
 pub use engine::{Engine, Stats, Tokens};
 pub use error::{Error, Result};
 pub use helpers::Work;
-pub use model::{Activation, Config, HeadNorms, Llama, Rope, Scaling, Variant};
+pub use model::{Activation, Config, Experts, HeadNorms, Llama, Rope, Scaling, Variant};
 pub use options::Options;
 pub use request::{End, Logprobs, Request, Token};
 pub use sampling::Sampling;

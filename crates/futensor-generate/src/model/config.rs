@@ -2,6 +2,7 @@
 //! file.
 
 use crate::error::{Error, Result, number_of};
+use futensor::TensorFuture;
 
 /// Sizes and constants of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,7 +19,7 @@ pub struct Config {
     pub head: usize,
     /// Elements between the two halves of a feed-forward block.
     pub feed_forward: usize,
-    /// Tokens that it was trained on at most, and no more than a layer's window.
+    /// Tokens that it was trained on at most.
     pub context: usize,
     /// Of the norms.
     pub epsilon: f64,
@@ -51,6 +52,8 @@ pub struct Variant {
     pub gated: bool,
     /// The feed-forward block sees what attention sees.
     pub parallel: bool,
+    /// The feed-forward block is one of experts.
+    pub experts: Option<Experts>,
     /// Queries, keys and values have biases; `None`: as they do.
     pub attention_biased: Option<bool>,
     /// The same of feed-forward blocks.
@@ -63,6 +66,9 @@ pub struct Variant {
     pub attention_scale: Option<f64>,
     /// What scores are bent to stay below, by a hyperbolic tangent.
     pub attention_cap: Option<f64>,
+    /// How many of the last tokens each layer sees, `None` all of them; empty where all layers see
+    /// all.
+    pub windows: Vec<Option<usize>>,
     /// What logits are multiplied by.
     pub logits_scale: f64,
     /// What logits are bent to stay below, by a hyperbolic tangent.
@@ -87,18 +93,35 @@ impl Default for Variant {
             fused_gate: false,
             gated: true,
             parallel: false,
+            experts: None,
             attention_biased: None,
             feed_forward_biased: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
             attention_scale: None,
             attention_cap: None,
+            windows: Vec::new(),
             logits_scale: 1.0,
             logits_cap: None,
             turns: Vec::new(),
             tied: None,
         }
     }
+}
+
+/// Feed-forward blocks of which each token sees some.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// Of a layer.
+    pub count: usize,
+    /// That a token sees: those that a router finds likeliest.
+    pub used: usize,
+    /// Elements between the two halves of each.
+    pub feed_forward: usize,
+    /// The shares of those that a token sees add up to one.
+    pub normalised: bool,
+    /// Elements between the two halves of one that every token sees.
+    pub shared: Option<usize>,
 }
 
 /// What is between the two halves of a feed-forward block.
@@ -110,6 +133,17 @@ pub enum Activation {
     Gelu,
     /// The same by a hyperbolic tangent.
     GeluTanh,
+}
+
+impl Activation {
+    /// Of each element.
+    pub(crate) fn of(self, x: &TensorFuture) -> TensorFuture {
+        match self {
+            Activation::Silu => x.silu(),
+            Activation::Gelu => x.gelu(),
+            Activation::GeluTanh => x.gelu_tanh(),
+        }
+    }
 }
 
 /// Norms of queries and keys, before they are turned.
@@ -198,6 +232,11 @@ impl Config {
         }
     }
 
+    /// How many of the last tokens a layer sees; `None` all of them.
+    pub fn window_of(&self, layer: usize) -> Option<usize> {
+        self.variant.windows.get(layer).copied().flatten()
+    }
+
     /// Has each layer turn in its own way.
     pub(crate) fn turn(&mut self, of: impl Fn(usize) -> Option<Rope>) {
         // More layers than these are refused.
@@ -228,6 +267,17 @@ impl Config {
                 number_of(self.heads, "head", "heads"),
                 self.kv_heads
             ));
+        }
+        if let Some(experts) = &self.variant.experts {
+            let (count, used) = (experts.count, experts.used);
+            let widths = [Some(experts.feed_forward), experts.shared];
+            if used == 0 || used > count || count > 1 << 16 {
+                let count = number_of(count, "expert", "experts");
+                return wrong(format!("a token cannot see {used} of {count}"));
+            }
+            if let Some(inner) = widths.into_iter().flatten().find(|n| *n == 0 || *n > 1 << 24) {
+                return wrong(format!("an expert of size {inner} cannot be"));
+            }
         }
         let turns = self.variant.turns.iter().flatten();
         turns.chain([&self.rope]).try_for_each(|rope| rope.check(self.head))

@@ -3,8 +3,8 @@
 //! its weights.
 
 use super::Llama;
-use super::config::{Activation, Rope};
-use super::weights::Norm;
+use super::config::Rope;
+use super::weights::{FeedForward, Norm};
 use futensor::region::{Flat, Tensors};
 use futensor::{AttentionOptions, DType, TensorFuture, cat};
 
@@ -159,19 +159,30 @@ impl Llama {
             if let Some(cap) = variant.attention_cap {
                 options = options.cap(cap);
             }
+            if let Some(window) = config.window_of(l) {
+                options = options.window(window);
+            }
             let (tables, lengths) = (&rows.tables, &rows.lengths);
             let seen = query.paged_attention(keys.i(l), values.i(l), tables, lengths, options);
             let seen = layer.output.linear(&seen.reshape([n, config.heads * config.head]));
             let seen = scaled(normed(&layer.after_attention, &seen), variant.residual_scale);
             let y = &x + seen;
             let h = if variant.parallel { h } else { normed(&layer.before_feed_forward, &y) };
-            let inner = match &layer.gate_up.linear(&h)[..] {
-                [gate, up] => activated(variant.activation, gate) * up,
-                [up] => activated(variant.activation, up),
-                _ => unreachable!("a product for each of one or two weights"),
+            let found = match (&layer.feed_forward, &variant.experts) {
+                (FeedForward::Experts(all), Some(experts)) => {
+                    all.of(&h, experts, variant.activation)
+                }
+                (FeedForward::Whole { gate_up, down }, _) => {
+                    down.linear(&match &gate_up.linear(&h)[..] {
+                        [gate, up] => variant.activation.of(gate) * up,
+                        [up] => variant.activation.of(up),
+                        _ => unreachable!("a product for each of one or two weights"),
+                    })
+                }
+                _ => unreachable!("experts are of a configuration that has them"),
             };
-            let inner = normed(&layer.after_feed_forward, &layer.down.linear(&inner));
-            x = &y + scaled(inner, variant.residual_scale);
+            let found = normed(&layer.after_feed_forward, &found);
+            x = &y + scaled(found, variant.residual_scale);
         }
         (x, State { keys, values, last })
     }
@@ -197,14 +208,6 @@ fn normed(norm: &Option<Norm>, x: &TensorFuture) -> TensorFuture {
 
 fn scaled(x: TensorFuture, by: f64) -> TensorFuture {
     if by == 1.0 { x } else { x * by }
-}
-
-fn activated(activation: Activation, x: &TensorFuture) -> TensorFuture {
-    match activation {
-        Activation::Silu => x.silu(),
-        Activation::Gelu => x.gelu(),
-        Activation::GeluTanh => x.gelu_tanh(),
-    }
 }
 
 /// Puts rows into their places, in place.

@@ -20,7 +20,7 @@ use crate::options::Options;
 use crate::sampling::Sampling;
 use crate::template::Template;
 use crate::tokenizer::Tokenizer;
-pub use config::{Activation, Config, HeadNorms, Rope, Scaling, Variant};
+pub use config::{Activation, Config, Experts, HeadNorms, Rope, Scaling, Variant};
 use futensor::Device;
 use std::future::Future;
 use std::sync::Arc;

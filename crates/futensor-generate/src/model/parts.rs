@@ -1,8 +1,8 @@
 //! The tensors of a file, by GGUF's names and by Hugging Face's: each is taken once, with its shape
 //! checked, and none may be left over.
 
-use super::config::{Config, HeadNorms};
-use super::weights::{Layer, Linear, Norm, Several, Weights};
+use super::config::{Config, Experts, HeadNorms};
+use super::weights::{FeedForward, Layer, Linear, Mixture, Norm, Several, SharedExpert, Weights};
 use crate::error::{Error, Result};
 use futensor::quant::{Format, Quantized, Weight};
 use futensor::{DType, TensorFuture};
@@ -31,7 +31,21 @@ pub enum Part {
     GateUp,
     Down,
     AfterFeedForward,
+    /// What picks experts.
+    Router,
+    // Of experts; a folder has each by itself.
+    GateOfExperts,
+    UpOfExperts,
+    DownOfExperts,
+    // Of the expert that every token sees, and how much of it.
+    SharedShare,
+    SharedGate,
+    SharedUp,
+    SharedDown,
 }
+
+/// Rows of a matrix in memory that stand beside each other, so that none has rows of two experts.
+const ROWS: usize = 16;
 
 impl Part {
     /// Hugging Face's name, of Llama where there is one.
@@ -55,6 +69,14 @@ impl Part {
             Part::GateUp => "mlp.gate_up_proj",
             Part::Down => "mlp.down_proj",
             Part::AfterFeedForward => "post_feedforward_layernorm",
+            Part::Router => "mlp.gate",
+            Part::GateOfExperts => "mlp.experts.#.gate_proj",
+            Part::UpOfExperts => "mlp.experts.#.up_proj",
+            Part::DownOfExperts => "mlp.experts.#.down_proj",
+            Part::SharedShare => "mlp.shared_expert_gate",
+            Part::SharedGate => "mlp.shared_expert.gate_proj",
+            Part::SharedUp => "mlp.shared_expert.up_proj",
+            Part::SharedDown => "mlp.shared_expert.down_proj",
         }
     }
 
@@ -78,6 +100,14 @@ impl Part {
             Part::Up | Part::GateUp => "ffn_up",
             Part::Down => "ffn_down",
             Part::AfterFeedForward => "post_ffw_norm",
+            Part::Router => "ffn_gate_inp",
+            Part::GateOfExperts => "ffn_gate_exps",
+            Part::UpOfExperts => "ffn_up_exps",
+            Part::DownOfExperts => "ffn_down_exps",
+            Part::SharedShare => "ffn_gate_inp_shexp",
+            Part::SharedGate => "ffn_gate_shexp",
+            Part::SharedUp => "ffn_up_shexp",
+            Part::SharedDown => "ffn_down_shexp",
         }
     }
 }
@@ -92,7 +122,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The name of a part, of this layer.
+    /// The name of a part, of this layer. In it, `#` stands for the number of an expert.
     pub fn name(&self, part: Part, layer: Option<usize>) -> String {
         let other = self.names.iter().find(|(p, _)| *p == part).map(|(_, name)| *name);
         let name = if self.gguf { part.of_gguf() } else { other.unwrap_or(part.of_folder()) };
@@ -171,7 +201,7 @@ impl Parts {
     }
 
     fn layer(&mut self, k: usize, config: &Config) -> Result<Layer> {
-        let (width, inner, variant) = (config.width, config.feed_forward, &config.variant);
+        let (width, variant) = (config.width, &config.variant);
         let (queries, keys) = (config.heads * config.head, config.kv_heads * config.head);
         let layer = Some(k);
         let mut norm = |part, wanted: bool, width| {
@@ -203,16 +233,10 @@ impl Parts {
         };
         let first = if variant.fused_attention { Part::QueryKeyValue } else { Part::Query };
         self.as_told(first, layer, query_key_value.biased(), variant.attention_biased)?;
-        let gate_up = if !variant.gated {
-            Several::new(vec![self.linear(Part::Up, layer, [inner, width])?])?
-        } else if variant.fused_gate {
-            Several::of(self.linear(Part::GateUp, layer, [2 * inner, width])?, vec![inner; 2])
-        } else {
-            let each = [Part::Gate, Part::Up].map(|p| self.linear(p, layer, [inner, width]));
-            Several::new(each.into_iter().collect::<Result<_>>()?)?
+        let feed_forward = match &variant.experts {
+            Some(experts) => FeedForward::Experts(self.mixture(k, width, experts)?),
+            None => self.feed_forward(k, config)?,
         };
-        let first = if variant.fused_gate { Part::GateUp } else { Part::Up };
-        self.as_told(first, layer, gate_up.biased(), variant.feed_forward_biased)?;
         Ok(Layer {
             before_attention,
             query_key_value,
@@ -221,10 +245,102 @@ impl Parts {
             output: self.linear(Part::Output, layer, [width, queries])?,
             after_attention,
             before_feed_forward,
-            gate_up,
-            down: self.linear(Part::Down, layer, [width, inner])?,
+            feed_forward,
             after_feed_forward,
         })
+    }
+
+    fn feed_forward(&mut self, k: usize, config: &Config) -> Result<FeedForward> {
+        let (width, inner, variant) = (config.width, config.feed_forward, &config.variant);
+        let layer = Some(k);
+        let gate_up = if !variant.gated {
+            Several::new(vec![self.linear(Part::Up, layer, [inner, width])?])?
+        } else if variant.fused_gate {
+            Several::of(self.linear(Part::GateUp, layer, [2 * inner, width])?, vec![inner; 2])
+        } else {
+            self.gate_up([Part::Gate, Part::Up], layer, [inner, width])?
+        };
+        let first = if variant.fused_gate { Part::GateUp } else { Part::Up };
+        self.as_told(first, layer, gate_up.biased(), variant.feed_forward_biased)?;
+        let down = self.linear(Part::Down, layer, [width, inner])?;
+        Ok(FeedForward::Whole { gate_up, down })
+    }
+
+    fn gate_up(
+        &mut self,
+        parts: [Part; 2],
+        layer: Option<usize>,
+        sizes: [usize; 2],
+    ) -> Result<Several> {
+        let each = parts.map(|part| self.linear(part, layer, sizes));
+        Several::new(each.into_iter().collect::<Result<_>>()?)
+    }
+
+    fn mixture(&mut self, k: usize, width: usize, experts: &Experts) -> Result<Mixture> {
+        let (layer, count, inner) = (Some(k), experts.count, experts.feed_forward);
+        let mut stack = |part, out, into| self.stack(part, layer, [count, out, into]);
+        let gate = stack(Part::GateOfExperts, inner, width)?;
+        let up = stack(Part::UpOfExperts, inner, width)?;
+        let down = stack(Part::DownOfExperts, width, inner)?;
+        let shared = match experts.shared {
+            Some(inner) => {
+                let name = format!("{}.weight", self.name(Part::SharedShare, layer));
+                // A row of a matrix, or a vector.
+                if let Some(Weight::Dense(x)) = self.tensors.get_mut(&name) {
+                    *x = x.reshape([-1]);
+                }
+                let share = self.vector(&name, width)?;
+                let share = share.ok_or_else(|| Error::model(format!("there is no {name}")))?;
+                let parts = [Part::SharedGate, Part::SharedUp];
+                let gate_up = self.gate_up(parts, layer, [inner, width])?;
+                let down = self.linear(Part::SharedDown, layer, [width, inner])?;
+                Some(SharedExpert { share, gate_up, down })
+            }
+            None => None,
+        };
+        let router = self.linear(Part::Router, layer, [count, width])?;
+        Ok(Mixture { router, gate, up, down, shared })
+    }
+
+    /// A matrix of each expert, one below the other.
+    fn stack(
+        &mut self,
+        part: Part,
+        layer: Option<usize>,
+        [count, out, into]: [usize; 3],
+    ) -> Result<Quantized> {
+        let name = format!("{}.weight", self.name(part, layer));
+        let gguf = self.gguf;
+        let mut one = |name: &str, out: usize| {
+            if let Some(Weight::Dense(x)) = self.tensors.get_mut(name)
+                && x.rank() == 3
+            {
+                *x = x.flatten(0, 1);
+            }
+            let weight = self.matrix(name)?;
+            let weight = weight.ok_or_else(|| Error::model(format!("there is no {name}")))?;
+            match weight {
+                weight if weight.dims() != [out, into] => {
+                    let dims = weight.dims();
+                    Err(Error::model(format!("{name} is {dims:?}, not {:?}", [out, into])))
+                }
+                Weight::Quantized(weight) => Ok(weight),
+                Weight::Dense(_) => Err(Error::model(format!(
+                    "{name}: experts in float32, or in a format that becomes it, are not supported"
+                ))),
+            }
+        };
+        if !out.is_multiple_of(ROWS) {
+            let text = format!("{name}: experts of {out} rows, which are no multiple of {ROWS}");
+            return Err(Error::model(text));
+        }
+        if gguf {
+            return one(&name, count * out);
+        }
+        let each = (0..count).map(|expert| one(&name.replace('#', &expert.to_string()), out));
+        let each = each.collect::<Result<Vec<Quantized>>>()?;
+        Quantized::join(&each.iter().collect::<Vec<_>>())
+            .map_err(|e| Error::model(format!("{name}: {}", e.message())))
     }
 
     /// Refuses biases that are there or not, unlike what the file says.
@@ -288,7 +404,7 @@ impl Parts {
                 "tensor {first}{more}: an architecture with such a part is not supported"
             )));
         }
-        Ok(Weights { embedding, layers, norm, head })
+        Ok(Weights::new(embedding, layers, norm, head))
     }
 }
 

@@ -158,7 +158,7 @@ impl Steps {
         let (device, limits) = (&self.model.device, &self.limits);
         // The CPU sums a single row by float32 up in another order than rows beside each other,
         // which are all alike where a matrix has 4,096 elements.
-        let least = if self.model.weights.is_dense() { 2 } else { 1 };
+        let least = if self.model.weights.is_dense { 2 } else { 1 };
         let n = filled(step.rows.len(), least);
         // Beside rows of prompts fewer sizes will do.
         let m = match wishes.len() {

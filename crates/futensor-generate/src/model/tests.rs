@@ -32,7 +32,8 @@ fn config() -> Config {
             turned: 16,
             magnitude: 1.0,
         },
-        variant: Variant::default(),
+        // The last layer sees a window.
+        variant: Variant { windows: vec![None, Some(9)], ..Variant::default() },
     }
 }
 
@@ -72,8 +73,39 @@ fn llama(format: Option<Format>) -> Llama {
         .unwrap()
 }
 
+/// The same with experts.
+fn mixture() -> Llama {
+    let (device, mut config) = (Device::cpu_with(CpuOptions::default()), config());
+    let (random, count, inner) = (Generator::new(8), 6, 32);
+    config.variant.experts =
+        Some(Experts { count, used: 2, feed_forward: inner, normalised: true, shared: None });
+    let mut tensors = tensors(&device, Some(Format::Q8_0));
+    tensors.retain(|name, _| !name.contains(".ffn_") || name.contains("ffn_norm"));
+    for k in 0..config.layers {
+        let wide = config.width;
+        for (name, out, into) in [
+            ("ffn_gate_inp", count, wide),
+            ("ffn_gate_exps", count * inner, wide),
+            ("ffn_up_exps", count * inner, wide),
+            ("ffn_down_exps", count * wide, inner),
+        ] {
+            let x = random.randn(&device, [out, into]) * (into as f64).sqrt().recip() * 1.5;
+            let weight = match name {
+                "ffn_gate_inp" => Weight::Dense(x),
+                _ => Quantized::from_tensor(&x, Format::Q8_0).unwrap().into(),
+            };
+            tensors.insert(format!("blk.{k}.{name}.weight"), weight);
+        }
+    }
+    testing::llama(&device, config, tensors, vocabulary().tokenizer().unwrap()).unwrap()
+}
+
 fn engine(format: Option<Format>, options: Options) -> Engine {
-    Engine::start(llama(format), Options { page: 8, context: 256, ..options }).unwrap()
+    started(llama(format), options)
+}
+
+fn started(model: Llama, options: Options) -> Engine {
+    Engine::start(model, Options { page: 8, context: 256, ..options }).unwrap()
 }
 
 fn all(tokens: crate::Tokens) -> Vec<Token> {
@@ -138,6 +170,8 @@ impl Plain {
                 Plain::turn(&mut key, at);
                 keys.push(key);
                 values.push(self.times(&name("attn_v"), &h));
+                let first = c.window_of(k).map_or(0, |window| keys.len().saturating_sub(window));
+                let (keys, values) = (&keys[first..], &values[first..]);
                 let mut seen = Vec::new();
                 for (j, query) in query.chunks(c.head).enumerate() {
                     let own = j / (c.heads / c.kv_heads) * c.head
@@ -252,14 +286,22 @@ fn requests() -> Vec<Request> {
 fn tokens_are_the_same_whoever_else_is_there() {
     let options =
         |chunk, slots| Options { chunk, slots, chunk_beside: chunk, ..Options::default() };
-    for format in [Some(Format::Q4_1), Some(Format::BF16), None] {
+    let models: [(&str, fn() -> Llama); 4] = [
+        ("Q4_1", || llama(Some(Format::Q4_1))),
+        ("BF16", || llama(Some(Format::BF16))),
+        ("float32", || llama(None)),
+        ("experts", mixture),
+    ];
+    for (name, model) in models {
         let requests = requests();
         let alone: Vec<Vec<Token>> = requests
             .iter()
-            .map(|request| all(engine(format, options(256, 1)).generate(request.clone()).unwrap()))
+            .map(|request| {
+                all(started(model(), options(256, 1)).generate(request.clone()).unwrap())
+            })
             .collect();
         for (chunk, slots) in [(7, 3), (64, 64)] {
-            let engine = engine(format, options(chunk, slots));
+            let engine = started(model(), options(chunk, slots));
             // Each is there several times, so that there are 64.
             let streams: Vec<_> = (0..4)
                 .flat_map(|_| &requests)
@@ -269,7 +311,7 @@ fn tokens_are_the_same_whoever_else_is_there() {
                 streams.into_iter().map(|s| s.map(|t| t.unwrap()).collect()),
             ));
             for (k, tokens) in together.iter().enumerate() {
-                assert_eq!(tokens, &alone[k % 16], "{format:?}, {slots} slots, request {}", k % 16);
+                assert_eq!(tokens, &alone[k % 16], "{name}, {slots} slots, request {}", k % 16);
             }
             assert!(engine.stats().shared_tokens > 0, "beginnings are shared");
             assert_eq!(engine.stats().failed, 0);
@@ -380,7 +422,8 @@ fn a_folder_of_hugging_faces_is_the_same_model() {
     };
     text(
         "config.json",
-        serde_json::json!({ "model_type": "llama", "hidden_size": c.width,
+        serde_json::json!({ "model_type": "mistral", "hidden_size": c.width, "sliding_window": 9,
+            "layer_types": ["full_attention", "sliding_attention"],
             "num_attention_heads": c.heads,
             "num_key_value_heads": c.kv_heads, "num_hidden_layers": c.layers,
             "max_position_embeddings": c.context, "intermediate_size": c.feed_forward,

@@ -1,5 +1,6 @@
 //! The weights of a model, dense or quantised.
 
+use super::config::{Activation, Experts};
 use crate::error::Result;
 use futensor::quant::{Quantized, Weight};
 use futensor::{TensorFuture, cat};
@@ -109,6 +110,66 @@ impl Norm {
     }
 }
 
+/// Experts of a layer: a router picks some for each row (Shazeer et al. 2017, arXiv:1701.06538),
+/// and the rows of an expert meet its weights together.
+pub struct Mixture {
+    pub router: Linear,
+    /// Of all experts, one below the other.
+    pub gate: Quantized,
+    pub up: Quantized,
+    pub down: Quantized,
+    /// What every row sees as well.
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert that every row sees, as much as the row says.
+pub struct SharedExpert {
+    /// `[width]`.
+    pub share: TensorFuture,
+    pub gate_up: Several,
+    pub down: Linear,
+}
+
+impl Mixture {
+    /// Bytes of the experts that are picked.
+    pub fn bytes(&self) -> usize {
+        [&self.gate, &self.up, &self.down].into_iter().map(Quantized::bytes).sum()
+    }
+
+    /// Rows `[n, width]` to as many.
+    pub fn of(&self, x: &TensorFuture, config: &Experts, activation: Activation) -> TensorFuture {
+        let ([n, width], used) = ([x.dims()[0], x.dims()[1]], config.used);
+        let all = self.router.linear(x).softmax(-1);
+        let (mut shares, which) = all.topk(used, -1, true);
+        if config.normalised {
+            shares = &shares / shares.sum_keepdim(-1);
+        }
+        // A row for each of its experts.
+        let rows = x.unsqueeze(1).expand([n, used, width]).reshape([n * used, width]);
+        let which = which.reshape([n * used]);
+        let by = |w: &Quantized, x: &TensorFuture| w.grouped_linear(x, &which, config.count);
+        let inner = activation.of(&by(&self.gate, &rows)) * by(&self.up, &rows);
+        let found = by(&self.down, &inner).reshape([n, used, width]) * shares.unsqueeze(2);
+        let found = found.sum(1);
+        let Some(shared) = &self.shared else { return found };
+        let [gate, up] = &shared.gate_up.linear(x)[..] else {
+            unreachable!("a product for each of two weights")
+        };
+        let all = shared.down.linear(&(activation.of(gate) * up));
+        found + all * (x * &shared.share).sum_keepdim(-1).sigmoid()
+    }
+}
+
+/// What is behind attention.
+pub enum FeedForward {
+    Whole {
+        /// One matrix where there is no gate.
+        gate_up: Several,
+        down: Linear,
+    },
+    Experts(Mixture),
+}
+
 /// A layer's.
 pub struct Layer {
     pub before_attention: Option<Norm>,
@@ -118,16 +179,22 @@ pub struct Layer {
     pub output: Linear,
     pub after_attention: Option<Norm>,
     pub before_feed_forward: Option<Norm>,
-    /// One matrix where there is no gate.
-    pub gate_up: Several,
-    pub down: Linear,
+    pub feed_forward: FeedForward,
     pub after_feed_forward: Option<Norm>,
 }
 
 impl Layer {
     fn matrices(&self) -> impl Iterator<Item = &Linear> {
-        let several = [&self.query_key_value, &self.gate_up].into_iter().flat_map(|s| &s.parts);
-        several.chain([&self.output, &self.down])
+        let (gate_up, down, router) = match &self.feed_forward {
+            FeedForward::Whole { gate_up, down } => (Some(gate_up), Some(down), None),
+            FeedForward::Experts(all) => {
+                let shared = all.shared.as_ref();
+                (shared.map(|s| &s.gate_up), shared.map(|s| &s.down), Some(&all.router))
+            }
+        };
+        let several = [Some(&self.query_key_value), gate_up].into_iter().flatten();
+        let single = [Some(&self.output), down, router].into_iter().flatten();
+        several.flat_map(|s| &s.parts).chain(single)
     }
 
     fn is_dense(&self) -> bool {
@@ -144,7 +211,13 @@ impl Layer {
             &self.after_feed_forward,
         ];
         let norms: usize = norms.into_iter().flatten().map(Norm::bytes).sum();
-        norms + self.matrices().map(Linear::bytes).sum::<usize>()
+        let experts = match &self.feed_forward {
+            FeedForward::Whole { .. } => 0,
+            FeedForward::Experts(all) => {
+                all.bytes() + bytes(all.shared.as_ref().map(|shared| &shared.share))
+            }
+        };
+        norms + experts + self.matrices().map(Linear::bytes).sum::<usize>()
     }
 }
 
@@ -155,9 +228,17 @@ pub struct Weights {
     pub norm: Norm,
     /// `None`: the embedding is used.
     pub head: Option<Linear>,
+    /// A matrix that rows are multiplied by is a tensor, which is of float32.
+    pub is_dense: bool,
 }
 
 impl Weights {
+    pub fn new(embedding: Weight, layers: Vec<Layer>, norm: Norm, head: Option<Linear>) -> Weights {
+        let last = head.as_ref().map_or(&embedding, |head| &head.weight);
+        let is_dense = dense(last).is_some() || layers.iter().any(Layer::is_dense);
+        Weights { embedding, layers, norm, head, is_dense }
+    }
+
     /// Bytes of the device's memory.
     pub fn bytes(&self) -> usize {
         let head = self.head.as_ref().map_or(0, Linear::bytes);
@@ -167,11 +248,5 @@ impl Weights {
 
     pub fn vocabulary(&self) -> usize {
         self.embedding.dims()[0]
-    }
-
-    /// True where a matrix that rows are multiplied by is a tensor, which is of float32.
-    pub fn is_dense(&self) -> bool {
-        let head = self.head.as_ref().map_or(&self.embedding, |head| &head.weight);
-        dense(head).is_some() || self.layers.iter().any(Layer::is_dense)
     }
 }

@@ -1,5 +1,6 @@
-"""Makes two small Llamas as GGUF files whose matrices have each of the types that are read, and
-their log-probabilities by `transformers` in float64 of the weights that gguf-py dequantises.
+"""Makes two small Llamas as GGUF files whose matrices have each of the types that are read, a
+Qwen 3 with experts in three of them, and their log-probabilities by `transformers` in float64 of
+the weights that gguf-py dequantises.
 
     pip install torch transformers gguf && python kinds.py
 
@@ -13,7 +14,7 @@ import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 HERE = pathlib.Path(__file__).parent
 T = gguf.GGMLQuantizationType
@@ -69,24 +70,109 @@ def matrix(kind, rows, columns):
     return blocks.reshape(rows, -1), values
 
 
+def begin(name, architecture):
+    out = gguf.GGUFWriter(HERE / f"kinds_{name}.gguf", architecture)
+    out.add_block_count(1)
+    out.add_context_length(256)
+    out.add_embedding_length(WIDTH)
+    out.add_feed_forward_length(WIDTH)
+    out.add_head_count(HEADS)
+    out.add_head_count_kv(KV_HEADS)
+    out.add_key_length(HEAD)
+    out.add_value_length(HEAD)
+    out.add_layer_norm_rms_eps(1e-5)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre("gpt-2")
+    out.add_token_list([chr(0x21 + k) for k in range(VOCABULARY)])
+    out.add_eos_token_id(0)
+    return out
+
+
+def finish(out):
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+SIZES = dict(
+    hidden_size=WIDTH,
+    num_attention_heads=HEADS,
+    num_key_value_heads=KV_HEADS,
+    head_dim=HEAD,
+    num_hidden_layers=1,
+    intermediate_size=WIDTH,
+    max_position_embeddings=256,
+    rms_norm_eps=1e-5,
+    vocab_size=VOCABULARY,
+    tie_word_embeddings=False,
+    attn_implementation="eager",
+    experts_implementation="eager",
+    bos_token_id=None,
+    eos_token_id=None,
+)
+
+
+def logprobs(model, weights, prompt):
+    state = {key: torch.from_numpy(np.array(value)).double() for key, value in weights.items()}
+    model.load_state_dict(state)
+    with torch.no_grad():
+        found = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
+    return found[-POSITIONS:].float().contiguous()
+
+
+def experts(prompt):
+    """A Qwen 3 of five experts, of which a token sees two."""
+    count, inner = 5, 32
+    out = begin("c", "qwen3moe")
+    out.add_expert_count(count)
+    out.add_expert_used_count(2)
+    out.add_expert_feed_forward_length(inner)
+    weights = {}
+
+    def add(part, kind, shape, name):
+        rows, columns = int(np.prod(shape[:-1])), shape[-1]
+        blocks, values = matrix(kind, rows, columns)
+        out.add_tensor(f"{part}.weight", blocks.reshape(*shape[:-1], -1), raw_dtype=kind)
+        weights[name] = values.reshape(shape)
+
+    layer = "model.layers.0"
+    add("token_embd", T.Q8_0, (VOCABULARY, WIDTH), "model.embed_tokens.weight")
+    add("output", T.Q8_0, (VOCABULARY, WIDTH), "lm_head.weight")
+    for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+        name = f"{layer}.self_attn.{part}_proj.weight"
+        add(f"blk.0.attn_{part}", T.Q8_0, (heads * HEAD, WIDTH), name)
+    name = f"{layer}.self_attn.o_proj.weight"
+    add("blk.0.attn_output", T.Q8_0, (WIDTH, HEADS * HEAD), name)
+    values = (rng.standard_normal((count, WIDTH)) * 0.1).astype("f4")
+    out.add_tensor("blk.0.ffn_gate_inp.weight", values)
+    weights[f"{layer}.mlp.gate.weight"] = values
+    add("blk.0.ffn_gate_exps", T.Q4_K, (count, inner, WIDTH), "gate")
+    add("blk.0.ffn_up_exps", T.Q6_K, (count, inner, WIDTH), "up")
+    of = f"{layer}.mlp.experts"
+    add("blk.0.ffn_down_exps", T.Q4_0, (count, WIDTH, inner), f"{of}.down_proj")
+    both = [weights.pop("gate"), weights.pop("up")]
+    weights[f"{of}.gate_up_proj"] = np.concatenate(both, 1)
+    for part, own, wide in (
+        ("blk.0.attn_norm", f"{layer}.input_layernorm", WIDTH),
+        ("blk.0.ffn_norm", f"{layer}.post_attention_layernorm", WIDTH),
+        ("blk.0.attn_q_norm", f"{layer}.self_attn.q_norm", HEAD),
+        ("blk.0.attn_k_norm", f"{layer}.self_attn.k_norm", HEAD),
+        ("output_norm", "model.norm", WIDTH),
+    ):
+        values = (rng.standard_normal(wide) * 0.3 + 1).astype("f4")
+        out.add_tensor(f"{part}.weight", values)
+        weights[f"{own}.weight"] = values
+    finish(out)
+    more = dict(num_experts=count, num_experts_per_tok=2, moe_intermediate_size=inner)
+    own = Qwen3MoeConfig(**SIZES, **more, norm_topk_prob=True)
+    return logprobs(Qwen3MoeForCausalLM(own).double(), weights, prompt)
+
+
 def main():
     tensors, prompt = {}, [(k * 7 + k * k // 3) % VOCABULARY for k in range(40)]
     for name, kinds in FILES.items():
-        out = gguf.GGUFWriter(HERE / f"kinds_{name}.gguf", "llama")
-        out.add_block_count(1)
-        out.add_context_length(256)
-        out.add_embedding_length(WIDTH)
-        out.add_feed_forward_length(WIDTH)
-        out.add_head_count(HEADS)
-        out.add_head_count_kv(KV_HEADS)
-        out.add_key_length(HEAD)
-        out.add_value_length(HEAD)
-        out.add_layer_norm_rms_eps(1e-5)
-        out.add_tokenizer_model("gpt2")
-        out.add_tokenizer_pre("gpt-2")
-        names = [chr(0x21 + k) for k in range(VOCABULARY)]
-        out.add_token_list(names)
-        out.add_eos_token_id(0)
+        out = begin(name, "llama")
         shapes = {
             "token_embd": (VOCABULARY, WIDTH), "output": (VOCABULARY, WIDTH),
             "attn_q": (HEADS * HEAD, WIDTH), "attn_k": (KV_HEADS * HEAD, WIDTH),
@@ -112,32 +198,9 @@ def main():
             out.add_tensor(f"{part}.weight" if whole else f"blk.0.{part}.weight", values)
             own = NAMES[part] if whole else f"model.layers.0.{NAMES[part]}"
             weights[f"{own}.weight"] = values
-        out.write_header_to_file()
-        out.write_kv_data_to_file()
-        out.write_tensors_to_file()
-        out.close()
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=WIDTH,
-                num_attention_heads=HEADS,
-                num_key_value_heads=KV_HEADS,
-                head_dim=HEAD,
-                num_hidden_layers=1,
-                intermediate_size=WIDTH,
-                max_position_embeddings=256,
-                rms_norm_eps=1e-5,
-                vocab_size=VOCABULARY,
-                tie_word_embeddings=False,
-                attn_implementation="eager",
-                bos_token_id=None,
-                eos_token_id=None,
-            )
-        ).double()
-        state = {key: torch.from_numpy(np.array(value)).double() for key, value in weights.items()}
-        model.load_state_dict(state)
-        with torch.no_grad():
-            found = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
-        tensors[f"logprobs.{name}"] = found[-POSITIONS:].float().contiguous()
+        model = LlamaForCausalLM(LlamaConfig(**SIZES)).double()
+        tensors[f"logprobs.{name}"] = logprobs(model, weights, prompt)
+    tensors["logprobs.c"] = experts(prompt)
     save_file(tensors, HERE / "kinds.safetensors")
 
 

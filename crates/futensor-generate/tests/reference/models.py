@@ -13,6 +13,7 @@ keys, its tensors' names, which rows are turned into neighbours, and which norms
 import json
 import math
 import pathlib
+import re
 
 import gguf
 import torch
@@ -148,7 +149,15 @@ CASES = {
         "minicpm",
         {"residual_scale": 0.99},
     ),
+    "mistral with a window": ("A", config("mistral", sliding_window=11), None, {}),
+    "qwen2 with windows": (
+        "E",
+        config("qwen2", sliding_window=11, use_sliding_window=True, max_window_layers=1),
+        None,
+        {},
+    ),
     "phi3": ("G", config("phi3", sliding_window=200), "phi3", {}),
+    "phi3 with a window": ("G", config("phi3", sliding_window=23), "phi3", {}),
     "phi3 in part": (
         "G",
         config("phi3", partial_rotary_factor=0.5, rope_theta=500.0),
@@ -191,7 +200,7 @@ CASES = {
             hidden_activation="gelu_pytorch_tanh",
             tie_word_embeddings=True,
             query_pre_attn_scalar=16,
-            sliding_window=128,
+            sliding_window=16,
             attn_logit_softcapping=1.5,
             final_logit_softcapping=4.0,
         ),
@@ -211,7 +220,7 @@ CASES = {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             },
-            sliding_window=128,
+            sliding_window=16,
             num_hidden_layers=6,
         ),
         "gemma3",
@@ -226,7 +235,7 @@ CASES = {
     ),
     "exaone4 with windows": (
         "K",
-        config("exaone4", head_dim=8, sliding_window=128, num_hidden_layers=4),
+        config("exaone4", head_dim=8, sliding_window=16, num_hidden_layers=4),
         "exaone4",
         {},
     ),
@@ -268,6 +277,7 @@ CASES = {
             norm_epsilon=1e-5,
             hidden_act="gelu_pytorch_tanh",
             tie_word_embeddings=True,
+            sliding_window=13,
         ),
         "starcoder2",
         {},
@@ -292,7 +302,7 @@ CASES = {
             layer_norm_eps=1e-5,
             logit_scale=0.5,
             tie_word_embeddings=True,
-            sliding_window=128,
+            sliding_window=16,
             num_hidden_layers=4,
         ),
         "cohere2",
@@ -302,6 +312,55 @@ CASES = {
         "R",
         config("smollm3", num_hidden_layers=4, tie_word_embeddings=True),
         "smollm3",
+        {},
+    ),
+    "qwen3moe": (
+        "T",
+        config(
+            "qwen3_moe",
+            head_dim=16,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+            norm_topk_prob=True,
+        ),
+        "qwen3moe",
+        {},
+    ),
+    "qwen3moe with shares as they are": (
+        "T",
+        config(
+            "qwen3_moe",
+            head_dim=16,
+            num_experts=8,
+            num_experts_per_tok=3,
+            moe_intermediate_size=32,
+        ),
+        None,
+        {},
+    ),
+    "qwen2moe": (
+        "U",
+        config(
+            "qwen2_moe",
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=64,
+        ),
+        "qwen2moe",
+        {"expert_shared_feed_forward_length": 64},
+    ),
+    "olmoe": (
+        "V",
+        config("olmoe", intermediate_size=64, num_experts=8, num_experts_per_tok=2),
+        "olmoe",
+        {},
+    ),
+    "mixtral": (
+        "W",
+        config("mixtral", intermediate_size=64, num_local_experts=4, num_experts_per_tok=2),
+        "llama",
         {},
     ),
 }
@@ -326,7 +385,7 @@ def transformers_config(c):
     made = AutoConfig.for_model(
         c.pop("model_type"), **c, bos_token_id=None, eos_token_id=None, pad_token_id=None
     )
-    made._attn_implementation = "eager"
+    made._attn_implementation = made._experts_implementation = "eager"
     return made
 
 
@@ -354,7 +413,30 @@ def keys(c, more):
         of["rope.freq_base"] = theta_of(c)
     if c.get("sliding_window"):
         of["attention.sliding_window"] = c["sliding_window"]
+    for key, name in {
+        "num_experts": "expert_count",
+        "num_local_experts": "expert_count",
+        "num_experts_per_tok": "expert_used_count",
+        "moe_intermediate_size": "expert_feed_forward_length",
+    }.items():
+        if key in c:
+            of[name] = c[key]
     return {**of, **more}
+
+
+def in_files(kind, key, x):
+    """A tensor as folders have it: experts each by itself."""
+    of = "block_sparse_moe" if kind == "mixtral" else "mlp"
+    if ".mlp.experts." not in key:
+        return [(key.replace(".mlp.gate.", f".{of}.gate."), x)]
+    layer, part = key.split(".mlp.experts.")
+    gate, up, down = ("w1", "w3", "w2") if of != "mlp" else ("gate_proj", "up_proj", "down_proj")
+    parts = zip((gate, up), x.chunk(2, 1)) if part == "gate_up_proj" else [(down, x)]
+    return [
+        (f"{layer}.{of}.experts.{expert}.{name}.weight", one)
+        for name, all_of in parts
+        for expert, one in enumerate(all_of)
+    ]
 
 
 # Whose files have rows of queries and keys such that pairs are neighbours.
@@ -375,14 +457,16 @@ def main():
         generator = torch.Generator().manual_seed(ord(family))
         with torch.no_grad():
             named = dict(model.named_parameters())
-            shapes = whole.state_dict()
+            shapes, stored = whole.state_dict(), []
             for key in sorted(shapes):
                 x = torch.randn(shapes[key].shape, generator=generator)
                 # Norms of Gemma 2 and 3 have one added.
                 middle = 0.2 if "bias" in key else 0.0 if family in "HS" else 1.0
                 vector = x.dim() == 1
-                x = x * 0.3 + middle if vector else x * 1.6 / shapes[key].shape[1] ** 0.5
-                tensors[f"{family}.{key}"] = x.half().contiguous()
+                x = x * 0.3 + middle if vector else x * 1.6 / shapes[key].shape[-1] ** 0.5
+                for own, part in in_files(c["model_type"], key, x.half()):
+                    stored.append(own)
+                    tensors[f"{family}.{own}"] = part.contiguous()
                 if key in named:
                     named[key].copy_(x.half())
             found = model(torch.tensor([prompt])).logits[0].log_softmax(-1)
@@ -404,8 +488,10 @@ def main():
                 "architecture": architecture,
                 "keys": keys(c, more),
                 "names": {
-                    key: names.get_name(key, (".weight", ".bias"))
-                    for key in sorted(shapes)
+                    key: names.get_name(
+                        re.sub(r"experts\.\d+\.", "experts.", key), (".weight", ".bias")
+                    )
+                    for key in sorted(stored)
                     if not (tied and key.startswith("lm_head"))
                 },
                 "neighbours": architecture in NEIGHBOURS,

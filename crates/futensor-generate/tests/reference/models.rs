@@ -7,7 +7,7 @@ use futensor::gguf::{self, Array, Value as Gguf};
 use futensor::{CpuOptions, DType, Device, TensorFuture, block_on, safetensors};
 use futensor_generate::{Engine, Llama, Options, Request};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 /// Keys and values are kept as float16.
@@ -18,12 +18,19 @@ pub fn tensors(device: &Device) -> HashMap<String, TensorFuture> {
     block_on(safetensors::load(path, device).all()).unwrap().into_iter().collect()
 }
 
+fn is_of_expert(name: &str) -> bool {
+    name.contains(".experts.")
+}
+
 /// The weights of a case, by Hugging Face's names.
 fn weights(all: &HashMap<String, TensorFuture>, case: &Value) -> Vec<(String, TensorFuture)> {
     let family = format!("{}.", case["weights"].as_str().unwrap());
     all.iter()
         .filter_map(|(name, x)| Some((name.strip_prefix(&family)?, x)))
-        .map(|(name, x)| (name.to_owned(), x.to_dtype(DType::F32)))
+        // Those of experts stay halves.
+        .map(|(name, x)| {
+            (name.to_owned(), if is_of_expert(name) { x.clone() } else { x.to_dtype(DType::F32) })
+        })
         .collect()
 }
 
@@ -45,7 +52,23 @@ fn for_gguf(weights: Vec<(String, TensorFuture)>, case: &Value) -> Vec<(String, 
         let x = if x.rank() == 1 && gguf["added"] == true { x + 1.0 } else { x };
         Some((gguf["names"][&name].as_str()?.to_owned(), x))
     };
-    weights.into_iter().filter_map(renamed).collect()
+    let mut all: Vec<(String, TensorFuture)> = Vec::new();
+    let mut experts: BTreeMap<String, BTreeMap<usize, TensorFuture>> = BTreeMap::new();
+    for (name, x) in weights {
+        let Some((gguf, x)) = renamed((name.clone(), x)) else { continue };
+        match name.split(".experts.").nth(1) {
+            Some(rest) => {
+                let number = rest.split('.').next().unwrap().parse().unwrap();
+                experts.entry(gguf).or_default().insert(number, x);
+            }
+            None => all.push((gguf, x)),
+        }
+    }
+    let whole = |each: BTreeMap<usize, TensorFuture>| {
+        futensor::stack(&each.values().collect::<Vec<_>>(), 0)
+    };
+    all.extend(experts.into_iter().map(|(name, each)| (name, whole(each))));
+    all
 }
 
 /// How far a model's log-probabilities are from those of a case, at most.

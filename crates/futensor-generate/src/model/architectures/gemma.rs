@@ -2,6 +2,7 @@
 //! behind its blocks, caps of scores and logits, and layers that see a window; and version 3 (2025,
 //! arXiv:2503.19786), which has norms of queries and keys in place of the cap of scores.
 
+use super::keys::last_of;
 use super::rope::of_parameters;
 use super::{Architecture, Given, Keys};
 use crate::error::Result;
@@ -34,13 +35,8 @@ pub const GEMMA: Architecture = Architecture {
 
 /// What versions 2 and 3 have in common; of layers the last of so many sees all. The largest model
 /// alone, of so many layers, has another scale than its heads' width has it.
-fn with_windows(
-    keys: &Keys,
-    config: &mut Config,
-    every: usize,
-    largest: usize,
-) -> Result<Vec<bool>> {
-    let windowed = keys.windows(config, Some(every))?;
+fn with_windows(keys: &Keys, config: &mut Config, every: usize, largest: usize) -> Result<()> {
+    keys.windows(config, last_of(every))?;
     let scalar = keys.number_of(("", "query_pre_attn_scalar"))?.unwrap_or(256.0);
     let scalar = match keys.gguf() {
         true if config.layers == largest => config.width as f64 / config.heads as f64,
@@ -50,7 +46,7 @@ fn with_windows(
     keys.only(("", "use_bidirectional_attention"), false.into())?;
     config.variant.norms_after = true;
     config.variant.attention_scale = Some(scalar.sqrt().recip());
-    Ok(windowed)
+    Ok(())
 }
 
 /// A cap of scores or of logits, or what it is where a file does not say.
@@ -82,7 +78,7 @@ pub const GEMMA3: Architecture = Architecture {
         if keys.gguf() && told.is_null() {
             config.rope.base = 1_000_000.0;
         }
-        let windowed = with_windows(keys, &mut config, 6, 62)?;
+        with_windows(keys, &mut config, 6, 62)?;
         keys.only(("attn_logit_softcapping", "attn_logit_softcapping"), 0.0.into())?;
         let base = keys.number_of(("rope.freq_base_swa", "rope_local_base_freq"))?;
         let local = Rope {
@@ -98,9 +94,8 @@ pub const GEMMA3: Architecture = Architecture {
         };
         config.variant.head_norms = HeadNorms::Each;
         config.variant.logits_cap = cap(keys, "final_logit_softcapping", None)?;
-        let global = config.rope.clone();
-        let local_of = |k: usize| windowed.get(k) == Some(&true);
-        config.turn(|k| Some(if local_of(k) { local.clone() } else { global.clone() }));
+        let (global, windows) = (config.rope.clone(), config.variant.windows.clone());
+        config.turn(|k| Some(if windows[k].is_some() { &local } else { &global }.clone()));
         Ok(config)
     },
     names: &[(Part::FeedForwardNorm, "pre_feedforward_layernorm")],

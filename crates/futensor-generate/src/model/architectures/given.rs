@@ -20,6 +20,8 @@ pub struct Given {
     pub base: f64,
     /// How much of a head is turned.
     pub part: f64,
+    /// It may have experts, and reads what a file says of them.
+    pub experts: bool,
 }
 
 /// RMSNorm's epsilon.
@@ -36,6 +38,7 @@ impl Default for Given {
             head: None,
             base: 10_000.0,
             part: 1.0,
+            experts: false,
         }
     }
 }
@@ -62,10 +65,9 @@ impl Keys<'_> {
         let head = head.or(given.head.filter(|_| !self.gguf()));
         let head = head.unwrap_or(width / heads.max(1));
         self.only(("attention.value_length", ""), head.into())?;
-        if ![Value::Null, 0.into()].contains(&self.get(("expert_count", "num_experts"))) {
+        if !given.experts && self.experts(false)?.is_some() {
             return Err(Error::model("mixtures of experts are not supported"));
         }
-        self.get(("expert_used_count", "num_experts_per_tok"));
         self.only(("attention.causal", ""), true.into())?;
         let mut config = Config {
             width,

@@ -2,7 +2,7 @@
 //! is left over can be refused.
 
 use crate::error::{Error, Result};
-use crate::model::config::Config;
+use crate::model::config::{Config, Experts};
 use futensor::gguf;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -233,35 +233,78 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Which layers see a window of tokens alone; of every so many one sees all, where the file
-    /// does not say, and none does where there is no number. A layer that sees a window sees all
-    /// of a context that is no longer.
-    pub fn windows(&self, config: &mut Config, every: Option<usize>) -> Result<Vec<bool>> {
-        let off = self.get(("", "use_sliding_window")) == Value::Bool(false);
+    /// Experts, whose shares add up to one where a file says so, or says nothing and this does.
+    pub fn experts(&self, normalised: bool) -> Result<Option<Experts>> {
+        let count = self.size_of(("expert_count", "num_experts"))?;
+        let count = count.or(self.size_of(("", "num_local_experts"))?);
+        let used = self.size_of(("expert_used_count", "num_experts_per_tok"))?;
+        let Some(count) = count.filter(|count| *count > 0) else { return Ok(None) };
+        let own = self.size_of(("expert_feed_forward_length", "moe_intermediate_size"))?;
+        let all = self.size_of(("feed_forward_length", "intermediate_size"))?;
+        let key = ("expert_weights_norm", "norm_topk_prob");
+        let told = self.of_kind(key, "truth value", Value::as_bool)?;
+        // A softmax, of all layers.
+        self.only(("expert_gating_func", ""), 1.into())?;
+        self.only(("expert_weights_scale", ""), 1.0.into())?;
+        self.only(("", "decoder_sparse_step"), 1.into())?;
+        self.only(("", "mlp_only_layers"), Value::Array(Vec::new()))?;
+        // Of training.
+        for key in ["router_aux_loss_coef", "router_jitter_noise", "output_router_logits"] {
+            self.get(("", key));
+        }
+        Ok(Some(Experts {
+            count,
+            used: used.unwrap_or(0),
+            feed_forward: own.or(all).unwrap_or(0),
+            normalised: told.unwrap_or(normalised),
+            shared: None,
+        }))
+    }
+
+    /// The window of layers that have one.
+    fn window(&self) -> Result<Option<usize>> {
         let window = self.size_of(("attention.sliding_window", "sliding_window"))?;
-        let window = window.filter(|&window| window > 0 && !off);
-        let all_of =
-            |every: Option<usize>, k: usize| every.is_some_and(|n| (k + 1).is_multiple_of(n));
+        Ok(window.filter(|&window| window > 0))
+    }
+
+    /// Lets each layer see the last tokens alone, or all where the file says so, or where it says
+    /// nothing of the layer and this does. None has a window where there is no number.
+    pub fn windows(&self, config: &mut Config, sees_all: impl Fn(usize) -> bool) -> Result<()> {
+        let (window, off) = (self.window()?, self.get(("", "use_sliding_window")) == false);
         let kinds = self.get(("", "layer_types"));
         let pattern = self.get(("attention.sliding_window_pattern", "sliding_window_pattern"));
         let one = |k: usize| {
-            Ok(match (&kinds[k], &pattern[k], &pattern) {
-                (Value::String(kind), ..) if kind == "full_attention" => false,
-                (Value::String(kind), ..) if kind == "sliding_attention" => true,
+            let all = match (&kinds[k], &pattern[k], &pattern) {
+                (Value::String(kind), ..) if kind == "full_attention" => true,
+                (Value::String(kind), ..) if kind == "sliding_attention" => false,
                 (Value::String(kind), ..) => {
                     return Err(Error::model(format!("layers of {kind:?} are not supported")));
                 }
-                (_, Value::Bool(windowed), _) => *windowed,
-                (_, _, Value::Number(every)) => {
-                    !all_of(every.as_u64().map(|n| n.max(1) as usize), k)
-                }
-                _ => !all_of(every, k),
-            } && window.is_some())
+                (_, Value::Bool(windowed), _) => !windowed,
+                (_, _, Value::Number(every)) => last_of(every.as_u64().unwrap_or(0) as usize)(k),
+                _ => sees_all(k),
+            };
+            Ok(window.filter(|_| !all && !off))
         };
-        let layers = (0..config.layers.min(1 << 16)).map(one).collect::<Result<Vec<bool>>>()?;
-        if let Some(window) = window.filter(|_| layers.contains(&true)) {
+        // More layers than these are refused.
+        config.variant.windows = (0..config.layers.min(1 << 16)).map(one).collect::<Result<_>>()?;
+        Ok(())
+    }
+
+    /// Keeps the context within a window whose layers are not known: those that read such files
+    /// differ, but for a text that is no longer.
+    pub fn within_window(&self, config: &mut Config) -> Result<()> {
+        let off = self.get(("", "use_sliding_window")) == false;
+        // Said of layers that have none.
+        self.get(("", "layer_types"));
+        if let Some(window) = self.window()?.filter(|_| !off) {
             config.context = config.context.min(window);
         }
-        Ok(layers)
+        Ok(())
     }
+}
+
+/// Of layers, the last one of every so many.
+pub fn last_of(every: usize) -> impl Fn(usize) -> bool {
+    move |k| (k + 1).is_multiple_of(every.max(1))
 }

@@ -4,21 +4,56 @@
 use super::{Architecture, Given, Keys};
 use crate::error::Result;
 use crate::model::config::Config;
+use crate::model::parts::Part;
 
 /// Llama, with pairs as they are in such a file.
 fn with(keys: &Keys, neighbours: bool) -> Result<Config> {
-    let mut config = keys.config(Given { neighbours, ..Given::default() })?;
+    let experts = keys.gguf();
+    let mut config = keys.config(Given { neighbours, experts, ..Given::default() })?;
+    // Mixtral's files are of that name as well.
+    config.variant.experts = if experts { keys.experts(true)? } else { None };
     config.variant.feed_forward_biased = keys.biased("mlp_bias")?;
-    keys.windows(&mut config, None)?;
+    keys.within_window(&mut config)?;
     Ok(config)
 }
 
 pub const LLAMA: Architecture = Architecture {
     gguf: &["llama", "mistral3", "internlm2", "xverse"],
-    folder: &["llama", "mistral", "ministral"],
+    folder: &["llama"],
     // GGUF has the rows of queries and keys such that pairs are neighbours.
     read: |keys| with(keys, keys.gguf()),
     names: &[],
+};
+
+/// Mistral (Jiang et al. 2023, arXiv:2310.06825): layers see a window. Files of GGUF call it
+/// `llama`, and say of no window.
+pub const MISTRAL: Architecture = Architecture {
+    gguf: &[],
+    folder: &["mistral", "ministral"],
+    read: |keys| {
+        let mut config = keys.config(Given::default())?;
+        keys.windows(&mut config, |_| false)?;
+        Ok(config)
+    },
+    names: &[],
+};
+
+/// Mixtral (Jiang et al. 2024, arXiv:2401.04088): Mistral with experts.
+pub const MIXTRAL: Architecture = Architecture {
+    gguf: &[],
+    folder: &["mixtral"],
+    read: |keys| {
+        let mut config = keys.config(Given { experts: true, ..Given::default() })?;
+        config.variant.experts = keys.experts(true)?;
+        keys.windows(&mut config, |_| false)?;
+        Ok(config)
+    },
+    names: &[
+        (Part::Router, "block_sparse_moe.gate"),
+        (Part::GateOfExperts, "block_sparse_moe.experts.#.w1"),
+        (Part::UpOfExperts, "block_sparse_moe.experts.#.w3"),
+        (Part::DownOfExperts, "block_sparse_moe.experts.#.w2"),
+    ],
 };
 
 /// LG's EXAONE 3: as Llama, with pairs half a head apart.
@@ -48,7 +83,7 @@ pub const SMOLLM3: Architecture = Architecture {
             Given { neighbours: keys.gguf(), tied: true, base: 2_000_000.0, ..Given::default() };
         let mut config = keys.config(given)?;
         config.variant.feed_forward_biased = keys.biased("mlp_bias")?;
-        keys.windows(&mut config, None)?;
+        keys.within_window(&mut config)?;
         let every = keys.size_of(("", "no_rope_layer_interval"))?.unwrap_or(4).max(1);
         // 1 where a layer turns.
         let told = keys.get(("", "no_rope_layers"));

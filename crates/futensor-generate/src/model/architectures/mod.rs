@@ -28,20 +28,25 @@ pub struct Architecture {
     pub names: &'static [(Part, &'static str)],
 }
 
-const ALL: [&Architecture; 19] = [
+const ALL: [&Architecture; 24] = [
     &llama::LLAMA,
+    &llama::MISTRAL,
+    &llama::MIXTRAL,
     &llama::EXAONE,
     &llama::ERNIE,
     &llama::SMOLLM3,
     &llama::GRANITE,
     &llama::MINICPM,
     &qwen::QWEN2,
+    &qwen::QWEN2MOE,
     &qwen::QWEN3,
+    &qwen::QWEN3MOE,
     &gemma::GEMMA,
     &gemma::GEMMA2,
     &gemma::GEMMA3,
     &others::PHI3,
     &others::OLMO2,
+    &others::OLMOE,
     &others::EXAONE4,
     &others::GLM4,
     &others::STABLELM,
@@ -53,14 +58,8 @@ const ALL: [&Architecture; 19] = [
 /// What those need that are known not to be here.
 const NEEDS: [(&str, &[&str]); 7] = [
     (
-        "experts",
+        "experts of another kind",
         &[
-            "mixtral",
-            "qwen2moe",
-            "qwen2_moe",
-            "qwen3moe",
-            "qwen3_moe",
-            "olmoe",
             "phimoe",
             "granitemoe",
             "dbrx",

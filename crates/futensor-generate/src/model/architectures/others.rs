@@ -1,9 +1,11 @@
 //! Architectures with norms in other places, of another kind, or with parts in one tensor.
 
+use super::keys::last_of;
 use super::{Architecture, Given, Keys};
 use crate::error::Result;
 use crate::model::config::{Activation, Config, HeadNorms};
 use crate::model::parts::Part;
+use serde_json::Value;
 
 /// Microsoft's Phi-3 and 4: queries, keys and values are one tensor, as are gate and up.
 pub const PHI3: Architecture = Architecture {
@@ -11,7 +13,7 @@ pub const PHI3: Architecture = Architecture {
     folder: &["phi3"],
     read: |keys| {
         let mut config = keys.config(Given::default())?;
-        keys.windows(&mut config, None)?;
+        keys.windows(&mut config, |_| false)?;
         // Longer texts have other factors, and would have them from their first token on.
         let old = keys.size_of(("rope.scaling.original_context_length", ""))?;
         config.context = old.unwrap_or(config.context).min(config.context);
@@ -37,16 +39,30 @@ pub const OLMO2: Architecture = Architecture {
     names: &[],
 };
 
+/// AI2's OLMoE (2024, arXiv:2409.02060): experts.
+pub const OLMOE: Architecture = Architecture {
+    gguf: &["olmoe"],
+    folder: &["olmoe"],
+    read: |keys| {
+        let mut config = keys.config(Given { experts: true, ..Given::default() })?;
+        keys.only(("attention.clamp_kqv", "clip_qkv"), Value::Null)?;
+        config.variant.head_norms = HeadNorms::All;
+        config.variant.experts = keys.experts(false)?;
+        Ok(config)
+    },
+    names: &[],
+};
+
 /// LG's EXAONE 4: layers that see all do not turn, where there are others.
 pub const EXAONE4: Architecture = Architecture {
     gguf: &["exaone4"],
     folder: &["exaone4"],
     read: |keys| {
         let mut config = norms_after(keys, HeadNorms::Each)?;
-        let windowed = keys.windows(&mut config, Some(4))?;
-        if windowed.contains(&true) {
-            let rope = config.rope.clone();
-            config.turn(|k| (windowed.get(k) == Some(&true)).then(|| rope.clone()));
+        keys.windows(&mut config, last_of(4))?;
+        let (rope, windows) = (config.rope.clone(), config.variant.windows.clone());
+        if windows.iter().any(Option::is_some) {
+            config.turn(|k| windows[k].map(|_| rope.clone()));
         }
         Ok(config)
     },
@@ -99,7 +115,7 @@ pub const STARCODER2: Architecture = Architecture {
         let activation = Activation::GeluTanh;
         let given = Given { epsilon, activation, tied: true, ..Given::default() };
         let mut config = keys.config(given)?;
-        keys.windows(&mut config, None)?;
+        keys.windows(&mut config, |_| false)?;
         let biased = match keys.get(("", "use_bias")).as_bool() {
             told if !keys.gguf() => Some(told.unwrap_or(true)),
             _ => None,
@@ -140,9 +156,9 @@ pub const COHERE2: Architecture = Architecture {
     folder: &["cohere2"],
     read: |keys| {
         let mut config = command(keys)?;
-        let windowed = keys.windows(&mut config, Some(4))?;
-        let rope = config.rope.clone();
-        config.turn(|k| (windowed.get(k) == Some(&true)).then(|| rope.clone()));
+        keys.windows(&mut config, last_of(4))?;
+        let (rope, windows) = (config.rope.clone(), config.variant.windows.clone());
+        config.turn(|k| windows[k].map(|_| rope.clone()));
         Ok(config)
     },
     names: &[],

@@ -45,7 +45,15 @@ fn a_configuration_is_read_and_what_cannot_be_is_refused() {
     }
     let mut json = llama();
     json["sliding_window"] = json!(32);
-    assert_eq!(config(&json).unwrap().context, 32, "a window sees all of a text as long");
+    let read = config(&json).unwrap();
+    assert_eq!(
+        (read.context, read.window_of(0)),
+        (32, None),
+        "readers differ, but for a text so long"
+    );
+    json["model_type"] = json!("mistral");
+    let read = config(&json).unwrap();
+    assert_eq!((read.context, read.window_of(1)), (128, Some(32)));
 }
 
 #[test]
