@@ -9,15 +9,14 @@
 //!
 //! The page at `/` searches this project's documentation by meaning. `--dtype bf16` (or f16) halves
 //! the weights, and is slower on a CPU; `--measure` prints latencies and throughput instead of
-//! serving. The encoder is `bert.rs`, of `nn`'s modules; sentences of about one length share
-//! batches.
+//! serving. The encoder is `futensor-models`'; sentences of about one length share batches.
 
 #[path = "../support/command.rs"]
 mod command;
 
-use embed::bert::Bert;
 use embed::{App, Outcome, measure};
 use futensor::DType;
+use futensor_models::{Bert, Folder};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,7 +24,8 @@ const USAGE: &str = "\
 usage: embed MODEL_FOLDER [--listen ADDRESS:PORT] [--device cpu|cuda:N] [--dtype f32|bf16|f16] \
 [--measure]
 
-  MODEL_FOLDER           config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2
+  MODEL_FOLDER           config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2, or \
+  the hub's cache of it
   --listen ADDRESS:PORT  where it listens; 127.0.0.1:8081 by default
   --device cpu|cuda:N    where the model runs: by default the first GPU, and the CPU where there \
   is none
@@ -58,15 +58,16 @@ async fn run() -> Outcome<()> {
     }
     let folder = folder.ok_or(USAGE)?;
     let device = command::device(device.as_deref())?;
-    let bert = Bert::load(&device, &folder, dtype).await?;
+    let folder = Folder::open(folder).await?;
+    let bert = Bert::from_folder_with(&device, &folder, dtype, |_| {}).await?;
     if measures {
-        return measure::all(&bert, &folder).await;
+        return measure::all(&bert, folder.path()).await;
     }
     let listener = tokio::net::TcpListener::bind(&listen)
         .await
         .map_err(|error| format!("{listen}: {error}"))?;
     println!("listening on http://{}, embedding on {device} in {dtype}", listener.local_addr()?);
-    let app = App::new(bert, &folder).await?;
+    let app = App::new(bert, folder.path()).await?;
     let own = app.clone();
     tokio::spawn(async move {
         if let Ok(passages) = tokio::task::spawn_blocking(embed::search::documentation).await {

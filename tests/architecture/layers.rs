@@ -107,7 +107,7 @@ fn imports_of_companions_run_in_no_circle() {
     for package in fs::read_dir(root().join("crates")).expect("a folder").flatten() {
         let folder = format!("crates/{}/src", package.file_name().to_string_lossy());
         let all = imports(&sources_of(&folder));
-        assert!(all.len() > 20, "the test does not see the imports of {folder}: {}", all.len());
+        assert!(all.len() >= 10, "the test does not see the imports of {folder}: {}", all.len());
         let found = circles_as_text(&folder, &all);
         assert!(found.is_empty(), "files that import each other:\n{found}");
     }

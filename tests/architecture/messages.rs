@@ -22,12 +22,13 @@ const NEVER_ONE: &[&str] = &[
 /// By `number_of`, which says "1 value". Its calls tell which words have a plural.
 #[test]
 fn numbers_in_messages_are_in_words_that_fit() {
-    let companions =
-        files_below(&root().join("crates/futensor-generate")).into_iter().filter_map(|path| {
-            let name = path.to_string_lossy().replace('\\', "/");
-            let text = fs::read_to_string(&path).expect("a source file");
-            (name.contains("/src/") && !name.contains("tests")).then(|| Source::new(&name, &text))
-        });
+    let companions = ["crates/futensor-generate", "crates/futensor-models"];
+    let companions = companions.into_iter().flat_map(|folder| files_below(&root().join(folder)));
+    let companions = companions.filter_map(|path| {
+        let name = path.to_string_lossy().replace('\\', "/");
+        let text = fs::read_to_string(&path).expect("a source file");
+        (name.contains("/src/") && !name.contains("tests")).then(|| Source::new(&name, &text))
+    });
     let all: Vec<Source> = sources().into_iter().filter(|s| !s.is_test).chain(companions).collect();
     let many = |call: &'_ str| -> Option<String> {
         let parts: Vec<&str> = call.split('"').take(4).collect();

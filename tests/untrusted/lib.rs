@@ -6,6 +6,7 @@
 //! from libFuzzer.
 
 pub mod changes;
+mod folders;
 mod models;
 mod requests;
 mod values;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     values::NPY,
     values::NPZ,
     values::PTH,
+    folders::FOLDER,
     models::MODEL,
     models::VOCABULARY,
     models::TOKENIZER,

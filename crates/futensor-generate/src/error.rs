@@ -98,3 +98,12 @@ impl From<futensor::Error> for Error {
         Error::new(Kind::Device(error), text)
     }
 }
+
+impl From<futensor_models::Error> for Error {
+    fn from(error: futensor_models::Error) -> Error {
+        match error.device() {
+            Some(error) => error.clone().into(),
+            None => Error::model(error.to_string()),
+        }
+    }
+}

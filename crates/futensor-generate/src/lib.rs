@@ -60,6 +60,7 @@ mod tokenizer;
 pub use constraint::{Constraint, Tagged};
 pub use engine::{Engine, Stats, Tokens};
 pub use error::{Error, Result};
+pub use futensor_models::{Folder, Progress};
 pub use helpers::Work;
 pub use model::{Activation, Config, Experts, HeadNorms, Llama, Rope, Scaling, Variant};
 pub use options::Options;

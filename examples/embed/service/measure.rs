@@ -1,7 +1,7 @@
 //! `--measure`: latency of one sentence, and throughput of batches, without HTTP.
 
-use super::bert::Bert;
 use super::{Outcome, tokenizer};
+use futensor_models::Bert;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub async fn all(bert: &Bert, folder: &Path) -> Outcome<()> {
 
     // Where the time of one sentence and of a batch goes, by op.
     for (what, rows) in [("one sentence", &one[..]), ("32 x 128 tokens", &full[..])] {
-        let recording = bert.device.record();
+        let recording = bert.device().record();
         bert.embed(rows).to_vec::<f32>().await?;
         let recording = recording.finish();
         let mut by_op: std::collections::BTreeMap<String, (usize, Duration)> = Default::default();

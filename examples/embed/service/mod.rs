@@ -1,13 +1,13 @@
-//! The service: an encoder and a tokenizer behind a batcher, a search index, and the routes.
+//! The service: an encoder (of `futensor-models`) and a tokenizer behind a batcher, a search index,
+//! and the routes.
 
-pub mod bert;
 pub mod measure;
 mod routes;
 pub mod search;
 
-use bert::Bert;
 use futensor::serve::{BatchOptions, Batcher, rows};
 use futensor::{Device, TensorFuture, stack};
+use futensor_models::Bert;
 use search::Passage;
 use std::future::Future;
 use std::path::Path;
@@ -49,9 +49,9 @@ pub struct App {
 
 impl App {
     pub async fn new(bert: Bert, folder: &Path) -> Outcome<Arc<App>> {
-        let tokens_max = bert.sizes.max_position_embeddings.min(TOKENS_MAX);
+        let tokens_max = bert.config().max_position_embeddings.min(TOKENS_MAX);
         let tokenizer = tokenizer(folder, tokens_max).await?;
-        let device = bert.device.clone();
+        let device = bert.device().clone();
         let options = BatchOptions::default()
             .batch_max(32)
             .queue(1024)

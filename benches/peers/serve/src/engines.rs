@@ -87,7 +87,7 @@ fn length_class(tokens: &[u32]) -> usize {
 async fn futensor_engine(folder: &Path, nice: i32, batched: bool) -> Outcome<Engine> {
     use futensor::serve::{BatchOptions, Batcher, rows};
     let device = futensor::Device::cpu_with(futensor::CpuOptions::default().nice(nice));
-    let bert = super::bert::Bert::load(&device, folder, futensor::DType::F32).await?;
+    let bert = futensor_models::Bert::from_folder(&device, folder, futensor::DType::F32).await?;
     if !batched {
         return Ok(Box::new(move |tokens| {
             let row = bert.embed(&[tokens]).squeeze(0);

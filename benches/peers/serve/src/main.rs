@@ -18,10 +18,6 @@
 //! counted. `--nice` is how far futensor's compute threads stand back (8 is its default); beside
 //! other work on the machine, `--nice 0` competes as candle does.
 
-#[cfg(feature = "futensor")]
-#[path = "../../../../examples/embed/service/bert.rs"]
-#[allow(dead_code)]
-mod bert;
 mod client;
 mod engines;
 

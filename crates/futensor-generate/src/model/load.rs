@@ -1,39 +1,55 @@
 //! Models from files.
 
-use super::architectures::{self, Architecture};
+use super::architectures;
 use super::parts::Parts;
-use super::{Config, Llama, Scaling};
+use super::{Llama, Scaling};
 use crate::error::{Error, Result, number_of};
 use crate::helpers::outside;
 use crate::template::Template;
 use crate::tokenizer::{Tokenizer, Vocabulary};
-use futensor::quant::Weight;
-use futensor::{DType, Device, gguf, safetensors};
-use std::collections::BTreeMap;
+use futensor::{DType, Device, gguf};
+use futensor_models::{Folder, Progress, Tensors};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 impl Llama {
-    /// Of a folder as Hugging Face has them: `config.json`, `tokenizer.json`, `*.safetensors`, and
-    /// the chat template of `tokenizer_config.json` or `chat_template.jinja`. One that cannot be
-    /// read refuses conversations.
+    /// Of a folder as Hugging Face has them, or of the hub's cache (see [`Folder::open`]):
+    /// `config.json`, `tokenizer.json`, tensors, and the chat template of `tokenizer_config.json`
+    /// or `chat_template.jinja`. One that cannot be read refuses conversations.
     ///
     /// # Errors
     /// Where a file is missing or broken, the model is none that is known, or its parts do not fit
     /// each other.
     pub async fn from_folder(device: &Device, folder: impl AsRef<Path>) -> Result<Llama> {
-        let folder = folder.as_ref().to_owned();
-        let Folder { config, architecture, tokenizer, template, files } =
-            outside().work(move || Folder::read(&folder)).await?;
-        let mut tensors = BTreeMap::new();
-        for file in files {
-            let loaded = safetensors::load(&file, device).all().await;
-            let loaded = loaded.map_err(|e| Error::model(e.message().to_owned()))?;
-            for (name, tensor) in loaded {
-                if tensors.insert(name.clone(), Weight::Dense(tensor)).is_some() {
-                    return Err(Error::model(format!("two files have a tensor {name}")));
-                }
-            }
-        }
+        Llama::from_folder_with(device, &Folder::open(folder).await?, |_| {}).await
+    }
+
+    /// Of an open folder. `progress` is called whenever a tensor has been received.
+    ///
+    /// ```no_run
+    /// # futensor::block_on(async {
+    /// use futensor::Device;
+    /// use futensor_generate::{Folder, Llama};
+    /// let folder = Folder::open("models--HuggingFaceTB--SmolLM2-135M-Instruct").await?;
+    /// let model = Llama::from_folder_with(&Device::try_gpu(0), &folder, |progress| {
+    ///     eprint!("\r{:3.0} %", progress.fraction() * 100.0);
+    /// });
+    /// assert!(model.await?.template().is_some());
+    /// # Ok::<(), futensor_generate::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`from_folder`](Self::from_folder).
+    pub async fn from_folder_with(
+        device: &Device,
+        folder: &Folder,
+        progress: impl FnMut(Progress) + Send + 'static,
+    ) -> Result<Llama> {
+        let (config, architecture) =
+            architectures::of_folder(folder.config()).map_err(|e| folder.wrong(e))?;
+        let path = folder.path().to_owned();
+        let (tokenizer, template) = outside().work(move || of_texts(&path)).await?;
+        let tensors = folder.load(device).on_progress(progress).all().await?;
         let weights = Parts { tensors, gguf: false, names: architecture.names }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, template)
     }
@@ -62,14 +78,16 @@ impl Llama {
             Ok((tokenizer, template))
         });
         let (tokenizer, template) = made.await?;
-        let mut tensors = file.load(device).all().await.map_err(wrong)?;
+        let shown = |path: &Path| -> Arc<str> { path.display().to_string().into() };
+        let mut tensors = Tensors::new(shown(path));
+        for (name, tensor) in file.load(device).all().await.map_err(wrong)? {
+            tensors.insert(name, tensor, &shown(path))?;
+        }
         for (k, path) in parts.others.iter().enumerate() {
             let other = gguf::open(path).await.map_err(wrong)?;
             parts.check(path, k + 1, other.metadata())?;
             for (name, tensor) in other.load(device).all().await.map_err(wrong)? {
-                if tensors.insert(name.clone(), tensor).is_some() {
-                    return Err(Error::model(format!("two files have a tensor {name}")));
-                }
+                tensors.insert(name, tensor, &shown(path))?;
             }
         }
         if parts.tensors.is_some_and(|count| count != tensors.len() as u64) {
@@ -141,38 +159,18 @@ impl Split {
     }
 }
 
-/// What a folder has beside its tensors.
-struct Folder {
-    config: Config,
-    architecture: &'static Architecture,
-    tokenizer: Tokenizer,
-    template: Option<Template>,
-    /// With tensors.
-    files: Vec<PathBuf>,
-}
-
-impl Folder {
-    fn read(folder: &Path) -> Result<Folder> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read(&path).map_err(|e| Error::model(format!("{}: {e}", path.display())))
-        };
-        let json = |name: &str| -> Result<serde_json::Value> {
-            serde_json::from_slice(&read(name)?).map_err(|e| Error::model(format!("{name}: {e}")))
-        };
-        let (config, architecture) = architectures::of_folder(&json("config.json")?)?;
-        let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
-        let source = match read("chat_template.jinja") {
-            Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
-            Err(_) => json("tokenizer_config.json").ok().and_then(|c| source(&c["chat_template"])),
-        };
-        let template = source.map(|source| template(&source, &tokenizer));
-        let files = std::fs::read_dir(folder)
-            .map_err(|e| Error::model(format!("{}: {e}", folder.display())))?;
-        let has_tensors = |path: &PathBuf| path.extension().is_some_and(|e| e == "safetensors");
-        let files = files.flatten().map(|f| f.path()).filter(has_tensors).collect();
-        Ok(Folder { config, architecture, tokenizer, template, files })
-    }
+/// What a folder has beside its configuration and its tensors.
+fn of_texts(folder: &Path) -> Result<(Tokenizer, Option<Template>)> {
+    let tokenizer = Tokenizer::from_file(folder.join("tokenizer.json"))?;
+    let source = match std::fs::read(folder.join("chat_template.jinja")) {
+        Ok(text) => Some(String::from_utf8_lossy(&text).into_owned()),
+        Err(_) => std::fs::read(folder.join("tokenizer_config.json"))
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .and_then(|config: serde_json::Value| source(&config["chat_template"])),
+    };
+    let template = source.map(|source| template(&source, &tokenizer));
+    Ok((tokenizer, template))
 }
 
 /// A template's source: itself, or of several the one that is named so.
@@ -192,7 +190,10 @@ fn template(source: &str, tokenizer: &Tokenizer) -> Template {
 pub mod testing {
     use super::*;
 
+    use crate::model::Config;
     use crate::model::parts::Part;
+    use futensor::quant::Weight;
+    use std::collections::BTreeMap;
 
     /// The names of a model's tensors: GGUF's and Hugging Face's.
     pub fn names(layers: usize) -> Vec<(String, String)> {
@@ -201,7 +202,7 @@ pub mod testing {
         let all = (0..layers).flat_map(|k| of_layers.map(|part| (part, Some(k))));
         let all = all.chain([(Embedding, None), (Norm, None)]);
         let [gguf, folder] =
-            [true, false].map(|gguf| Parts { tensors: BTreeMap::new(), gguf, names: &[] });
+            [true, false].map(|gguf| Parts { tensors: Tensors::new("none"), gguf, names: &[] });
         let name = |parts: &Parts, part, layer| format!("{}.weight", parts.name(part, layer));
         all.map(|(part, layer)| (name(&gguf, part, layer), name(&folder, part, layer))).collect()
     }
@@ -210,9 +211,13 @@ pub mod testing {
     pub fn llama(
         device: &Device,
         config: Config,
-        tensors: BTreeMap<String, Weight>,
+        of: BTreeMap<String, Weight>,
         tokenizer: Tokenizer,
     ) -> Result<Llama> {
+        let mut tensors = Tensors::new("the file");
+        for (name, tensor) in of {
+            tensors.insert(name, tensor, &"the file".into())?;
+        }
         let weights = Parts { tensors, gguf: true, names: &[] }.all(&config)?;
         Llama::new(device, config, weights, tokenizer, None)
     }

@@ -1,12 +1,12 @@
-//! The tensors of a file, by GGUF's names and by Hugging Face's: each is taken once, with its shape
-//! checked, and none may be left over.
+//! The tensors of a model, by GGUF's names and by Hugging Face's: all that there are become its
+//! weights.
 
 use super::config::{Config, Experts, HeadNorms};
 use super::weights::{FeedForward, Layer, Linear, Mixture, Norm, Several, SharedExpert, Weights};
 use crate::error::{Error, Result};
 use futensor::quant::{Format, Quantized, Weight};
 use futensor::{DType, TensorFuture};
-use std::collections::BTreeMap;
+use futensor_models::Tensors;
 
 /// A part of a model, or of each layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +114,7 @@ impl Part {
 
 /// See the module.
 pub struct Parts {
-    pub tensors: BTreeMap<String, Weight>,
+    pub tensors: Tensors,
     /// They have GGUF's names.
     pub gguf: bool,
     /// Names that differ from Llama's, of Hugging Face's.
@@ -134,47 +134,29 @@ impl Parts {
     }
 
     /// A matrix with its bias, where it has one.
-    fn linear(
-        &mut self,
-        part: Part,
-        layer: Option<usize>,
-        [out, into]: [usize; 2],
-    ) -> Result<Linear> {
+    fn linear(&mut self, part: Part, layer: Option<usize>, dims: [usize; 2]) -> Result<Linear> {
         let name = self.name(part, layer);
-        let weight = self.matrix(&format!("{name}.weight"))?.ok_or_else(|| missing(&name))?;
-        if weight.dims() != [out, into] {
-            return Err(Error::model(format!(
-                "{name}.weight is {:?}, not {:?}",
-                weight.dims(),
-                [out, into]
-            )));
-        }
-        Ok(Linear { weight, bias: self.vector(&format!("{name}.bias"), out)? })
+        let weight = self.matrix(&format!("{name}.weight"), dims)?;
+        Ok(Linear { weight, bias: self.vector(&format!("{name}.bias"), dims[0])? })
     }
 
     /// A matrix. Halves stay halves; what else is dense is used as float32.
-    fn matrix(&mut self, name: &str) -> Result<Option<Weight>> {
-        Ok(match self.tensors.remove(name) {
-            Some(weight) if weight.dims().len() != 2 => {
-                return Err(Error::model(format!("{name} is {:?}, no matrix", weight.dims())));
-            }
-            Some(Weight::Dense(x)) => {
+    fn matrix(&mut self, name: &str, dims: [usize; 2]) -> Result<Weight> {
+        Ok(match self.tensors.want(name, &dims)? {
+            Weight::Dense(x) => {
                 let halves =
                     [Format::F16, Format::BF16].into_iter().find(|f| f.dtype() == Some(x.dtype()));
                 // Rows that are no whole blocks are none that a format has.
                 let packed = halves.and_then(|format| Quantized::from_tensor(&x, format).ok());
-                Some(packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from))
+                packed.map_or_else(|| x.to_dtype(DType::F32).into(), Weight::from)
             }
             weight => weight,
         })
     }
 
     fn vector(&mut self, name: &str, width: usize) -> Result<Option<TensorFuture>> {
-        let Some(found) = self.tensors.remove(name) else { return Ok(None) };
-        match found.dense().dims() {
-            &[n] if n == width => Ok(Some(found.dense().to_dtype(DType::F32))),
-            dims => Err(Error::model(format!("{name} is {dims:?}, not {:?}", [width]))),
-        }
+        let found = self.tensors.take(name, &[width])?;
+        Ok(found.map(|found| found.dense().to_dtype(DType::F32)))
     }
 
     fn norm(
@@ -185,8 +167,8 @@ impl Parts {
         config: &Config,
     ) -> Result<Norm> {
         let name = self.name(part, layer);
-        let weight = self.vector(&format!("{name}.weight"), width)?;
-        let weight = weight.ok_or_else(|| missing(&name))?;
+        let weight = self.tensors.want(&format!("{name}.weight"), &[width])?;
+        let weight = weight.dense().to_dtype(DType::F32);
         let offset = config.variant.norm_offset;
         let bias = match config.variant.centred {
             true => self.vector(&format!("{name}.bias"), width)?,
@@ -286,11 +268,8 @@ impl Parts {
             Some(inner) => {
                 let name = format!("{}.weight", self.name(Part::SharedShare, layer));
                 // A row of a matrix, or a vector.
-                if let Some(Weight::Dense(x)) = self.tensors.get_mut(&name) {
-                    *x = x.reshape([-1]);
-                }
-                let share = self.vector(&name, width)?;
-                let share = share.ok_or_else(|| Error::model(format!("there is no {name}")))?;
+                self.tensors.reshape(&name, &[width]);
+                let share = self.tensors.want(&name, &[width])?.dense().to_dtype(DType::F32);
                 let parts = [Part::SharedGate, Part::SharedUp];
                 let gate_up = self.gate_up(parts, layer, [inner, width])?;
                 let down = self.linear(Part::SharedDown, layer, [width, inner])?;
@@ -312,18 +291,8 @@ impl Parts {
         let name = format!("{}.weight", self.name(part, layer));
         let gguf = self.gguf;
         let mut one = |name: &str, out: usize| {
-            if let Some(Weight::Dense(x)) = self.tensors.get_mut(name)
-                && x.rank() == 3
-            {
-                *x = x.flatten(0, 1);
-            }
-            let weight = self.matrix(name)?;
-            let weight = weight.ok_or_else(|| Error::model(format!("there is no {name}")))?;
-            match weight {
-                weight if weight.dims() != [out, into] => {
-                    let dims = weight.dims();
-                    Err(Error::model(format!("{name} is {dims:?}, not {:?}", [out, into])))
-                }
+            self.tensors.reshape(name, &[out, into]);
+            match self.matrix(name, [out, into])? {
                 Weight::Quantized(weight) => Ok(weight),
                 Weight::Dense(_) => Err(Error::model(format!(
                     "{name}: experts in float32, or in a format that becomes it, are not supported"
@@ -364,20 +333,15 @@ impl Parts {
     /// All of them, with none left over.
     pub fn all(mut self, config: &Config) -> Result<Weights> {
         let width = config.width;
-        let embedding = self.matrix(&format!("{}.weight", self.name(Part::Embedding, None)))?;
-        let embedding = embedding.ok_or_else(|| Error::model("there is no embedding"))?;
-        if embedding.dims()[1] != width {
-            return Err(Error::model(format!(
-                "the embedding is {:?} for a width of {width}",
-                embedding.dims()
-            )));
-        }
-        let vocabulary = embedding.dims()[0];
+        let name = format!("{}.weight", self.name(Part::Embedding, None));
+        let rows = self.tensors.dims(&name).and_then(|dims| dims.first().copied());
+        let vocabulary = rows.unwrap_or(0);
+        let embedding = self.matrix(&name, [vocabulary, width])?;
         let layers = (0..config.layers).map(|k| self.layer(k, config));
         let layers = layers.collect::<Result<_>>()?;
         let head = self.name(Part::Head, None);
         let name = format!("{head}.weight");
-        let own = self.tensors.contains_key(&name);
+        let own = self.tensors.dims(&name).is_some();
         let head = match config.variant.tied {
             // A head beside it is nobody's.
             Some(true) => {
@@ -393,26 +357,8 @@ impl Parts {
             _ => None,
         };
         let norm = self.norm(Part::Norm, None, width, config)?;
-        let left: Vec<&str> =
-            self.tensors.keys().map(String::as_str).filter(|name| !idle(name)).collect();
-        if let [first, rest @ ..] = &left[..] {
-            let more = match rest.len() {
-                0 => String::new(),
-                n => format!(", and {n} more"),
-            };
-            return Err(Error::model(format!(
-                "tensor {first}{more}: an architecture with such a part is not supported"
-            )));
-        }
+        // What says again what the configuration says.
+        self.tensors.end(|name| name.ends_with(".rotary_emb.inv_freq"))?;
         Ok(Weights::new(embedding, layers, norm, head))
     }
-}
-
-/// Tensors that say again what the configuration says.
-fn idle(name: &str) -> bool {
-    name.ends_with(".rotary_emb.inv_freq")
-}
-
-fn missing(name: &str) -> Error {
-    Error::model(format!("there is no {name}.weight"))
 }

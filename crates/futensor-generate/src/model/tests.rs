@@ -506,12 +506,12 @@ fn a_model_whose_parts_do_not_fit_is_refused() {
     };
     assert_eq!(
         wrong(&|t| drop(t.remove("blk.1.ffn_up.weight"))),
-        "there is no blk.1.ffn_up.weight"
+        "the file: there is no tensor blk.1.ffn_up.weight"
     );
     let narrow = |t: &mut BTreeMap<String, Weight>| {
         t.insert("blk.0.attn_k.weight".into(), Weight::Dense(device.zeros([3, 64])));
     };
-    assert_eq!(wrong(&narrow), "blk.0.attn_k.weight is [3, 64], not [32, 64]");
+    assert_eq!(wrong(&narrow), "the file: tensor blk.0.attn_k.weight is [3, 64], not [32, 64]");
     let few = |t: &mut BTreeMap<String, Weight>| {
         t.insert("token_embd.weight".into(), Weight::Dense(device.zeros([200, 64])));
     };

@@ -9,6 +9,8 @@ use futensor_generate::{Engine, Llama, Options, Request};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Keys and values are kept as float16.
 pub const BOUND: f64 = 0.03;
@@ -140,9 +142,12 @@ fn folder(case: &Value, all: &HashMap<String, TensorFuture>) -> Folder {
         !(case["config"]["tie_word_embeddings"] == true && name.starts_with("lm_head"))
     });
     let (first, second): (Vec<_>, Vec<_>) = weights.partition(|(name, _)| name.contains("q_proj"));
-    for (name, tensors) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
-        block_on(safetensors::save(folder.0.join(name), tensors)).unwrap();
+    let mut index = serde_json::Map::new();
+    for (file, tensors) in [("model-1.safetensors", first), ("model-2.safetensors", second)] {
+        index.extend(tensors.iter().map(|(name, _)| (name.clone(), file.into())));
+        block_on(safetensors::save(folder.0.join(file), tensors)).unwrap();
     }
+    write("model.safetensors.index.json", &json!({ "weight_map": index }));
     folder
 }
 
@@ -152,7 +157,12 @@ fn folders_say_what_transformers_says() {
     let all = tensors(&device);
     for case in &cases() {
         let folder = folder(case, &all);
-        let model = block_on(Llama::from_folder(&device, &folder.0));
+        let opened = block_on(futensor_generate::Folder::open(&folder.0)).unwrap();
+        let (seen, told) = (Arc::new(AtomicU64::new(0)), opened.bytes());
+        let own = seen.clone();
+        let progress = move |p: futensor_generate::Progress| own.store(p.bytes, Relaxed);
+        let model = block_on(Llama::from_folder_with(&device, &opened, progress));
+        assert_eq!(seen.load(Relaxed), told);
         let off = off(model.unwrap_or_else(|e| panic!("{}: {e}", case["name"])), case, &all);
         assert!(off < BOUND, "{}: {off} off", case["name"]);
     }

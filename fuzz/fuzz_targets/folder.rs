@@ -1,0 +1,5 @@
+//! `folder` of `tests/untrusted`.
+
+#![no_main]
+
+futensor_fuzz::target!("folder");
