@@ -68,7 +68,8 @@ def pattern(text):
 def place(mutation, root):
     """The file that has the text, as it is and as it becomes."""
     before, after = ("\n".join(mutation[side]).strip() for side in ("before", "after"))
-    files = sorted(file for folder in FOLDERS for file in root.glob(f"{folder}/**/*.rs"))
+    kinds = [f"{folder}/**/*.{kind}" for folder in FOLDERS for kind in ("rs", "cuh")]
+    files = sorted(file for kind in kinds for file in root.glob(kind))
     found = pattern(before)
     hits = [(p, t, m) for p in files for t in [p.read_text()] for m in found.finditer(t)]
     if len(hits) != 1:

@@ -6,8 +6,10 @@
 //!
 //! `machine.txt` has the bounds, a kernel a line: at most so many registers, bytes of shared memory
 //! and 64-bit divisions (each some 70 to 100 instructions); at least so many bytes in its widest
-//! load from global memory, and so many instructions for tensor cores. The registers and the shared
-//! memory are the assembler's word, the rest is counted in nvdisasm's text.
+//! load from global memory, and so many instructions for tensor cores, for the matrices that these
+//! take from shared memory (`ldmatrix`), and for copies to there past the registers (`cp.async`).
+//! The registers and the shared memory are the assembler's word, the rest is counted in nvdisasm's
+//! text.
 
 use crate::catalogue::{binary, flat, unary};
 use crate::cuda::kernels::attention::{Result as Made, Team};
@@ -32,12 +34,15 @@ struct Facts {
     load: u32,
     tensor: u32,
     divisions: u32,
+    matrices: u32,
+    copies: u32,
 }
 
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Facts { registers, shared, load, tensor, divisions } = self;
-        write!(f, "{registers:>4} {shared:>6} {load:>3} {tensor:>4} {divisions:>3}")
+        let Facts { registers, shared, load, tensor, divisions, matrices, copies } = self;
+        write!(f, "{registers:>4} {shared:>6} {load:>3} {tensor:>4} {divisions:>3}")?;
+        write!(f, " {matrices:>4} {copies:>3}")
     }
 }
 
@@ -45,10 +50,10 @@ impl Facts {
     fn of(line: &str) -> Facts {
         let numbers: Vec<u32> =
             line.split_whitespace().map(|n| n.parse().expect("a number")).collect();
-        let [registers, shared, load, tensor, divisions] = numbers[..] else {
-            panic!("five numbers: {line}")
+        let [registers, shared, load, tensor, divisions, matrices, copies] = numbers[..] else {
+            panic!("seven numbers: {line}")
         };
-        Facts { registers, shared, load, tensor, divisions }
+        Facts { registers, shared, load, tensor, divisions, matrices, copies }
     }
 
     fn is_within(&self, bounds: &Facts) -> bool {
@@ -57,6 +62,8 @@ impl Facts {
             && self.load >= bounds.load
             && self.tensor >= bounds.tensor
             && self.divisions <= bounds.divisions
+            && self.matrices >= bounds.matrices
+            && self.copies >= bounds.copies
     }
 
     /// Counts an instruction.
@@ -77,6 +84,8 @@ impl Facts {
             self.load = self.load.max(parts.iter().find_map(bytes).unwrap_or(4));
         }
         self.tensor += matches!(op, "HMMA" | "IMMA" | "DMMA" | "HGMMA" | "IGMMA") as u32;
+        self.matrices += (op == "LDSM") as u32;
+        self.copies += (op == "LDGSTS") as u32;
         let divides = |call: &str| {
             ["div_s64", "div_u64", "rem_s64", "rem_u64"].iter().any(|d| call.ends_with(d))
         };
@@ -196,9 +205,11 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
                 ("f32", attends(Made::Output, F32, Team::Tiles(2))),
                 ("bf16, 64 wide", attends(Made::Output, BF16, Team::Tensor(64))),
                 ("bf16, 128 wide", attends(Made::Output, BF16, Team::Tensor(128))),
+                ("statistics, bf16, 64 wide", attends(Made::Stats, BF16, Team::Tensor(64))),
                 ("to queries, bf16, 64 wide", attends(Made::ToQuery, BF16, Team::Tensor(64))),
                 ("to keys, bf16, 64 wide", attends(Made::ToKey, BF16, Team::Tensor(64))),
                 ("to values, bf16, 64 wide", attends(Made::ToValue, BF16, Team::Tensor(64))),
+                ("to keys, bf16, 128 wide", attends(Made::ToKey, BF16, Team::Tensor(128))),
             ],
         ),
         (
@@ -297,7 +308,7 @@ pub fn check(compiler: &Compiler, family: &str) -> Result<(), String> {
 }
 
 const HEAD: &str =
-    "# family: kernel                        registers shared load tensor divisions\n";
+    "# family: kernel             registers shared load tensor divisions matrices copies\n";
 
 /// Replaces a family's lines.
 fn write(lines: impl Iterator<Item = String>, family: &str) -> Result<(), String> {
@@ -325,13 +336,16 @@ pub fn counting() {
         "CALL.REL.NOINC `($__internal_2_$__cuda_sm3x_div_rn_noftz_f32_slowpath) ;",
         "HMMA.16816.F32.BF16 R4, R4, R8, RZ ;",
         "BRA `(.L_x_0) ;",
+        "LDSM.16.MT88.4 R4, [R8] ;",
+        "LDGSTS.E [R3], desc[UR4][R6.64], P1 ;",
     ] {
         facts.add(instruction);
     }
-    assert_eq!(facts, Facts { load: 2, tensor: 1, divisions: 2, ..Facts::default() });
+    let counted = Facts { load: 4, tensor: 1, divisions: 2, ..Facts::default() };
+    assert_eq!(facts, Facts { matrices: 1, copies: 1, ..counted });
     facts.add("LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;");
     assert_eq!(facts.load, 16);
-    let bounds = Facts { registers: 32, shared: 0, load: 16, tensor: 1, divisions: 2 };
+    let bounds = Facts { registers: 32, load: 16, tensor: 1, divisions: 2, matrices: 1, ..facts };
     assert!(facts.is_within(&bounds));
     for worse in [
         Facts { registers: 33, ..facts },
@@ -339,6 +353,8 @@ pub fn counting() {
         Facts { load: 8, ..facts },
         Facts { tensor: 0, ..facts },
         Facts { divisions: 3, ..facts },
+        Facts { matrices: 0, ..facts },
+        Facts { copies: 0, ..facts },
     ] {
         assert!(!worse.is_within(&bounds), "{worse:?}");
     }

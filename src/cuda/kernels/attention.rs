@@ -1,10 +1,12 @@
 //! Attention and its gradients, without the matrix of scores: see `device/attention.cuh`.
 //!
 //! Halves up to 128 wide go through tensor cores (`device/tensor.cuh`), everything else through
-//! tiles of 64 by 64 in plain arithmetic. Estimated, not measured: of an H100's tensor cores a
-//! quarter, as shared memory feeds one fragment a product (half where 128 rows share it), of its
-//! float32 units half. The scores of 4,096 queries and as many keys in one head are 64 MiB in
-//! float32, which each of a composed attention's four passes moves; here they never reach memory.
+//! tiles of 64 by 64 in plain arithmetic. The next rows come into shared memory while these are
+//! worked on, and from there to the tensor cores four matrices an instruction, each for two
+//! products (four in the forward pass): 8 to 18 instructions a product, where they were 17 to 38
+//! without. Nothing of it was timed. The scores of 4,096 queries and as many keys in one head are
+//! 64 MiB in float32, which each of a composed attention's four passes moves; here they never reach
+//! memory.
 //!
 //! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
 //! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and the
@@ -87,7 +89,9 @@ impl Key {
     /// Own rows of a block, for each warp's 16 of them.
     fn times(&self) -> usize {
         match self.team {
-            Team::Tensor(..=64) if self.result == Result::Output => 2,
+            // Beside a mask, twice the widest rows would not fit the registers.
+            Team::Tensor(97..) if self.mask.is_some() => 1,
+            Team::Tensor(_) if self.result == Result::Output => 2,
             _ => 1,
         }
     }
@@ -217,8 +221,11 @@ impl Key {
             Team::Tensor(wide) => {
                 // The rows of the walk stay within 48 KiB, the held values within 255 registers.
                 let times = self.times();
-                let few = times > 1 || (back && !stats);
-                let walked = if few { 32 } else { 64 };
+                let walked = match wide {
+                    ..=64 if times == 1 && (stats || !back) => 64,
+                    65.. if times == 2 => 16,
+                    _ => 32,
+                };
                 (
                     128,
                     format!(

@@ -86,31 +86,52 @@ template <int ROLE, class T> struct Walk {
         const i32 causal_end = BY_QUERY ? start + n - 1 - first : first + tile - 1 - start;
         return first + tile <= x.rows && start + n <= r.rows && (!a.causal || causal_end <= 0);
     }
+    // Where in the walk an own row begins to meet others, and where it ends.
+    FN_MEMBER i32 meets_from(i32 own, const Attended& a) const {
+        return !BY_QUERY && a.causal ? own : 0;
+    }
+    FN_MEMBER i32 meets_to(i32 own, const Attended& a) const {
+        if (own >= x.rows) return 0;
+        return BY_QUERY && a.causal && own < r.rows ? own + 1 : r.rows;
+    }
 };
 
-template <class C> FN C shown(C score, bool visible) { return visible ? score : -inf(C()); }
-template <class C, class M> FN C shown(C score, M more) { return score + (C)more; }
+// What scores are exponents of: e, or two, where they were made larger by a factor.
+template <class C> struct OfE {
+    static FN_MEMBER C factor() { return (C)1; }
+    static FN_MEMBER C back() { return (C)1; }
+    static FN_MEMBER C power(C x) { return exp(x); }
+};
+struct OfTwo {
+    static FN_MEMBER float factor() { return 1.44269504f; }
+    static FN_MEMBER float back() { return 0.693147182f; }
+    static FN_MEMBER float power(float x) { return power_of_two(x); }
+};
+
+template <class C> FN C shown(C score, bool visible, C) { return visible ? score : -inf(C()); }
+template <class C, class M> FN C shown(C score, M more, C by) { return score + (C)more * by; }
 
 // A score from a product: scaled and masked; outside the rows it is minus infinity.
-template <int ROLE, bool MASKED, class T, class M, class C>
+template <class B, int ROLE, bool MASKED, class T, class M, class C>
 FN C score(C dot, const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked, const M* mask,
            const Attended& a) {
     const i32 query = walk.query(own, walked), key = walk.key(own, walked);
     if (!open && (query >= a.rows || key >= walk.keys || (a.causal && key > query)))
         return -inf(C());
-    C s = dot * (C)a.scale;
+    C s = dot * ((C)a.scale * B::factor());
     if (MASKED)
-        s = shown(s, load(mask[walk.mask + (i64)query * a.mask_row + (i64)key * a.mask_key]));
+        s = shown(s, load(mask[walk.mask + (i64)query * a.mask_row + (i64)key * a.mask_key]),
+                  B::factor());
     return s;
 }
 
 // The sums of a query so far: its largest score, the sum of the powers over it, and that of d under
 // them.
-template <class C> struct Sofar {
+template <class C, class B = OfE<C>> struct Sofar {
     C most, sum, mean;
     // Brings the sums to a largest score that is no smaller; the factor for the other sums.
     FN_MEMBER C rise(C larger) {
-        const C by = larger == most ? (C)1 : exp(most - larger);
+        const C by = larger == most ? (C)1 : B::power(most - larger);
         most = larger;
         sum = sum * by;
         mean = mean * by;
@@ -118,11 +139,11 @@ template <class C> struct Sofar {
     }
     FN_MEMBER void put(C* to) const {
         const bool blind = most == -inf(C());
-        to[0] = blind ? (C)0 : most + log(sum);
+        to[0] = blind ? (C)0 : most * B::back() + log(sum);
         to[1] = blind ? (C)0 : mean / sum;
     }
     FN_MEMBER void put_span(C* to) const {
-        to[0] = most;
+        to[0] = most * B::back();
         to[1] = sum;
     }
 };
@@ -210,7 +231,8 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
 #pragma unroll
             for (int j = 0; j < 4; ++j)
                 s[i][j] =
-                    score<ROLE, MASKED>(s[i][j], walk, open, own + i, start + 4 * tc + j, mask, a);
+                    score<OfE<C>, ROLE, MASKED>(s[i][j], walk, open, own + i, start + 4 * tc + j,
+                                                mask, a);
             if (ROLE <= STATS) {
                 C most = sofar[i].most, sum = 0, mean = 0;
 #pragma unroll
@@ -302,144 +324,209 @@ FN void attend(const T* q, const T* k, const T* v, const T* up, const typename S
 // ---- halves up to 128 wide: tensor cores, four warps, each with 16 own rows M times
 // ----------------------
 
-// Eight neighbours of a row, zeros where there is none; `whole` promises that they can be moved at
-// once.
-template <class T> FN Vec<T, 8> eight(const Sheet<T>& x, i32 row, i32 column, bool whole) {
+// Eight neighbours of a row, zeros where there is none.
+template <class T> FN Vec<T, 8> eight(const Sheet<T>& x, i32 row, i32 column) {
     Vec<T, 8> r;
     const T* p = x.p + (i64)row * x.step + column;
-    if (whole && row < x.rows && column < x.width) {
-        r = *(const Vec<T, 8>*)p;
-    } else {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            r.v[i].bits = 0;
-            if (row < x.rows && column + i < x.width) r.v[i] = p[i];
-        }
+    for (int i = 0; i < 8; ++i) {
+        r.v[i].bits = 0;
+        if (row < x.rows && column + i < x.width) r.v[i] = p[i];
     }
     return r;
 }
-// N rows, D wide, as they lie: a right operand whose columns they are.
+// N rows, D wide, into shared memory, by all threads. They lie 16 bytes farther from each other
+// than they are wide, so that eight neighbours lie in different banks.
 template <int N, int D, class T>
-FN void lay_rows(Vec<T, 8> (*to)[D / 8 + 1], const Sheet<T>& x, i32 first, bool whole) {
-#pragma unroll 2
-    for (i32 e = threadIdx.x; e < N * D / 8; e += 128)
-        to[e / (D / 8)][e % (D / 8)] = eight(x, first + e / (D / 8), e % (D / 8) * 8, whole);
-}
-// The same with neighbouring rows in pairs: a right operand whose rows they are.
-template <int N, int D, class T>
-FN void lay_pairs(Vec<u32, 4> (*to)[D / 4 + 2], const Sheet<T>& x, i32 first, bool whole) {
-#pragma unroll 1
-    for (i32 e = threadIdx.x; e < N / 2 * D / 8; e += 128) {
-        const i32 r = e / (D / 8), c = e % (D / 8);
-        const Vec<T, 8> low = eight(x, first + 2 * r, 8 * c, whole),
-                        high = eight(x, first + 2 * r + 1, 8 * c, whole);
+FN void lay(Vec<T, 8> (*to)[D / 8 + 1], const Sheet<T>& x, i32 first, bool whole) {
+    const i32 WIDE = D / 8;
+    if (whole) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            Vec<u32, 4> pairs;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) pairs.v[i] = pair(low.v[4 * h + i], high.v[4 * h + i]);
-            to[r][2 * c + h] = pairs;
+        for (i32 e = 0; e < N * WIDE; e += 128) {
+            const i32 i = e + (i32)threadIdx.x, r = i / WIDE, c = i % WIDE;
+            if (e + 128 > N * WIDE && i >= N * WIDE) break;
+            const bool there = first + r < x.rows && 8 * c < x.width;
+            const i64 at = (i64)(first + r) * x.step + 8 * c;
+            copy_async(&to[r][c], x.p + (there ? at : 0), there);
         }
+    } else {
+#pragma unroll 1
+        for (i32 i = threadIdx.x; i < N * WIDE; i += 128)
+            to[i / WIDE][i % WIDE] = eight(x, first + i / WIDE, i % WIDE * 8);
     }
 }
-// Own rows as left operands.
-template <int D, class T> FN void take_rows(u32 (&to)[D / 16][4], const Sheet<T>& x, i32 row) {
-    const i32 t = threadIdx.x % 4;
+// Own rows as left operands, M times 16 of each warp's, from shared memory.
+template <int M, int D, class T>
+FN void take_rows(u32 (&to)[M][D / 16][4], Vec<T, 8> (*rows)[D / 8 + 1], const Sheet<T>& x,
+                  i32 first, bool whole) {
+    const i32 lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 * M + lane % 16;
+    __syncthreads();  // what lay there was read
+    lay<64 * M, D>(rows, x, first, whole);
+    await_copies();
+    __syncthreads();
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k)
+    for (int m = 0; m < M; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const i32 r = row + (i & 1) * 8, c = 16 * k + 2 * t + i / 2 * 8;
-            T low, high;
-            low.bits = high.bits = 0;
-            if (r < x.rows && c < x.width) low = x.p[(i64)r * x.step + c];
-            if (r < x.rows && c + 1 < x.width) high = x.p[(i64)r * x.step + c + 1];
-            to[k][i] = pair(low, high);
-        }
+        for (int k = 0; k < D / 16; ++k)
+            fragments<false>(to[m][k], &rows[row + 16 * m][2 * k + lane / 16]);
 }
 // s[M * 16, N] = own rows times those in shared memory.
 template <int M, int N, int D, class T>
 FN void rows_product(float (&s)[M][N / 8][4], const u32 (&own)[M][D / 16][4],
                      const Vec<T, 8> (*rows)[D / 8 + 1]) {
-    const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const i32 lane = threadIdx.x % 32, row = lane % 8 + lane / 16 * 8, half = lane / 8 % 2;
 #pragma unroll
-    for (int n = 0; n < N / 8; ++n) {
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k)
+#pragma unroll
+        for (int n = 0; n < N / 8; n += 2) {
+            u32 b[4];
+            fragments<false>(b, &rows[8 * n + row][2 * k + half]);
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+                mma(s[m][n], own[m][k], {b[0], b[1]}, T());
+                mma(s[m][n + 1], own[m][k], {b[2], b[3]}, T());
+            }
+        }
+}
+// Scores from products, of a lane whose first own row and first walked one these are.
+template <class B, bool MASKED, int M, int N, int ROLE, class T, class K>
+FN void scores(float (&s)[M][N / 8][4], const Walk<ROLE, T>& walk, bool open, i32 own, i32 walked,
+               const K* mask, const Attended& a) {
+    const float by = (float)a.scale * B::factor();
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float& to = s[m][n][e];
+                if (MASKED)
+                    to = score<B, ROLE, MASKED>(to, walk, open, own + 16 * m + e / 2 * 8,
+                                                walked + 8 * n + e % 2, mask, a);
+                else
+                    to = to * by;
+            }
+    if (MASKED || open) return;
+#pragma unroll
+    for (int m = 0; m < M; ++m)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i32 row = own + 16 * m + 8 * h, from = walk.meets_from(row, a) - walked,
+                      to = walk.meets_to(row, a) - walked;
+#pragma unroll
+            for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    if (8 * n + e < from || 8 * n + e >= to) s[m][n][2 * h + e] = -inf(0.0f);
+        }
+}
+// acc[M * 16, D] += weights s[M * 16, N] of the rows in shared memory times these.
+template <int M, int N, int D, class T>
+FN void weigh_rows(float (&acc)[M][D / 8][4], const float (&s)[M][N / 8][4],
+                   const Vec<T, 8> (*rows)[D / 8 + 1]) {
+    const i32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < N / 16; ++j) {
+        u32 p[M][4];
 #pragma unroll
         for (int m = 0; m < M; ++m)
 #pragma unroll
-            for (int e = 0; e < 4; ++e) s[m][n][e] = 0;
-        const u32* row = (const u32*)rows[8 * n + g];
+            for (int i = 0; i < 4; ++i) {
+                const float* from = s[m][2 * j + i / 2] + i % 2 * 2;
+                p[m][i] = pair_of<T>(from[0], from[1]);
+            }
 #pragma unroll
-        for (int k = 0; k < D / 16; ++k) {
-            const u32 b[2] = {row[8 * k + t], row[8 * k + 4 + t]};
+        for (int n = 0; n < D / 8; n += 2) {
+            u32 b[4];
+            fragments<true>(b, &rows[16 * j + lane % 16][n + lane / 16]);
 #pragma unroll
-            for (int m = 0; m < M; ++m) mma(s[m][n], own[m][k], b, T());
+            for (int m = 0; m < M; ++m) {
+                mma(acc[m][n], p[m], {b[0], b[1]}, T());
+                mma(acc[m][n + 1], p[m], {b[2], b[3]}, T());
+            }
         }
     }
 }
 
+// While a tile of N rows is worked on, the next one is on its way. A role walks over two sheets: of
+// its three, two are the same.
 template <int ROLE, class T, class K, bool MASKED, int D, int N, int M>
 FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const float* stats,
                       const K* mask, const i64* lengths, void* out, const Attended& a,
                       const Geo64<6>& batches) {
+    typedef OfTwo B;
     const bool TWO = Walk<ROLE, T>::TWO, whole = a.whole != 0;
-    __shared__ Vec<T, 8> rs[N][D / 8 + 1], us[TWO ? N : 1][D / 8 + 1];
-    __shared__ Vec<u32, 4> ws[ROLE == STATS ? 1 : N / 2][D / 4 + 2];
+    // Two tiles of two sheets; before, the own rows.
+    const i32 ROWS = 4 * N > 64 * M ? 4 * N : 64 * M;
+    __shared__ Vec<T, 8> tiles[ROWS][D / 8 + 1];
     const Walk<ROLE, T> walk(q, k, v, up, lengths, a, batches, 64 * M);
     if (stats) stats += 2 * walk.batch * a.rows;
     const i32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const i32 own = walk.first + (i32)(threadIdx.x / 32 * 16 * M + g);
     u32 x[M][D / 16][4], y[TWO ? M : 1][D / 16][4];
+    take_rows<M, D>(x, tiles, walk.x, walk.first, whole);
+    if constexpr (TWO) take_rows<M, D>(y, tiles, walk.y, walk.first, whole);
     float acc[M][D / 8][4];
-    Sofar<float> sofar[M][2];
+    Sofar<float, B> sofar[M][2];
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-        take_rows<D>(x[m], walk.x, own + 16 * m);
-        if (TWO) take_rows<D>(y[m], walk.y, own + 16 * m);
         sofar[m][0] = sofar[m][1] = {-inf(0.0f), 0.0f, 0.0f};
 #pragma unroll
         for (int n = 0; n < D / 8; ++n)
 #pragma unroll
             for (int e = 0; e < 4; ++e) acc[m][n][e] = 0;
     }
+    const Sheet<T> second = TWO ? walk.u : walk.w;
+    __syncthreads();
+    lay<N, D>(tiles, walk.r, walk.begin, whole);
+    lay<N, D>(tiles + N, second, walk.begin, whole);
+    i32 half = 0;
     for (i32 start = walk.begin; start < walk.end; start += N) {
         const bool open = walk.open(64 * M, start, N, a);
-        __syncthreads();  // the tile before was read
-        lay_rows<N, D>(rs, walk.r, start, whole);
-        if (TWO) lay_rows<N, D>(us, walk.u, start, whole);
-        if (ROLE != STATS) lay_pairs<N, D>(ws, walk.w, start, whole);
-        __syncthreads();
+        Vec<T, 8>(*const rs)[D / 8 + 1] = tiles + half, (*const us)[D / 8 + 1] = rs + N;
+        await_copies();
+        __syncthreads();  // this tile is there, and the one before was read
+        half = 2 * N - half;
+        if (start + N < walk.end) {
+            lay<N, D>(tiles + half, walk.r, start + N, whole);
+            lay<N, D>(tiles + half + N, second, start + N, whole);
+        }
         float s[M][N / 8][4], d[TWO ? M : 1][N / 8][4];
         rows_product<M, N, D>(s, x, rs);
         if constexpr (TWO) rows_product<M, N, D>(d, y, us);
+scores<B, MASKED, M, N>(s, walk, open, own, start + 2 * t, mask, a);
 #pragma unroll
         for (int m = 0; m < M; ++m) {
-#pragma unroll
-            for (int n = 0; n < N / 8; ++n)
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                    s[m][n][e] =
-                        score<ROLE, MASKED>(s[m][n][e], walk, open, own + 16 * m + e / 2 * 8,
-                                            start + 8 * n + 2 * t + e % 2, mask, a);
             if (ROLE <= STATS) {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    Sofar<float>& to = sofar[m][h];
+                    Sofar<float, B>& to = sofar[m][h];
                     float most = to.most, sum = 0, mean = 0;
 #pragma unroll
                     for (int n = 0; n < N / 8; ++n)
                         most = maximum(maximum(most, s[m][n][2 * h]), s[m][n][2 * h + 1]);
                     const float by = to.rise(largest_of(most, 4));
+                    // Soon the largest score is no longer found in every tile.
+                    if (by != 1.0f) {
 #pragma unroll
-                    for (int n = 0; n < D / 8; ++n) {
-                        acc[m][n][2 * h] = acc[m][n][2 * h] * by;
-                        acc[m][n][2 * h + 1] = acc[m][n][2 * h + 1] * by;
+                        for (int n = 0; n < D / 8; ++n) {
+                            acc[m][n][2 * h] = acc[m][n][2 * h] * by;
+                            acc[m][n][2 * h + 1] = acc[m][n][2 * h + 1] * by;
+                        }
                     }
+                    // Where nothing was seen yet, all powers are zeros.
+                    const float base = to.most == -inf(0.0f) ? 0.0f : to.most;
 #pragma unroll
                     for (int n = 0; n < N / 8; ++n)
 #pragma unroll
                         for (int e = 2 * h; e < 2 * h + 2; ++e) {
-                            s[m][n][e] = power(s[m][n][e], to.most);
+                            s[m][n][e] = B::power(s[m][n][e] - base);
                             sum = sum + s[m][n][e];
                             if (TWO) mean = mean + s[m][n][e] * d[m][n][e];
                         }
@@ -453,33 +540,15 @@ FN void attend_tensor(const T* q, const T* k, const T* v, const T* up, const flo
                     for (int e = 0; e < 4; ++e) {
                         const i32 query =
                             walk.query(own + 16 * m + e / 2 * 8, start + 8 * n + 2 * t + e % 2);
-                        const bool there = query < a.rows;
-                        s[m][n][e] = exp(s[m][n][e] - (there ? stats[2 * query] : 0.0f));
-                        if (TWO)
-                            s[m][n][e] =
-                                s[m][n][e] * (d[m][n][e] - (there ? stats[2 * query + 1] : 0.0f));
+                        Vec<float, 2> of = {0.0f, 0.0f};
+                        if (query < a.rows) of = ((const Vec<float, 2>*)stats)[query];
+                        s[m][n][e] = B::power(s[m][n][e] - of.v[0] * B::factor());
+                        if (TWO) s[m][n][e] = s[m][n][e] * (d[m][n][e] - of.v[1]);
                     }
             }
         }
         if (ROLE == STATS) continue;
-#pragma unroll
-        for (int j = 0; j < N / 16; ++j) {
-            u32 p[M][4];
-#pragma unroll
-            for (int m = 0; m < M; ++m)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const float* from = s[m][2 * j + i / 2] + i % 2 * 2;
-                    p[m][i] = pair_of<T>(from[0], from[1]);
-                }
-#pragma unroll
-            for (int n = 0; n < D / 8; ++n) {
-                const u32 b[2] = {((const u32*)ws[8 * j + t])[8 * n + g],
-                                  ((const u32*)ws[8 * j + 4 + t])[8 * n + g]};
-#pragma unroll
-                for (int m = 0; m < M; ++m) mma(acc[m][n], p[m], b, T());
-            }
-        }
+        weigh_rows<M, N, D>(acc, s, ROLE == TO_QUERY || ROLE == TO_KEY ? rs : us);
     }
 #pragma unroll
     for (int m = 0; m < M; ++m)
