@@ -161,7 +161,6 @@ pub use op::ScatterMode;
 pub use shape::Shape;
 pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;
-pub use tensor::creation::pinned::{Pinned, Pinning};
 pub(crate) use tensor::custom::own;
 pub use tensor::device::{Device, Stats};
 pub use tensor::dims::{Dims, Index, Indices};
@@ -203,6 +202,13 @@ pub mod barrier {
 /// [`Device::from_dlpack`] takes a tensor, [`Tensor::to_dlpack`] lends one.
 pub mod dlpack {
     pub use crate::tensor::creation::dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
+}
+
+/// Host memory for data that goes to a device: [`Device::pinned`] and [`Device::from_pinned`].
+///
+/// On a GPU it is page-locked, so that the data are copied from where they lie.
+pub mod pinned {
+    pub use crate::tensor::creation::pinned::{Pinned, Pinning};
 }
 
 /// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,

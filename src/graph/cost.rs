@@ -11,8 +11,8 @@ use super::program::{Code, Program};
 use crate::dtype::DType;
 use crate::op::Cost;
 
-/// Picoseconds to move a byte in the first cache, where it is nearly hidden behind computing, in the
-/// second (`x + 1` of 128 Ki: 33 us; `-x` of 256 Ki: 66), and from memory.
+/// Picoseconds to move a byte in the first cache, where it is nearly hidden behind computing, in
+/// the second (`x + 1` of 128 Ki: 33 us; `-x` of 256 Ki: 66), and from memory.
 pub(crate) const BYTE_PS: u64 = 10;
 const SECOND_BYTE_PS: u64 = 25;
 const FAR_BYTE_PS: u64 = 100;

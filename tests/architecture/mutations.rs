@@ -1,6 +1,6 @@
 //! The mutations of `tests/mutations/list` can still be made.
 
-use crate::source::{files_below, root};
+use crate::source::{below, files_below, root};
 use std::fs;
 
 /// A paragraph of `tests/mutations/list`: what is broken, and the text that is replaced.
@@ -25,7 +25,7 @@ fn dense(code: &str) -> String {
 #[test]
 fn every_mutation_can_still_be_made() {
     let root = root();
-    let mut all = files_below(&root.join("src"));
+    let mut all = below(&root.join("src"), &["rs", "cuh"]);
     for packages in ["crates", "examples"] {
         let packages = fs::read_dir(root.join(packages)).expect("a folder").flatten();
         packages

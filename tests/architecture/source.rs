@@ -35,7 +35,7 @@ pub fn root() -> PathBuf {
 }
 
 /// The files below a folder whose names end so, in order. What cargo and git keep is none.
-fn below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+pub fn below(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder of sources") {
         let path = entry.expect("an entry").path();

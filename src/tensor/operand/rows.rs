@@ -6,11 +6,11 @@ use crate::op::{
     BinaryOp, Class, Domain, ReduceOp, UnaryOp, for_each_binary, for_each_reduce, for_each_scan,
     for_each_unary,
 };
+use crate::sync::plain::OnceLock;
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::LazyLock;
 
 /// The signature of a row's method.
 enum Call {
@@ -131,9 +131,8 @@ pub fn all() -> Vec<Row> {
 
 /// The row of this name.
 pub fn find(name: &str) -> Option<&'static Row> {
-    static BY_NAME: LazyLock<HashMap<&str, Row>> =
-        LazyLock::new(|| all().into_iter().map(|row| (row.name, row)).collect());
-    BY_NAME.get(name)
+    static BY_NAME: OnceLock<HashMap<&str, Row>> = OnceLock::new();
+    BY_NAME.get_or_init(|| all().into_iter().map(|row| (row.name, row)).collect()).get(name)
 }
 
 impl Row {

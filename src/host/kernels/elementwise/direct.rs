@@ -6,8 +6,9 @@
 
 #![allow(unsafe_code)]
 
+use super::forms::LANES;
 use super::gather::Lie;
-use super::loops::{self, LANES};
+use super::loops;
 use super::plan::{Call, how, is_half, write_immediate};
 use super::rep::Rep;
 use super::{halves, moves};

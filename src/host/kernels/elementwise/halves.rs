@@ -5,7 +5,8 @@
 
 #![allow(unsafe_code)]
 
-use super::loops::{FIRST, Fn1, Fn2, Instances, NONE, SECOND, ops, variant};
+use super::forms::{FIRST, Instances, NONE, SECOND};
+use super::loops::{Fn1, Fn2, ops, variant};
 use super::mended::{Mended, Trig};
 use super::rep::Float;
 use crate::dtype::DType;

@@ -8,15 +8,14 @@
 
 #![allow(unsafe_code)]
 
+use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
 use super::mended::{Mended, Trig, rest};
 use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{Lane, Number, Real, Value};
-use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
-use crate::host::kernels::stream::{LINE, copy_line, prefetch_second};
+use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
+use crate::host::kernels::stream::{copy_line, prefetch_second};
 use crate::op::{BinaryOp, Class, UnaryOp, for_each_binary, for_each_unary};
 use std::marker::PhantomData;
-
-pub(super) type Instances = [Loop; LEVELS];
 
 /// A function of one element.
 pub(super) trait Fn1<A> {
@@ -50,14 +49,6 @@ impl<A: Copy, F: Fn1<A>> Body for Map<F, A> {
 /// instead of 1.2 (two cores of a Zen 5).
 struct Streamed<F>(PhantomData<F>);
 
-/// How far ahead, in bytes, the operand is asked for. A Xeon by itself looks a few lines ahead:
-/// there `tanh` of 16 Mi took 12 ms without and 3.5 with it, `gelu` 15 and 4.2, nearer than 2 KiB
-/// it is slower. (On the Zen 5 it brings nothing, and a negation takes 6 % longer.)
-pub(super) const AHEAD: usize = 4096;
-
-/// Elements of a line.
-pub(super) const LANES: usize = LINE / size_of::<f32>();
-
 impl<F: Fn1<f32, Out = f32>> Body for Streamed<F> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
@@ -78,11 +69,6 @@ impl<F: Fn1<f32, Out = f32>> Body for Streamed<F> {
 
 /// `dst[i] = F(a[i], b[i])`; an operand that is a `splat` is one element for all i.
 struct Zip<F, A, const SPLAT: u8>(PhantomData<(F, A)>);
-
-/// Which operands of a binary loop are one element: none, the second, the first.
-pub(super) const NONE: u8 = 0;
-pub(super) const SECOND: u8 = 1;
-pub(super) const FIRST: u8 = 2;
 
 impl<A: Copy, F: Fn2<A>, const SPLAT: u8> Body for Zip<F, A, SPLAT> {
     #[inline(always)]

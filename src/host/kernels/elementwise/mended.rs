@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use super::loops::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
+use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
 use super::rep::Float;
 use crate::host::kernels::math::{self, Lane};
 use crate::host::kernels::simd::{Body, Simd, instances};

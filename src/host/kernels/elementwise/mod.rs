@@ -6,9 +6,10 @@
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
 //!
-//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `direct` runs the simplest
-//! programs, `plan` turns others into steps, `arange` counts, `gather` reads inputs that do not lie
-//! row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
+//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `forms` what they have in common.
+//! `direct` runs the simplest programs, `plan` turns others into steps, `arange` counts, `gather`
+//! reads inputs that do not lie row by row, `stream` writes around the cache. None of it knows
+//! nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.
@@ -17,6 +18,7 @@
 
 mod arange;
 mod direct;
+mod forms;
 mod gather;
 mod halves;
 pub(super) mod loops;

@@ -1,9 +1,8 @@
 //! Logarithms of f32, and `pow`, which is made of one.
 //!
-//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (after Moshier's Cephes; `log`
-//! sums it in f32, `log2`, `log10` and `log1p` in f64) or in `s = (m - 1) / (m + 1)` with `log m = 2
-//! atanh s` (of f64 in the others).
-//! Free of branches.
+//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (after Moshier's Cephes;
+//! `log` sums it in f32, `log2`, `log10` and `log1p` in f64) or in `s = (m - 1) / (m + 1)` with
+//! `log m = 2 atanh s` (of f64 in the others). Free of branches.
 
 use super::exp::exp2_64;
 use super::poly::{fma, fma64, horner, horner64, reciprocal64};
