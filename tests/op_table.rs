@@ -278,7 +278,7 @@ const NOT_SWEPT: &[(&str, &[&str])] = &[
             "diagonal",
         ],
     ),
-    ("values from outside", &["from_vec", "from_slice", "from_future", "to_device"]),
+    ("values from outside", &["from_vec", "from_slice", "from_pinned", "from_future", "to_device"]),
     (
         "numbers by chance: in `benches/peers/run`",
         &[

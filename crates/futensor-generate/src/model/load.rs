@@ -31,7 +31,8 @@ impl Llama {
     /// use futensor::Device;
     /// use futensor_generate::{Folder, Llama};
     /// let folder = Folder::open("models--HuggingFaceTB--SmolLM2-135M-Instruct").await?;
-    /// let model = Llama::from_folder_with(&Device::try_gpu(0), &folder, |progress| {
+    /// let device = Device::try_gpu(0);
+    /// let model = Llama::from_folder_with(&device, &folder, |progress| {
     ///     eprint!("\r{:3.0} %", progress.fraction() * 100.0);
     /// });
     /// assert!(model.await?.template().is_some());

@@ -6,7 +6,7 @@
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
 //!
-//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `forms` what they have in common.
+//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `forms` is what they share,
 //! `direct` runs the simplest programs, `plan` turns others into steps, `arange` counts, `gather`
 //! reads inputs that do not lie row by row, `stream` writes around the cache. None of it knows
 //! nodes, devices or the engine.
