@@ -19,9 +19,9 @@ const FAR_BYTE_PS: u64 = 100;
 
 /// Picoseconds to move a byte of so many.
 fn byte_ps(bytes: u64) -> u64 {
-    match bytes {
-        ..=0x8_0000 => BYTE_PS,
-        ..=0x20_0000 => SECOND_BYTE_PS,
+    match bytes.saturating_sub(1) >> 19 {
+        0 => BYTE_PS,
+        1..4 => SECOND_BYTE_PS,
         _ => FAR_BYTE_PS,
     }
 }

@@ -216,7 +216,7 @@ impl Parts {
         let first = if variant.fused_attention { Part::QueryKeyValue } else { Part::Query };
         self.as_told(first, layer, query_key_value.biased(), variant.attention_biased)?;
         let feed_forward = match &variant.experts {
-            Some(experts) => FeedForward::Experts(self.mixture(k, width, experts)?),
+            Some(experts) => FeedForward::Experts(Box::new(self.mixture(k, width, experts)?)),
             None => self.feed_forward(k, config)?,
         };
         Ok(Layer {

@@ -167,7 +167,7 @@ pub enum FeedForward {
         gate_up: Several,
         down: Linear,
     },
-    Experts(Mixture),
+    Experts(Box<Mixture>),
 }
 
 /// A layer's.
