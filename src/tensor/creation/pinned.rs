@@ -9,10 +9,10 @@
 use super::check_elements;
 use crate::dtype::{DType, Element};
 use crate::engine::port::Port;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::graph::operation::Refusal;
 use crate::graph::value::{Buffer, Storage, Value};
-use crate::guard::wake_all;
+use crate::guard::{caught, wake_all};
 use crate::shape::Shape;
 use crate::sync::{Mutex, lock};
 use crate::tensor::build;
@@ -130,9 +130,12 @@ impl Device {
         let answer: Arc<Answer<T>> = Arc::new(Mutex::new((None, None)));
         let to = answer.clone();
         port.aside(move || {
-            let made = memory(port, n.saturating_mul(size_of::<T>()));
+            let bytes = n.saturating_mul(size_of::<T>());
+            let made =
+                caught(|| memory(port, bytes).map(|(buffer, is_new)| of_buffer(buffer, n, is_new)));
+            // A panic is an answer too, or its future would wait for ever.
             let made = made
-                .map(|(buffer, is_new)| of_buffer(buffer, n, is_new))
+                .unwrap_or_else(|message| Err(Refusal { kind: ErrorKind::Device, message }))
                 .map_err(|Refusal { kind, message }| Error::new(kind, "pinned", message, at));
             let waker = {
                 let mut answer = lock(&to);
