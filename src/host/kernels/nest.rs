@@ -235,4 +235,15 @@ mod tests {
             assert_eq!(all, (0..n).collect::<Vec<_>>());
         }
     }
+
+    #[test]
+    fn no_thread_has_the_last_part_alone() {
+        for threads in 2..=16 {
+            for parts in 0..200 {
+                let made = even(parts, threads);
+                assert!((1..=parts.max(1)).contains(&made) && made <= 4 * threads);
+                assert!(made < threads || made.is_multiple_of(threads), "{made} for {threads}");
+            }
+        }
+    }
 }
