@@ -203,6 +203,8 @@ pub fn errors_name_what_was_called_and_where(device: &Device) {
     let (flag, other) = (x.gt(0.0), device.ones([3]));
     let bad = device.from_vec(vec![0i64, 7], [2]);
     let huge = usize::MAX / 2;
+    assert!(block_on(device.pinned::<f32>(huge)).unwrap_err().is_out_of_memory());
+    let pinned = block_on(device.pinned::<f32>(1)).unwrap();
     let start = line!();
     let wrong = [
         ("transpose", x.transpose(0, 5)),
@@ -231,6 +233,7 @@ pub fn errors_name_what_was_called_and_where(device: &Device) {
         ("arange", device.arange(0, i64::MAX, 1)),
         ("from_vec", device.from_vec(vec![1.0f32], [2])),
         ("from_slice", device.from_slice(&[1.0f32], [2])),
+        ("from_pinned", device.from_pinned(pinned, [2])),
         ("clamp", x.clamp(0.0, &other)),
         ("clamp_min", x.clamp_min(&other)),
         ("clamp_max", x.clamp_max(&other)),

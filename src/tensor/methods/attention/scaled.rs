@@ -66,7 +66,7 @@ impl AttentionOptions {
     }
 
     /// Bends scores, before the mask, so that they stay between `-cap` and `cap`: `cap * tanh(score
-    /// / cap)`, as Gemma 2 does.
+    /// / cap)`, as Gemma 2 does. It is finite and above zero.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -80,6 +80,16 @@ impl AttentionOptions {
     pub fn cap(mut self, cap: f64) -> AttentionOptions {
         self.cap = Some(cap);
         self
+    }
+
+    /// Refuses a cap that is none.
+    fn bends(&self) -> std::result::Result<(), Refusal> {
+        match self.cap {
+            Some(cap) if !cap.is_finite() || cap <= 0.0 => {
+                Err(Refusal::argument(format!("takes a finite cap above zero, not {cap}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Over pages, a query sees only the last `keys` of the keys that it would see otherwise, as in
@@ -324,6 +334,9 @@ impl TensorFuture {
         if options.window.is_some() {
             return refused(Refusal::argument("takes a window over pages alone"));
         }
+        if let Err(refusal) = options.bends() {
+            return refused(refusal);
+        }
         if options.grouped {
             return match in_groups([self, key, value], options.mask.as_ref()) {
                 Ok(([q, k, v], mask)) => {
@@ -477,8 +490,8 @@ impl TensorFuture {
     ///
     /// # Errors
     /// The value fails if shapes or types do not fit each other; if the options have a mask,
-    /// lengths or dropout; if a length exceeds the room in its row of the table; or if a page does
-    /// not exist.
+    /// lengths, dropout, or a cap that is not above zero; if a length exceeds the room in its row
+    /// of the table; or if a page does not exist.
     #[track_caller]
     pub fn paged_attention(
         &self,
@@ -495,6 +508,9 @@ impl TensorFuture {
         if hides || options.dropout != 0.0 {
             let refusal =
                 Refusal::argument("has its own lengths, and takes no mask and no dropout");
+            return build::refused("paged_attention", self, refusal, at);
+        }
+        if let Err(refusal) = options.bends() {
             return build::refused("paged_attention", self, refusal, at);
         }
         let one = self.rank() == 3;

@@ -1,6 +1,6 @@
 //! Ways of attention beside each other.
 
-use crate::{AttentionOptions, Device, GradOptions, grad_with};
+use crate::{AttentionOptions, DType, Device, GradOptions, grad_with};
 
 /// Attention with and without a stored matrix of scores agrees: values, and gradients of all
 /// operands.
@@ -145,4 +145,21 @@ async fn a_cap_is_the_same_beside_pages() {
     let [one, other] = [&capped[1], &plain[1]].map(Clone::clone);
     assert!(apart(capped).await < 1e-5 && apart(plain).await < 1e-5);
     assert!(apart([one, other]).await > 0.1);
+}
+
+#[tokio::test]
+async fn a_cap_that_is_none_is_refused() {
+    let device = Device::cpu();
+    let (q, one) = (device.ones([1, 1, 1, 8]), device.full_dtype([1], 1, DType::I64));
+    for cap in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        let options = || AttentionOptions::default().cap(cap);
+        let table = device.zeros_dtype([1, 1], DType::I64);
+        for found in [
+            q.scaled_dot_product_attention(&q, &q, options()),
+            q.paged_attention(&q, &q, table, &one, options()),
+        ] {
+            let error = found.await.unwrap_err().to_string();
+            assert!(error.contains("takes a finite cap above zero, not"), "{error}");
+        }
+    }
 }
