@@ -8,53 +8,23 @@
 use super::forms::{FIRST, Instances, NONE, SECOND};
 use super::loops::{Fn1, Fn2, ops, variant};
 use super::mended::{Mended, Trig};
-use super::rep::Float;
 use crate::dtype::DType;
-use crate::host::kernels::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+use crate::host::kernels::load::Load;
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
 use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
+use half::{bf16, f16};
 use std::marker::PhantomData;
-
-/// The bits of an IEEE half.
-#[derive(Clone, Copy)]
-struct Half(u16);
-
-impl Float for Half {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        widen_f16(self.0)
-    }
-    #[inline(always)]
-    fn of(x: f32) -> Half {
-        Half(narrow_f16(x))
-    }
-}
-
-/// The bits of a bfloat16.
-#[derive(Clone, Copy)]
-struct Brain(u16);
-
-impl Float for Brain {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        widen_bf16(self.0)
-    }
-    #[inline(always)]
-    fn of(x: f32) -> Brain {
-        Brain(narrow_bf16(x))
-    }
-}
 
 /// `dst[i] = F(a[i])`.
 struct Map<F, E>(PhantomData<(F, E)>);
 
-impl<F: Fn1<f32, Out = f32>, E: Float> Body for Map<F, E> {
+impl<F: Fn1<f32, Out = f32>, E: Load<f32>> Body for Map<F, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (dst, a) = (dst.cast::<E>(), a.cast::<E>());
         for i in 0..n {
             // SAFETY: the caller passes places of n elements.
-            unsafe { dst.add(i).write(E::of(F::eval::<S>((*a.add(i)).wide()))) }
+            unsafe { dst.add(i).write(E::store(F::eval::<S>((*a.add(i)).load()))) }
         }
     }
 }
@@ -62,7 +32,7 @@ impl<F: Fn1<f32, Out = f32>, E: Float> Body for Map<F, E> {
 /// `dst[i] = F(a[i], b[i])`; an operand that is a splat is one f32.
 struct Zip<F, E, const SPLAT: u8>(PhantomData<(F, E)>);
 
-impl<F: Fn2<f32, Out = f32>, E: Float, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
+impl<F: Fn2<f32, Out = f32>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
         let dst = dst.cast::<E>();
@@ -71,9 +41,9 @@ impl<F: Fn2<f32, Out = f32>, E: Float, const SPLAT: u8> Body for Zip<F, E, SPLAT
             let one_a = if SPLAT == FIRST { *a.cast::<f32>() } else { 0.0 };
             let one_b = if SPLAT == SECOND { *b.cast::<f32>() } else { 0.0 };
             for i in 0..n {
-                let a = if SPLAT == FIRST { one_a } else { (*a.cast::<E>().add(i)).wide() };
-                let b = if SPLAT == SECOND { one_b } else { (*b.cast::<E>().add(i)).wide() };
-                dst.add(i).write(E::of(F::eval::<S>(a, b)));
+                let a = if SPLAT == FIRST { one_a } else { (*a.cast::<E>().add(i)).load() };
+                let b = if SPLAT == SECOND { one_b } else { (*b.cast::<E>().add(i)).load() };
+                dst.add(i).write(E::store(F::eval::<S>(a, b)));
             }
         }
     }
@@ -81,27 +51,27 @@ impl<F: Fn2<f32, Out = f32>, E: Float, const SPLAT: u8> Body for Zip<F, E, SPLAT
 
 /// Of f16 and of bf16.
 const fn map<F: Fn1<f32, Out = f32>>() -> Option<[Instances; 2]> {
-    Some([instances::<Map<F, Half>>(), instances::<Map<F, Brain>>()])
+    Some([instances::<Map<F, f16>>(), instances::<Map<F, bf16>>()])
 }
 
 const fn mended<const WHICH: u8>() -> Option<[Instances; 2]> {
     Some([
-        instances::<Mended<Trig<WHICH>, Half, false>>(),
-        instances::<Mended<Trig<WHICH>, Brain, false>>(),
+        instances::<Mended<Trig<WHICH>, f16, false>>(),
+        instances::<Mended<Trig<WHICH>, bf16, false>>(),
     ])
 }
 
 const fn zip<F: Fn2<f32, Out = f32>>() -> Option<[[Instances; 3]; 2]> {
     Some([
         [
-            instances::<Zip<F, Half, NONE>>(),
-            instances::<Zip<F, Half, SECOND>>(),
-            instances::<Zip<F, Half, FIRST>>(),
+            instances::<Zip<F, f16, NONE>>(),
+            instances::<Zip<F, f16, SECOND>>(),
+            instances::<Zip<F, f16, FIRST>>(),
         ],
         [
-            instances::<Zip<F, Brain, NONE>>(),
-            instances::<Zip<F, Brain, SECOND>>(),
-            instances::<Zip<F, Brain, FIRST>>(),
+            instances::<Zip<F, bf16, NONE>>(),
+            instances::<Zip<F, bf16, SECOND>>(),
+            instances::<Zip<F, bf16, FIRST>>(),
         ],
     ])
 }

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
-use super::rep::Float;
+use crate::host::kernels::load::Load;
 use crate::host::kernels::math::{self, Lane};
 use crate::host::kernels::simd::{Body, Simd, instances};
 use crate::host::kernels::stream::{copy_line, prefetch_second};
@@ -54,7 +54,7 @@ const BLOCK: usize = 4 * LANES;
 /// `dst[i] = F(a[i])`: a vectorised pass over a block, and one that mends what is rare in it.
 pub(super) struct Mended<F, E, const STREAM: bool>(PhantomData<(F, E)>);
 
-impl<F: Rare1, E: Float, const STREAM: bool> Mended<F, E, STREAM> {
+impl<F: Rare1, E: Load<f32>, const STREAM: bool> Mended<F, E, STREAM> {
     /// # Safety
     /// There are `n` elements, at most a block.
     #[inline(always)]
@@ -64,15 +64,15 @@ impl<F: Rare1, E: Float, const STREAM: bool> Mended<F, E, STREAM> {
         // whole ones.
         unsafe {
             for (i, y) in block[..n].iter_mut().enumerate() {
-                let x = (*a.add(i)).wide();
-                y.write(E::of(F::fast::<S>(x)));
+                let x = (*a.add(i)).load();
+                y.write(E::store(F::fast::<S>(x)));
                 rare |= F::is_rare(x);
             }
             if rare {
                 for (i, y) in block[..n].iter_mut().enumerate() {
-                    let x = (*a.add(i)).wide();
+                    let x = (*a.add(i)).load();
                     if F::is_rare(x) {
-                        y.write(E::of(F::rare(x)));
+                        y.write(E::store(F::rare(x)));
                     }
                 }
             }
@@ -88,7 +88,7 @@ impl<F: Rare1, E: Float, const STREAM: bool> Mended<F, E, STREAM> {
     }
 }
 
-impl<F: Rare1, E: Float, const STREAM: bool> Body for Mended<F, E, STREAM> {
+impl<F: Rare1, E: Load<f32>, const STREAM: bool> Body for Mended<F, E, STREAM> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         let (dst, a) = (dst.cast::<E>(), a.cast::<E>());

@@ -40,20 +40,3 @@ impl Rep {
         }
     }
 }
-
-/// Floats that are computed as f32.
-pub(super) trait Float: Copy {
-    fn wide(self) -> f32;
-    fn of(x: f32) -> Self;
-}
-
-impl Float for f32 {
-    #[inline(always)]
-    fn wide(self) -> f32 {
-        self
-    }
-    #[inline(always)]
-    fn of(x: f32) -> f32 {
-        x
-    }
-}
