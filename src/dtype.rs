@@ -95,6 +95,15 @@ impl DType {
         }
     }
 
+    /// The type of this name. Only what reads names calls it.
+    #[cfg(feature = "serde")]
+    fn named(name: &str) -> Result<DType, String> {
+        DType::ALL.into_iter().find(|dtype| dtype.name() == name).ok_or_else(|| {
+            let all = DType::ALL.map(DType::name).join(", ");
+            format!("there is no type {name:?}; these are: {all}")
+        })
+    }
+
     /// True for the four floating point types.
     #[inline]
     pub const fn is_float(self) -> bool {
@@ -184,6 +193,9 @@ impl DType {
         }
     }
 }
+
+#[cfg(feature = "serde")]
+crate::options::by_name! { DType, |dtype| Ok(dtype.name()), DType::named, "the name of a type" }
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

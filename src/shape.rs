@@ -19,6 +19,7 @@ pub(crate) type Strides = SmallVec<[isize; Shape::FEW]>;
 /// assert_eq!(Shape::from(()).numel(), 1);
 /// ```
 #[derive(PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(transparent))]
 pub struct Shape(SmallVec<[usize; Shape::FEW]>);
 
 impl Clone for Shape {

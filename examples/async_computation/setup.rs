@@ -57,11 +57,7 @@ impl Setup {
     pub fn new(arguments: &Arguments) -> Outcome<Setup> {
         let device = match arguments.device.as_deref() {
             None => Device::try_gpu(0),
-            Some("cpu") => Device::cpu(),
-            Some(name) => {
-                let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-                Device::cuda(number.ok_or_else(|| format!("no device is called {name}\n{USAGE}"))?)?
-            }
+            Some(name) => name.parse()?,
         };
         let is_cpu = device == Device::cpu();
         Ok(Setup { device, quick: arguments.quick, is_cpu })

@@ -72,11 +72,8 @@ async fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let device = match &words[..] {
         [] => Device::cpu(),
-        [word] if word == "cpu" => Device::cpu(),
-        [word] => match word.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
-            Some(number) => Device::cuda(number)?,
-            None => return usage(word),
-        },
+        [word] if !word.starts_with('-') => word.parse()?,
+        [word] => return usage(word),
         _ => return usage(""),
     };
     let (difference, right) = compared(&device).await?;

@@ -9,13 +9,7 @@ use std::process::ExitCode;
 pub fn device(name: Option<&str>) -> Result<Device, String> {
     match name {
         None => Ok(Device::try_gpu(0)),
-        Some("cpu") => Ok(Device::cpu()),
-        Some(name) => {
-            let number = name.strip_prefix("cuda:").and_then(|n| n.parse().ok());
-            let number =
-                number.ok_or_else(|| format!("no device is called {name}: it is cpu or cuda:N"))?;
-            Device::cuda(number).map_err(|error| error.to_string())
-        }
+        Some(name) => name.parse().map_err(|error: futensor::Error| error.message().to_owned()),
     }
 }
 

@@ -100,14 +100,7 @@ impl Arguments {
     }
 
     fn device(&self) -> Outcome<Device> {
-        match self.device.as_deref() {
-            None => Ok(Device::try_gpu(0)),
-            Some("cpu") => Ok(Device::cpu()),
-            Some(name) => match name.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
-                Some(index) => Ok(Device::cuda(index)?),
-                None => Err(format!("there is no device {name}: cpu or cuda:N").into()),
-            },
-        }
+        Ok(self.device.as_deref().map_or_else(|| Ok(Device::try_gpu(0)), str::parse)?)
     }
 }
 

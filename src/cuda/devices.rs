@@ -7,6 +7,7 @@ use super::gpu;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::device::Device;
 use std::panic::Location;
+use std::str::FromStr;
 
 impl Device {
     /// The GPU with this number. The call only checks that the GPU exists: the device's thread
@@ -54,4 +55,42 @@ impl Device {
     pub fn gpu_count() -> usize {
         gpu::count()
     }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    /// The device of a name: `cpu`, or `cuda:0` and so on, which [`Device::cuda`] opens. Other CPU
+    /// devices belong to the program that made them, and have no name that opens them.
+    ///
+    /// ```
+    /// use futensor::Device;
+    /// assert_eq!("cpu".parse::<Device>()?, Device::cpu());
+    /// let error = "gpu".parse::<Device>().unwrap_err();
+    /// assert_eq!(error.message(), "there is no device \"gpu\": it is cpu or cuda:N");
+    /// # Ok::<(), futensor::Error>(())
+    /// ```
+    fn from_str(name: &str) -> Result<Device> {
+        if name == "cpu" {
+            return Ok(Device::cpu());
+        }
+        match name.strip_prefix("cuda:").and_then(|number| number.parse().ok()) {
+            Some(number) => Device::cuda(number),
+            None => {
+                let text = format!("there is no device {name:?}: it is cpu or cuda:N");
+                Err(Error::new(ErrorKind::Argument, "device", text, Location::caller()))
+            }
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+crate::options::by_name! {
+    Device,
+    |device| match device.name() {
+        name if name == "cpu" || name.starts_with("cuda:") => Ok(name),
+        name => Err(format!("{name} belongs to this program: its name opens no other device")),
+    },
+    |name: &str| name.parse::<Device>().map_err(|error| error.message().to_owned()),
+    "cpu or cuda:N"
 }

@@ -116,6 +116,26 @@ impl CpuOptions {
     }
 }
 
+#[cfg(feature = "serde")]
+options::configured! { CpuOptions;
+    threads: usize;
+    streams: usize;
+    inline: bool;
+    nice: i32;
+    spread: bool;
+    linger: Duration;
+    fusion_delay: Duration;
+    watchdog: Option<Duration>;
+    bytes_max: usize;
+    in_flight_ops: usize;
+    in_flight_bytes: usize;
+    queue_ops: usize;
+    queue_bytes: usize;
+    permits: usize;
+    seed: u64;
+    check_finite: bool;
+}
+
 /// Opens a CPU device. Its threads start with the first op.
 pub(crate) fn open(name: String, options: &CpuOptions) -> &'static Port {
     let memory = Memory::new(options.bytes_max);

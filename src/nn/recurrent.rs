@@ -16,6 +16,8 @@ use std::panic::Location;
 /// The shape of a recurrent layer: how many layers, in which directions, and how its values lie.
 /// PyTorch's defaults: one layer, forwards, with biases, `[steps, batch, width]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct RecurrentOptions {
     layers: usize,
     bidirectional: bool,

@@ -11,6 +11,8 @@ const ELEMENTS: usize = if cfg!(all(test, debug_assertions)) { 100 } else { 16 <
 /// How [`scatter_reduce`](crate::TensorFuture::scatter_reduce) combines the existing element with a
 /// new one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum ScatterMode {
     /// The new element replaces the existing one; of several, the last in the order of the indices.
     Assign,

@@ -5,6 +5,8 @@
 //! [`Optimizer::error`](super::Optimizer::error).
 
 use super::is_amount;
+#[cfg(feature = "serde")]
+use crate::options::at_least_one;
 
 /// The rate of a schedule with these numbers.
 fn sound(lr: f64, others: &[f64]) -> f64 {
@@ -33,6 +35,7 @@ pub trait Schedule: Send + Sync {
 /// assert_eq!(Constant(0.1).lr(1000), 0.1);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Constant(pub f64);
 
 impl Schedule for Constant {
@@ -44,8 +47,11 @@ impl Schedule for Constant {
 /// Multiplies the rate by a factor every `every` steps: PyTorch's `StepLR`.
 #[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct StepDecay {
     lr: f64,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "at_least_one"))]
     every: u64,
     factor: f64,
 }
@@ -74,9 +80,13 @@ impl Schedule for StepDecay {
 /// without the rise that follows (Loshchilov and Hutter 2017, arXiv:1608.03983).
 #[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Cosine {
     lr: f64,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "at_least_one"))]
     steps: u64,
+    #[cfg_attr(feature = "serde", serde(default))]
     last: f64,
 }
 
@@ -110,6 +120,8 @@ impl Schedule for Cosine {
 /// Rises linearly to the first rate of another schedule, which then follows.
 #[doc(alias = "LinearLR")]
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Warmup<S> {
     steps: u64,
     then: S,

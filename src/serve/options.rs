@@ -177,6 +177,17 @@ impl BatchOptions {
     }
 }
 
+// All but the timer, which is a part of the program.
+#[cfg(feature = "serde")]
+crate::options::configured! { BatchOptions;
+    batch_max: usize;
+    delay: Duration;
+    eager: bool;
+    isolate: bool;
+    in_flight: usize;
+    queue: usize;
+}
+
 impl std::fmt::Debug for BatchOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let BatchOptions { batch_max, delay, eager, isolate, in_flight, queue, timer: _ } = self;

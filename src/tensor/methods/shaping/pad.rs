@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 /// The elements that [`pad_mode`](TensorFuture::pad_mode) adds around a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum PadMode {
     /// The elements in reverse, without the one at the edge.
     Reflect,

@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// How [`interpolate`](TensorFuture::interpolate) combines the elements around a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "kebab-case"))]
 pub enum InterpolateMode {
     /// The element at the position, rounded down; PyTorch's default.
     #[default]
