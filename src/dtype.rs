@@ -195,7 +195,12 @@ impl DType {
 }
 
 #[cfg(feature = "serde")]
-crate::options::by_name! { DType, |dtype| Ok(dtype.name()), DType::named, "the name of a type" }
+crate::configuration::by_name! {
+    DType,
+    |dtype| Ok(dtype.name()),
+    DType::named,
+    "the name of a type"
+}
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

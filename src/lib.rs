@@ -82,7 +82,7 @@
 //! - `fft`, `linalg`: Fourier transforms, and linear algebra;
 //! - `ndarray`: conversions between host values and `ndarray` arrays;
 //! - `npy`, `pth`: NumPy's files, and weights that PyTorch saved;
-//! - `serde`: types, devices, shapes and options in configuration files;
+//! - `serde`: types, devices, shapes and options of devices in configuration files;
 //! - `tracing`: ops, steps and barriers for any subscriber, described in [`recording`].
 //!
 //! The [book] explains all of it: [concepts](book::concepts), coming [from
@@ -94,6 +94,8 @@
 
 mod backend;
 mod concurrent;
+#[cfg(feature = "serde")]
+mod configuration;
 mod dtype;
 mod error;
 mod format;

@@ -70,6 +70,7 @@ impl FromStr for Device {
     /// assert_eq!(error.message(), "there is no device \"gpu\": it is cpu or cuda:N");
     /// # Ok::<(), futensor::Error>(())
     /// ```
+    #[track_caller]
     fn from_str(name: &str) -> Result<Device> {
         if name == "cpu" {
             return Ok(Device::cpu());
@@ -85,7 +86,7 @@ impl FromStr for Device {
 }
 
 #[cfg(feature = "serde")]
-crate::options::by_name! {
+crate::configuration::by_name! {
     Device,
     |device| match device.name() {
         name if name == "cpu" || name.starts_with("cuda:") => Ok(name),

@@ -117,7 +117,7 @@ impl CpuOptions {
 }
 
 #[cfg(feature = "serde")]
-options::configured! { CpuOptions;
+crate::configuration::configured! { CpuOptions;
     threads: usize;
     streams: usize;
     inline: bool;

@@ -6,7 +6,7 @@
 
 use super::is_amount;
 #[cfg(feature = "serde")]
-use crate::options::at_least_one;
+use crate::configuration::at_least_one;
 
 /// The rate of a schedule with these numbers.
 fn sound(lr: f64, others: &[f64]) -> f64 {

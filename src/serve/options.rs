@@ -179,7 +179,7 @@ impl BatchOptions {
 
 // All but the timer, which is a part of the program.
 #[cfg(feature = "serde")]
-crate::options::configured! { BatchOptions;
+crate::configuration::configured! { BatchOptions;
     batch_max: usize;
     delay: Duration;
     eager: bool;

@@ -35,6 +35,7 @@ pub const LAYERS: [(&str, &[&str]); 17] = [
         &[
             "op",
             "options",
+            "configuration",
             "dtype",
             "shape",
             "format",

@@ -7,8 +7,6 @@ use crate::ops::attention::paged::PagedAttention;
 use crate::ops::attention::rope::Rope;
 use crate::ops::attention::scaled::{Attention, takes_mask, weights, within_lengths};
 use crate::ops::check::indices;
-#[cfg(feature = "serde")]
-use crate::options::stays;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
@@ -29,36 +27,15 @@ use std::sync::Arc;
 /// assert_eq!(y.dims(), [2, 5, 8]);
 /// ```
 #[derive(Clone, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct AttentionOptions {
-    #[cfg_attr(
-        feature = "serde",
-        serde(
-            skip_deserializing,
-            serialize_with = "stays",
-            skip_serializing_if = "Option::is_none"
-        )
-    )]
     mask: Option<TensorFuture>,
     causal: bool,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     scale: Option<f64>,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     cap: Option<f64>,
     window: Option<usize>,
     dropout: f64,
     grouped: bool,
-    #[cfg_attr(
-        feature = "serde",
-        serde(
-            skip_deserializing,
-            serialize_with = "stays",
-            skip_serializing_if = "Option::is_none"
-        )
-    )]
     lengths: Option<TensorFuture>,
-    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     sequences: Option<Vec<usize>>,
 }
 

@@ -5,8 +5,6 @@ use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::ops::index::classes::Classes;
 use crate::ops::rows::nll::Nll;
-#[cfg(feature = "serde")]
-use crate::options::stays;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
@@ -42,27 +40,9 @@ pub enum Reduction {
 /// # Ok::<(), futensor::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
 pub struct LossOptions {
     pub(super) reduction: Reduction,
-    #[cfg_attr(
-        feature = "serde",
-        serde(
-            skip_deserializing,
-            serialize_with = "stays",
-            skip_serializing_if = "Option::is_none"
-        )
-    )]
     pub(super) weight: Option<TensorFuture>,
-    #[cfg_attr(
-        feature = "serde",
-        serde(
-            skip_deserializing,
-            serialize_with = "stays",
-            skip_serializing_if = "Option::is_none"
-        )
-    )]
     pos_weight: Option<TensorFuture>,
     ignore_index: i64,
     label_smoothing: f64,

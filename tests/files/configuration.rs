@@ -5,8 +5,8 @@ use futensor::nn::RecurrentOptions;
 use futensor::optim::{Constant, Cosine, Schedule, StepDecay, Warmup};
 use futensor::serve::BatchOptions;
 use futensor::{
-    AttentionOptions, CpuOptions, DType, Device, GeneratorState, InterpolateMode, LossOptions,
-    PadMode, Reduction, ScatterMode, Shape,
+    CpuOptions, DType, Device, GeneratorState, InterpolateMode, PadMode, Reduction, ScatterMode,
+    Shape,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -45,14 +45,6 @@ fn types_shapes_and_devices_have_their_names() {
 
 #[test]
 fn options_are_read_through_their_setters() {
-    let attention = AttentionOptions::default().causal(true).scale(0.5).sequences([2, 3]);
-    is(
-        json!({ "causal": true, "scale": 0.5, "dropout": 0.0, "grouped": false,
-            "sequences": [2, 3] }),
-        &attention,
-    );
-    let loss = LossOptions::from(Reduction::Sum).label_smoothing(0.1);
-    is(json!({ "reduction": "sum", "ignore_index": -100, "label_smoothing": 0.1 }), &loss);
     let layers = RecurrentOptions::default().layers(2);
     is(json!({ "layers": 2, "bidirectional": false, "bias": true, "batch_first": false }), &layers);
     let batch = BatchOptions::default().batch_max(8).delay(Duration::from_micros(1500));
@@ -113,19 +105,14 @@ fn nonsense_is_refused_with_a_sentence() {
     refused::<Device>(json!("cpu:1"), "there is no device");
     refused::<Device>(json!("cuda:-1"), "there is no device");
     refused::<Device>(json!("cuda:999"), "cuda:999 is not available");
-    refused::<AttentionOptions>(json!({ "casual": true }), "unknown field `casual`");
-    refused::<AttentionOptions>(json!({ "mask": [1] }), "unknown field `mask`");
-    refused::<AttentionOptions>(json!({ "causal": "yes" }), "boolean");
     refused::<BatchOptions>(json!({ "delay": -0.5 }), "a duration of -0.5 seconds");
     refused::<BatchOptions>(json!({ "timer": null }), "unknown field `timer`");
     refused::<BatchOptions>(json!({ "queue": -1 }), "-1");
     refused::<CpuOptions>(json!({ "thread": 2 }), "unknown field `thread`");
+    refused::<CpuOptions>(json!({ "inline": "yes" }), "boolean");
     refused::<Reduction>(json!("avg"), "unknown variant `avg`");
     refused::<StepDecay>(json!({ "lr": 1.0, "every": 0, "factor": 0.5 }), "nonzero");
     refused::<Cosine>(json!({ "lr": 1.0, "steps": 0 }), "nonzero");
     refused::<Cosine>(json!({ "steps": 5 }), "missing field `lr`");
     refused::<GeneratorState>(json!({ "seed": -1, "position": 0 }), "-1");
-    let masked = AttentionOptions::default().mask(Device::cpu().ones([2, 2]));
-    let error = to_value(masked).unwrap_err().to_string();
-    assert!(error.contains("a tensor in options is no part of a configuration"), "{error}");
 }
