@@ -1,13 +1,17 @@
-//! Formats of blocks that are unpacked to float32 as a file is read, to the values of gguf-py.
+//! Formats of blocks that no product reads: as a file is read they become a format that holds the
+//! same values, or float32, to the values of gguf-py.
 
+use crate::quant::Format;
 use half::f16;
 use std::fmt;
 
-/// A format of quantised weights in files that becomes float32 when it is loaded, with ggml's name.
+/// A format of quantised weights in files that becomes another type when it is loaded, with ggml's
+/// name.
 ///
 /// ```
-/// use futensor::gguf::Blocks;
-/// assert_eq!(Blocks::Q5_1.to_string(), "Q5_1");
+/// use futensor::{gguf::Blocks, quant::Format};
+/// assert_eq!((Blocks::Q5_1.to_string(), Blocks::Q5_1.format()), ("Q5_1".into(), None));
+/// assert_eq!(Blocks::Q3_K.format(), Some(Format::Q6_K));
 /// ```
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +64,49 @@ impl Blocks {
         self.layout().2
     }
 
+    /// The format that holds the same values, to the bit: what a matrix becomes. All else becomes
+    /// float32.
+    pub const fn format(self) -> Option<Format> {
+        match self {
+            Blocks::Q5_0 | Blocks::IQ4_NL => Some(Format::Q8_0),
+            Blocks::Q3_K => Some(Format::Q6_K),
+            Blocks::Q5_1 | Blocks::Q2_K | Blocks::IQ4_XS => None,
+        }
+    }
+
+    /// Writes whole blocks in [`format`](Self::format).
+    pub(super) fn rewrite(self, blocks: &[u8], to: &mut [u8]) {
+        let Some(format) = self.format() else { return };
+        let blocks = blocks.chunks_exact(self.bytes());
+        for (block, to) in blocks.zip(to.chunks_exact_mut(format.block_bytes())) {
+            match self {
+                Blocks::Q3_K => {
+                    to.fill(0);
+                    // Six bits: the low four of a half in 64 bytes, the high two in 32.
+                    for (k, q) in three(block).enumerate() {
+                        let (half, part, at, q) = (k / 128, k % 128 / 32, k % 32, (q + 32) as u8);
+                        to[64 * half + 32 * (part % 2) + at] |= (q & 15) << (4 * (part / 2));
+                        to[128 + 32 * half + at] |= (q >> 4) << (2 * part);
+                    }
+                    for part in 0..16 {
+                        to[192 + part] = scale_of_three(block, part) as u8;
+                    }
+                    to[208..].copy_from_slice(&block[108..]);
+                }
+                _ => {
+                    to[..2].copy_from_slice(&block[..2]);
+                    let to = to[2..].iter_mut();
+                    if self == Blocks::Q5_0 {
+                        to.zip(five(&block[2..])).for_each(|(to, q)| *to = (q as i8 - 16) as u8);
+                    } else {
+                        to.zip(four(&block[2..]))
+                            .for_each(|(to, q)| *to = VALUES[q as usize] as u8);
+                    }
+                }
+            }
+        }
+    }
+
     /// Appends the weights of whole blocks.
     pub(super) fn unpack(self, blocks: &[u8], to: &mut Vec<f32>) {
         for block in blocks.chunks_exact(self.bytes()) {
@@ -82,17 +129,9 @@ impl Blocks {
                     }));
                 }
                 Blocks::Q3_K => {
-                    let (d, q, scales) = (half(block, 108), two(&block[32..96]), &block[96..108]);
-                    let scale = |part: usize| {
-                        let low = (scales[part % 8] >> (4 * (part / 8))) & 15;
-                        let high = (scales[8 + part % 4] >> (2 * (part / 4))) & 3;
-                        d * ((low | high << 4) as i8 - 32) as f32
-                    };
-                    // What has no high bit is less by four.
-                    let lack = |k: usize| 4 - 4 * ((block[k % 32] >> (k / 32)) & 1) as i8;
-                    to.extend(
-                        q.enumerate().map(|(k, q)| scale(k / 16) * (q as i8 - lack(k)) as f32),
-                    );
+                    let d = half(block, 108);
+                    let scale = |k: usize| d * scale_of_three(block, k / 16) as f32;
+                    to.extend(three(block).enumerate().map(|(k, q)| scale(k) * q as f32));
                 }
                 Blocks::IQ4_NL => {
                     let d = half(block, 0);
@@ -126,6 +165,20 @@ fn four(bytes: &[u8]) -> impl Iterator<Item = u8> {
 fn five(bytes: &[u8]) -> impl Iterator<Item = u8> {
     let (high, low) = bytes.split_at(4);
     four(low).enumerate().map(move |(k, q)| q | ((high[k / 8] >> (k % 8)) & 1) << 4)
+}
+
+/// The weights of a block of Q3_K, from -4 to 3: what has no high bit is less by four.
+fn three(block: &[u8]) -> impl Iterator<Item = i8> {
+    let lack = |k: usize| 4 - 4 * ((block[k % 32] >> (k / 32)) & 1) as i8;
+    two(&block[32..96]).enumerate().map(move |(k, q)| q as i8 - lack(k))
+}
+
+/// The scale of a part of it, from -32 to 31.
+fn scale_of_three(block: &[u8], part: usize) -> i8 {
+    let scales = &block[96..108];
+    let low = (scales[part % 8] >> (4 * (part / 8))) & 15;
+    let high = (scales[8 + part % 4] >> (2 * (part / 4))) & 3;
+    (low | high << 4) as i8 - 32
 }
 
 /// Pairs of bits: of each 32 bytes the lowest, then the next.

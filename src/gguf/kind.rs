@@ -12,8 +12,8 @@ pub enum Kind {
     Dense(DType),
     /// Blocks of quantised weights.
     Quantized(Format),
-    /// Blocks of quantised weights that are unpacked to float32 when they are loaded.
-    Unpacked(Blocks),
+    /// Blocks of quantised weights that become another type when they are loaded.
+    Converted(Blocks),
 }
 
 /// ggml's numbers of the supported types.
@@ -57,8 +57,8 @@ impl Kind {
     /// A message that names the type.
     pub(super) fn of(code: u32) -> Result<Kind, String> {
         let found = CODES.iter().find(|(c, _)| *c == code).map(|(_, kind)| *kind);
-        let unpacked = || Blocks::ALL.into_iter().find(|b| b.code() == code).map(Kind::Unpacked);
-        found.or_else(unpacked).ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
+        let converted = || Blocks::ALL.into_iter().find(|b| b.code() == code).map(Kind::Converted);
+        found.or_else(converted).ok_or_else(|| match OTHERS.iter().find(|(c, _)| *c == code) {
             Some((_, name)) => format!("is {name}, a type that futensor does not have"),
             None => format!("is of type {code}, which this reader does not know"),
         })
@@ -80,10 +80,10 @@ impl Kind {
             Kind::Quantized(format) if elements.is_multiple_of(format.block() as u64) => {
                 (elements / format.block() as u64).checked_mul(format.block_bytes() as u64)
             }
-            Kind::Unpacked(blocks) if elements.is_multiple_of(blocks.weights() as u64) => {
+            Kind::Converted(blocks) if elements.is_multiple_of(blocks.weights() as u64) => {
                 (elements / blocks.weights() as u64).checked_mul(blocks.bytes() as u64)
             }
-            Kind::Quantized(_) | Kind::Unpacked(_) => None,
+            Kind::Quantized(_) | Kind::Converted(_) => None,
         }
     }
 }
@@ -93,7 +93,7 @@ impl fmt::Display for Kind {
         match self {
             Kind::Dense(dtype) => dtype.fmt(f),
             Kind::Quantized(format) => format.fmt(f),
-            Kind::Unpacked(blocks) => blocks.fmt(f),
+            Kind::Converted(blocks) => blocks.fmt(f),
         }
     }
 }

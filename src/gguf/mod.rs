@@ -4,7 +4,7 @@
 //! it against the file. [`Gguf::metadata`] has the model's settings, by key; [`Gguf::load`] is a
 //! stream of the tensors, as in [`safetensors`](crate::safetensors). Quantised weights become a
 //! [`Quantized`](crate::quant::Quantized), packed by the reading thread; those in other formats
-//! ([`Blocks`]) are unpacked to float32. [`save`] writes a file.
+//! ([`Blocks`]) become one that holds the same values, or float32. [`save`] writes a file.
 //!
 //! ```
 //! # tokio_test::block_on(async {

@@ -4,7 +4,7 @@ use super::header::Header;
 use super::{Blocks, Kind, Load, LoadOptions, Metadata, TensorInfo};
 use crate::error::{Result, bytes_of, number_of};
 use crate::files::{self, Layout, Loaded, Part, Reading};
-use crate::format::Packing;
+use crate::format::{Packing, ROWS};
 use crate::quant::{Quantized, Weight};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -197,7 +197,12 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
             return reading.tensor(file, part, Weight::Dense);
         }
         Kind::Quantized(format) => format,
-        Kind::Unpacked(blocks) => return unpacked(reading, file, info, blocks),
+        Kind::Converted(blocks) => {
+            match blocks.format().filter(|_| matches!(info.dims.len(), 2 | 3)) {
+                Some(format) => format,
+                None => return unpacked(reading, file, info, blocks),
+            }
+        }
     };
     let (columns, rows) = info.dims.split_last().expect("two dimensions or more");
     let packing = Packing::new(format, rows.iter().product(), *columns)
@@ -208,11 +213,27 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
             reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes as usize)))
         );
     }
-    let mut pack = |rows: &mut [u8]| {
+    // Sixteen rows at a time, rewritten where the file has another format.
+    let mut rewritten = match info.kind {
+        Kind::Converted(_) => vec![0; packing.panel_bytes().min(packing.file_bytes())],
+        _ => Vec::new(),
+    };
+    let mut pack = |read: &mut [u8]| {
+        let rows = match info.kind {
+            Kind::Converted(blocks) => {
+                let all = read.len() / blocks.bytes() * format.block_bytes();
+                blocks.rewrite(read, &mut rewritten[..all]);
+                &rewritten[..all]
+            }
+            _ => read,
+        };
         packing.pack(rows, &mut panels);
         Ok(())
     };
-    let wanted = reading.chunks(file, &name, start, bytes, packing.panel_bytes(), &mut pack)?;
+    let row =
+        info.kind.row_bytes(*columns as u64).expect("whole blocks, as the header's check found");
+    let sixteen = ROWS * row as usize;
+    let wanted = reading.chunks(file, &name, start, bytes, sixteen, &mut pack)?;
     let at = reading.at;
     Ok(wanted
         && reading
