@@ -3,9 +3,10 @@
 //! Method: the cases of `peers/sweep/cases.jsonl`, one after the other; each call is awaited before
 //! the next, and its result dropped. A case is known by the median of its samples; a sample is as
 //! many calls as take 20 us. With gradients, a sample is the call, the gradients of all operands
-//! that have one, and an await of these. `peers/sweep/run` asks PyTorch the same in turn, and
-//! compares: `--json` writes what it reads. Beside each row stands what a copy of as many bytes
-//! takes on all threads. A quick pass asks whether each case runs: the smallest of each op, once.
+//! that have one, and an await of all of these. `peers/sweep/run` asks other libraries the same in
+//! turn, and compares: `--json` writes what it reads. Beside each row stands what a copy of as many
+//! bytes takes on all threads. A quick pass asks whether each case runs: the smallest of each op,
+//! once.
 //!
 //! `cargo bench -p futensor-benches --bench sweep [-- --quick] [-- --only OP,...] [--json FILE]`
 
@@ -156,9 +157,8 @@ impl Sweep {
                     grad_with(&sum, &floats, GradOptions::default().zeros(true))
                 }
             };
-            drop(results);
-            for gradient in &gradients {
-                gradient.await?;
+            for y in results.iter().chain(&gradients) {
+                y.await?;
             }
             Ok::<(), futensor::Error>(())
         };
