@@ -224,9 +224,10 @@ fn group(left: usize) -> usize {
 impl<T: Stored> Panel<'_, T> {
     fn run(&self) {
         match level() {
-            // SAFETY: pairs are only made where the machine multiplies them.
+            // SAFETY: pairs are only made where the machine multiplies them. Each is as large as an
+            // f32.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 if self.pairs => unsafe { self.on_pairs() },
+            Level::Avx512 if const { T::IS_WIDE } && self.pairs => unsafe { self.on_pairs() },
             // SAFETY: a `Level` is only made where the machine has it.
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => unsafe { self.on_avx512() },
