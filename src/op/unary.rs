@@ -84,7 +84,7 @@ macro_rules! for_each_unary {
             expm1: Expm1 {
                 doc: "`e^x - 1`, exact near 0.",
                 page: elementwise, class: float, cost: function, rounds: more, domain: all,
-                gradient: [(g y) g.mul(y.add(1)); halves (g x) g.mul(x.exp())],
+                gradient: [(g x) g.mul(x.exp())],
                 cpu: |x| x.expm1(),
                 cuda: "expm1(x)",
             }

@@ -105,6 +105,11 @@ const OTHERWISE: &[(&str, fn(&Other<'_>) -> bool, &str)] = &[
         "at a pole the slope is infinite; PyTorch's is what rounding left of it",
     ),
     ("std", |o| o.any(squared), "a square that float32 does not hold"),
+    (
+        "smooth_l1_loss",
+        |o| o.any(|x| !x.is_finite()),
+        "the loss of a NaN is that of a near one, a square: its curvature is a number",
+    ),
     ("norm rms_norm", |o| o.got.is_nan() && o.any(squared), "a power that float32 does not hold"),
     (
         "norm",
@@ -269,5 +274,95 @@ fn a_share_that_is_wrong_for_certain_has_pytorchs_slope() {
         for (got, want) in slope.iter().zip([-1e12, 1e12, -4.0]) {
             assert!((got - want).abs() <= 1e-6 * f64::abs(want), "{slope:?}");
         }
+    }
+}
+
+/// `y + alpha`, of which little is left, is no slope.
+#[test]
+fn slopes_of_elu_are_pytorchs_however_small() {
+    let x = device().from_vec(vec![-20.0f32, -10.0, -1.0, 0.0, 2.0], [5]).requires_grad();
+    // By PyTorch 2.15.
+    let cases = [
+        (x.elu(1.0), [2.0611536e-9, 4.539993e-5, 0.36787945, 1.0, 1.0]),
+        (x.elu(0.5), [1.0305768e-9, 2.2699965e-5, 0.18393973, 0.5, 1.0]),
+        (x.selu(), [3.6237128e-9, 7.981759e-5, 0.64676862, 1.7580993, 1.050701]),
+    ];
+    for (y, want) in cases {
+        let slopes = super::read(&futensor::grad(y.sum_all(), &[&x])[0]);
+        for (got, want) in slopes.iter().zip(want) {
+            assert!((got - want).abs() <= 1e-6 * want, "{slopes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_point_that_is_no_number_is_seen_in_its_own_result_alone() {
+    let device = device();
+    let x = device.arange(0, 4, 1).to_dtype(futensor::DType::F32).reshape([1, 1, 2, 2]);
+    let x = x.requires_grad();
+    let grid = device.from_vec(vec![f32::NAN, 0.1, 0.2, 0.3], [1, 1, 2, 2]);
+    let y = x.grid_sample(&grid, ());
+    let got = super::read(&y);
+    // By PyTorch 2.15.
+    assert!(got[0].is_nan() && (got[1] - 2.3).abs() < 1e-6, "{got:?}");
+    let slopes = super::read(&futensor::grad(y.sum_all(), &[&x])[0]);
+    for (got, want) in slopes.iter().zip([0.06, 0.14, 0.24, 0.56]) {
+        assert!((got - want).abs() < 1e-6, "{slopes:?}");
+    }
+}
+
+/// An integer beside a float is that float in the slope too: its square, or one less, wraps.
+#[test]
+fn slopes_beside_integers_are_those_beside_the_same_floats() {
+    use futensor::DType::{Bool, F32, F64, I32, I64, U8};
+    let device = device();
+    let of = |n: f64| device.from_vec(vec![n], [1]);
+    type Op = fn(&TensorFuture, &TensorFuture) -> TensorFuture;
+    let ops: [(&str, Op); 9] = [
+        ("atan2", |a, b| a.atan2(b)),
+        ("hypot", |a, b| a.hypot(b)),
+        ("pow", |a, b| a.pow(b)),
+        ("div", |a, b| a.div(b)),
+        ("xlogy", |a, b| a.xlogy(b)),
+        ("remainder", |a, b| a.remainder(b)),
+        ("fmod", |a, b| a.fmod(b)),
+        ("maximum", |a, b| a.maximum(b)),
+        ("logaddexp", |a, b| a.logaddexp(b)),
+    ];
+    let integers = [(100.0, U8), (0.0, U8), (1.0, Bool), (50_000.0, I32), (2f64.powi(40), I64)];
+    for (name, op) in ops {
+        for (n, dtype) in integers {
+            for float in [F32, F64] {
+                let slopes = |n: &TensorFuture, left: bool| {
+                    let x = of(90.5).to_dtype(float).requires_grad();
+                    let y = if left { op(&x, n) } else { op(n, &x) };
+                    super::read(&futensor::grad(y.sum_all(), &[&x])[0])[0]
+                };
+                for left in [true, false] {
+                    let got = slopes(&of(n).to_dtype(dtype), left);
+                    let want = slopes(&of(n).to_dtype(float), left);
+                    let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                    assert!(same, "{name} beside {n} of {dtype}, {float}: {got}, not {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_curvature_of_a_loss_at_its_target_is_pytorchs() {
+    let device = device();
+    let x = device.from_vec(vec![1.0f32, 2.0, -1.0], [3]).requires_grad();
+    let target = x.stop_gradient();
+    let losses = [
+        x.smooth_l1_loss(&target, 0.5, futensor::Reduction::Sum),
+        x.huber_loss(&target, 2.0, futensor::Reduction::Sum),
+    ];
+    // By PyTorch 2.15.
+    for (loss, want) in losses.into_iter().zip([2.0, 1.0]) {
+        let options = GradOptions::default().graph(true);
+        let first = grad_with(&loss, &[&x], options);
+        let second = futensor::grad(first[0].sum_all(), &[&x]);
+        assert_eq!(super::read(&second[0]), [want; 3]);
     }
 }

@@ -403,6 +403,10 @@ LOSSES = [
         (lambda n: [n((5, 4, 4)), TARGETS % 3, torch.tensor([5, 4, 3, 5]),
                     torch.tensor([2, 2, 1, 1])], a)
         for a in how(blank=3, zero_infinity=False)
+    ] + [
+        (lambda n, m=m: [n((3, 4, 4)), TARGETS, torch.tensor([3, 0, 2, 0]),
+                         torch.tensor([2, 0, 1, m])], a)
+        for m in (0, 1) for a in how(blank=0, zero_infinity=m == 1)
     ], values=(torch.float32,), types=TYPES[4:], slopes=0, n=32, ulp=32),
 ]  # fmt: skip
 
@@ -483,7 +487,7 @@ WINDOWS = [
         of(2, 3, 4, 5, kernel=[2, 3], **patches()),
         of(1, 2, 5, 4, kernel=[2, 2], **patches(stride=[2, 1], padding=[1, 1], dilation=[2, 1])),
         of(1, 1, 3, 3, kernel=[3, 3], **patches()), of(1, 1, 2, 2, kernel=[3, 3], **patches()),
-        of(2, 3, kernel=[1, 1], **patches()),
+        of(2, 3, kernel=[1, 1], **patches()), of(3, 4, 5, kernel=[2, 3], **patches()),
     ], values=(*FLOATS, torch.bool), types=(torch.float32,)),
     Row("fold", "windows", lambda x, size, kernel, **a: F.fold(x, size, kernel, **a), [
         of(2, 18, 9, size=[4, 5], kernel=[2, 3], **patches()),
@@ -492,6 +496,7 @@ WINDOWS = [
         of(1, 9, 1, size=[3, 3], kernel=[3, 3], **patches()),
         of(1, 9, 2, size=[3, 3], kernel=[3, 3], **patches()),
         of(1, 7, 1, size=[3, 3], kernel=[3, 3], **patches()),
+        of(18, 9, size=[4, 5], kernel=[2, 3], **patches()),
     ], values=FLOATS, types=(torch.float32,), slopes=1, n=8),
     Row("grid_sample", "windows", grid, [
         (lambda n: [n((2, 3, 4, 5)), n((2, 3, 2, 2), 1) / 2],

@@ -27,9 +27,13 @@ impl Operation for Cat {
         let dim = first.shape.dim(self.dim).ok_or_else(out_of_range)?;
         let mut out = first.clone();
         for meta in &inputs[1..] {
-            let agrees = meta.shape.rank() == first.shape.rank()
-                && (0..first.shape.rank()).all(|d| d == dim || meta.shape[d] == first.shape[d]);
-            if !agrees {
+            if meta.shape.rank() != first.shape.rank() {
+                return Err(Refusal::shape(format!(
+                    "numbers of dimensions differ: {} and {}",
+                    first.shape, meta.shape
+                )));
+            }
+            if (0..first.shape.rank()).any(|d| d != dim && meta.shape[d] != first.shape[d]) {
                 return Err(Refusal::shape(format!(
                     "sizes differ outside dimension {dim}: {} and {}",
                     first.shape, meta.shape

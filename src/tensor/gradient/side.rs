@@ -31,10 +31,14 @@ impl Operand for &Side {
 }
 
 impl Side {
-    /// Operand `i` of an op.
+    /// Operand `i` of an op. An integer beside a float is the float that the op made of it: its own
+    /// arithmetic would wrap.
     pub fn of(call: &Backward<'_>, number: Number, i: usize) -> Side {
         match (Side::place(number, i), number) {
-            (Some(place), _) => Side::Value(call.input(place).clone()),
+            (Some(place), _) => {
+                let (x, dtype) = (call.input(place), call.upstream().dtype());
+                Side::Value(if x.dtype().is_float() { x.clone() } else { x.to_dtype(dtype) })
+            }
             (None, Some((s, _))) => Side::Number(s),
             (None, None) => unreachable!("both operands are values"),
         }

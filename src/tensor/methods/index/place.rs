@@ -311,12 +311,15 @@ impl TensorFuture {
 
     /// How many elements lie in each of `bins` intervals of the same width between `min` and `max`,
     /// in the type of this value; the last one contains `max`. If both are equal, the smallest and
-    /// the largest element take their places. NaN and what lies outside is not counted.
+    /// the largest element take their places: if one of these is not finite, no count is a number.
+    /// Otherwise NaN and what lies outside is not counted.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let x = futensor::Device::cpu().from_vec(vec![1.0f32, 2.0, 1.0, 9.0], [4]);
     /// assert_eq!(x.histc(4, 0.0, 3.0).to_vec::<f32>().await?, [0.0, 2.0, 1.0, 0.0]);
+    /// assert_eq!(x.histc(2, 0.0, 0.0).to_vec::<f32>().await?, [3.0, 1.0]);
+    /// assert!(x.recip().log().log().histc(1, 0.0, 0.0).item::<f32>().await?.is_nan());
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[doc(alias = "histogram")]
@@ -347,6 +350,8 @@ impl TensorFuture {
         let inside = x.ge(&low).logical_and(x.le(&high));
         let place = (inside.where_cond(&x, &low) - &low) * bins / (&high - &low);
         let place = place.to_dtype(DType::I64).minimum(bins as i64 - 1);
-        nothing.scatter_add(0, place, inside.to_dtype(x.dtype())).to_dtype(self.dtype())
+        let counts = nothing.scatter_add(0, place, inside.to_dtype(x.dtype()));
+        // A width that is no number, or none that is finite, makes NaN of them all.
+        (counts + (high - low) * 0.0).to_dtype(self.dtype())
     }
 }

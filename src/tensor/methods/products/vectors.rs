@@ -1,5 +1,6 @@
 //! Products of vectors, and distances between them.
 
+use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
@@ -20,7 +21,14 @@ impl TensorFuture {
     #[track_caller]
     pub fn dot(&self, other: impl AsRef<TensorFuture>) -> TensorFuture {
         let (other, at): (_, At) = (other.as_ref(), Location::caller());
-        if self.rank() != 1 || self.shape() != other.shape() {
+        if let (&[n], &[m]) = (self.dims(), other.dims())
+            && n != m
+        {
+            let size = |n| number_of(n, "element", "elements");
+            let text = format!("vectors of {} and {}", size(n), size(m));
+            return build::refused("dot", self, Refusal::shape(text), at);
+        }
+        if self.rank() != 1 || other.rank() != 1 {
             let text = format!("{} and {}: not two vectors", self.shape(), other.shape());
             return build::refused("dot", self, Refusal::shape(text), at);
         }

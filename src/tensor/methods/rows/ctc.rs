@@ -18,10 +18,11 @@ impl TensorFuture {
     /// `[steps, batch, classes]`, over all alignments (Graves et al. 2006). Between and around
     /// labels an alignment may have the class `blank`; equal labels that follow each other have
     /// one between them. `steps` and `lengths` are vectors with the numbers of each sequence that
-    /// count.
+    /// count; the loss fails where one is negative or more than there are.
     ///
     /// A sequence without an alignment has an infinite loss; `zero_infinity` makes it, and its
-    /// gradient, 0. A mean divides each loss by the length of its target first, as PyTorch's.
+    /// gradient, 0. One of no steps and no labels has a loss of 0. A mean divides each loss by the
+    /// length of its target first, as PyTorch's.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -79,6 +80,11 @@ impl TensorFuture {
         let _within = build::within("ctc_loss", at);
         let device = self.device();
         let whole = |x: &TensorFuture| x.to_dtype(DType::I64);
+        // A length that is longer than there can be is an index that is out of range.
+        let up_to = |most: usize, x: &TensorFuture| {
+            device.arange(0, most as i64 + 1, 1).unsqueeze(1).embedding(whole(x)).squeeze(1)
+        };
+        let (steps, lengths) = (&up_to(time, steps), &up_to(width, lengths));
         // Padding may have any label.
         let inside = device.arange(0, width as i64, 1).lt(whole(lengths).unsqueeze(1));
         let labels = inside.where_cond(whole(targets), blank as i64);
@@ -101,6 +107,10 @@ impl TensorFuture {
         let starts = device.arange(0, count as i64, 1).lt(2);
         let mut chance = starts.where_cond(emitted.i(0), NEVER);
         let steps = whole(steps).unsqueeze(1);
+        // Before any step it is in the first state, for certain.
+        let first = device.arange(0, count as i64, 1).lt(1);
+        let none = first.where_cond(&chance.zeros_like(), NEVER);
+        chance = steps.gt(0).where_cond(&chance, none);
         for t in 1..time {
             let follows = skips.where_cond(behind(&chance, 2), NEVER);
             let next = chance.logaddexp(behind(&chance, 1)).logaddexp(follows);

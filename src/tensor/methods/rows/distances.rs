@@ -25,7 +25,7 @@ impl TensorFuture {
         target: impl AsRef<TensorFuture>,
         options: impl Into<LossOptions>,
     ) -> TensorFuture {
-        self.apart("l1_loss", target.as_ref(), options.into(), Location::caller(), |n| n)
+        self.apart("l1_loss", target.as_ref(), options.into(), Location::caller(), |d| d.abs())
     }
 
     /// Half the squared difference over `beta` where the difference is below `beta`, the difference
@@ -53,12 +53,13 @@ impl TensorFuture {
             let refusal = Refusal::argument(format!("a beta of {beta} is negative"));
             return build::refused("smooth_l1_loss", self, refusal, at);
         }
-        self.apart("smooth_l1_loss", target.as_ref(), options.into(), at, |n| match beta {
-            0.0 => n,
+        self.apart("smooth_l1_loss", target.as_ref(), options.into(), at, |d| match beta {
+            0.0 => d.abs(),
             _ => {
                 // A NaN is near, so that its slope is NaN.
-                let near = n.ge(beta).logical_not();
-                near.where_cond(near.where_cond(&n, 0.0).square() * (0.5 / beta), n - 0.5 * beta)
+                let near = d.abs().ge(beta).logical_not();
+                let square = near.where_cond(&d, 0.0).square() * (0.5 / beta);
+                near.where_cond(square, d.abs() - 0.5 * beta)
             }
         })
     }
@@ -88,15 +89,15 @@ impl TensorFuture {
             let refusal = Refusal::argument(format!("a delta of {delta} is not positive"));
             return build::refused("huber_loss", self, refusal, at);
         }
-        self.apart("huber_loss", target.as_ref(), options.into(), at, |n| {
+        self.apart("huber_loss", target.as_ref(), options.into(), at, |d| {
             // A NaN is near, so that its slope is NaN.
-            let near = n.gt(delta).logical_not();
-            let square = near.where_cond(&n, 0.0).square() * 0.5;
-            near.where_cond(square, (n - 0.5 * delta) * delta)
+            let near = d.abs().gt(delta).logical_not();
+            let square = near.where_cond(&d, 0.0).square() * 0.5;
+            near.where_cond(square, (d.abs() - 0.5 * delta) * delta)
         })
     }
 
-    /// A loss of the distances from the targets.
+    /// A loss of the differences from the targets.
     #[track_caller]
     fn apart(
         &self,
@@ -114,8 +115,7 @@ impl TensorFuture {
         }
         let _within = build::within(name, at);
         let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
-        let apart = (self.wide() - target.wide()).abs();
-        reduced(&loss(apart), options.reduction, dtype)
+        reduced(&loss(self.wide() - target.wide()), options.reduction, dtype)
     }
 
     /// Kullback-Leibler divergence of these log probabilities from a target distribution:

@@ -427,7 +427,8 @@ impl TensorFuture {
         if let Some(weight) = &options.weight {
             loss = loss * weight.wide();
         }
-        reduced(&loss, options.reduction, self.dtype())
+        let dtype = self.dtype().promote_ranked(self.rank(), target.dtype(), target.rank());
+        reduced(&loss, options.reduction, dtype)
     }
 }
 

@@ -118,8 +118,8 @@ impl GridOptions {
 /// Patches, pixels and samples.
 impl TensorFuture {
     /// The windows over images `[batch, channels, height, width]` as columns `[batch, channels *
-    /// window, windows]`: PyTorch's `nn.functional.unfold`. `options` has stride, padding and
-    /// dilation.
+    /// window, windows]`: PyTorch's `nn.functional.unfold`. A single image has no batch on either
+    /// side. `options` has stride, padding and dilation.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -127,6 +127,7 @@ impl TensorFuture {
     /// let columns = x.unfold([2, 2], ());
     /// assert_eq!(columns.dims(), [1, 4, 2]);
     /// assert_eq!(columns.to_vec::<i64>().await?, [0, 1, 1, 2, 3, 4, 4, 5]);
+    /// assert_eq!(x.squeeze(0).unfold([2, 2], ()).dims(), [4, 2]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[doc(alias = "im2col")]
@@ -134,8 +135,13 @@ impl TensorFuture {
     pub fn unfold(&self, kernel: impl Dims, options: impl Into<ConvOptions>) -> TensorFuture {
         let at: At = Location::caller();
         let _within = build::within("unfold", at);
-        let &[batch, channels, height, width] = self.dims() else {
-            let text = format!("images with a batch and channels are needed, not {}", self.shape());
+        let alone = self.rank() == 3;
+        let images = if alone { &self.unsqueeze(0) } else { self };
+        let &[batch, channels, height, width] = images.dims() else {
+            let text = format!(
+                "an image with channels, or a batch of them, is needed, not {}",
+                self.shape()
+            );
             return build::refused("unfold", self, Refusal::shape(text), at);
         };
         let patches = match Patches::new([height, width], &kernel.dims(), &options.into()) {
@@ -143,23 +149,25 @@ impl TensorFuture {
             Err(refusal) => return build::refused("unfold", self, refusal, at),
         };
         let [rows, columns] = patches.padding.map(|side| side.map(|n| n as isize));
-        let padded = self.pad([columns[0], columns[1], rows[0], rows[1]], 0);
+        let padded = images.pad([columns[0], columns[1], rows[0], rows[1]], 0);
         let flat = padded.reshape([batch, channels, patches.area()]);
-        flat.index_select(2, patches.places(&self.device())).reshape([
+        let all = flat.index_select(2, patches.places(&self.device())).reshape([
             batch,
             channels.saturating_mul(patches.elements()),
             patches.windows(),
-        ])
+        ]);
+        if alone { all.squeeze(0) } else { all }
     }
 
     /// The sums of the columns of [`unfold`](Self::unfold) at their places in images of this size:
-    /// PyTorch's `nn.functional.fold`.
+    /// PyTorch's `nn.functional.fold`. Without a batch they are a single image.
     ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let columns = futensor::Device::cpu().ones([1, 4, 2]);
     /// let sums = columns.fold([2, 3], [2, 2], ());
     /// assert_eq!(sums.to_vec::<f32>().await?, [1.0, 2.0, 1.0, 1.0, 2.0, 1.0]);
+    /// assert_eq!(columns.squeeze(0).fold([2, 3], [2, 2], ()).dims(), [1, 2, 3]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[doc(alias = "col2im")]
@@ -172,6 +180,8 @@ impl TensorFuture {
     ) -> TensorFuture {
         let at: At = Location::caller();
         let _within = build::within("fold", at);
+        let alone = self.rank() == 2;
+        let columns = if alone { &self.unsqueeze(0) } else { self };
         let refuse = |refusal| build::refused("fold", self, refusal, at);
         let patches = each("a size", &size.dims(), 2, 1, 1).and_then(|size| {
             Ok((
@@ -184,24 +194,23 @@ impl TensorFuture {
             Err(refusal) => return refuse(refusal),
         };
         let (elements, windows) = (patches.elements(), patches.windows());
-        let fits =
-            matches!(self.dims(), &[_, rows, n] if n == windows && rows.is_multiple_of(elements));
-        let &[batch, rows, _] = self.dims() else {
+        let &[batch, rows, count] = columns.dims() else {
             return refuse(Refusal::shape(format!("columns are needed, not {}", self.shape())));
         };
-        if !fits {
+        if count != windows || !rows.is_multiple_of(elements) {
             let windows = number_of(windows, "window", "windows");
             let text = format!("columns of {} for {windows} of size {elements}", self.shape());
             return refuse(Refusal::shape(text));
         }
         let channels = rows / elements;
         let [high, wide] = patches.padded;
-        let source = self.reshape([batch, channels, elements.saturating_mul(windows)]);
+        let source = columns.reshape([batch, channels, elements.saturating_mul(windows)]);
         let zeros = self.device().zeros_dtype([batch, channels, patches.area()], self.dtype());
         let sums = zeros.index_add(2, patches.places(&self.device()), source, 1);
         let sums = sums.reshape([batch, channels, high, wide]);
         let [rows, columns] = patches.padding;
-        sums.narrow(2, rows[0], height).narrow(3, columns[0], width)
+        let images = sums.narrow(2, rows[0], height).narrow(3, columns[0], width);
+        if alone { images.squeeze(0) } else { images }
     }
 
     /// Moves channels into space: `[.., channels * factor^2, height, width]` becomes
@@ -342,11 +351,13 @@ impl TensorFuture {
             }
             let index = at.unsqueeze(1).expand([batch, channels, count]);
             let mut taken = flat.gather(2, index);
-            if let Some(weight) = weight {
-                taken = taken * weight.unsqueeze(1);
-            }
+            // What is beyond the ends is 0 before it is weighed, so that a point that is no number
+            // makes NaN of its own result alone.
             if let Some(inside) = inside {
                 taken = inside.unsqueeze(1).where_cond(taken, 0.0);
+            }
+            if let Some(weight) = weight {
+                taken = taken * weight.unsqueeze(1);
             }
             sum = Some(sum.map_or(taken.clone(), |sum| sum + &taken));
         }

@@ -90,12 +90,20 @@ impl PoolOptions {
     /// Whether a mean counts the zeros of the padding (it does by default); PyTorch's
     /// `count_include_pad`.
     pub fn count_padding(mut self, count: bool) -> PoolOptions {
-        self.divisor = if count { Divisor::Padded } else { Divisor::Met };
+        if !matches!(self.divisor, Divisor::Fixed(_)) {
+            self.divisor = if count { Divisor::Padded } else { Divisor::Met };
+        }
         self
     }
 
-    /// The divisor of a mean, instead of the number of elements; PyTorch's
+    /// The divisor of a mean, instead of the number of elements, whichever count; PyTorch's
     /// `divisor_override`.
+    ///
+    /// ```
+    /// use futensor::PoolOptions;
+    /// let options = PoolOptions::new(2).count_padding(false).divisor(3);
+    /// assert_eq!(options, PoolOptions::new(2).divisor(3).count_padding(false));
+    /// ```
     pub fn divisor(mut self, divisor: usize) -> PoolOptions {
         self.divisor = Divisor::Fixed(divisor);
         self
