@@ -2,9 +2,47 @@
 //!
 //! Called by every layer. Knows nothing of tensors or devices. The promotion rule is PyTorch's: see
 //! [`DType::promote`] and [`DType::promote_scalar`].
+//!
+//! The types for storage ([`DType::STORAGE`]) cost no kernels of their own: what moves elements
+//! goes by their size, and a conversion goes through a type with arithmetic.
 
+use crate::float8::{Float8E4M3, Float8E5M2, narrow_odd};
 use half::{bf16, f16};
 use std::fmt;
+
+/// Runs an expression with a type alias bound to the Rust type of a [`DType`] that ops compute in.
+macro_rules! with_dtype {
+    (@ $dtype:expr, $T:ident => $body:expr; $($D:ident $t:ty),*; $($rest:tt)*) => {
+        match $dtype {
+            $($crate::dtype::DType::$D => {
+                type $T = $t;
+                $body
+            })*
+            $($rest)*
+        }
+    };
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::dtype::with_dtype!(
+            @ $dtype, $T => $body;
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16, I32 i32, I64 i64, U8 u8, Bool bool;
+            stored => stored.never_computed()
+        )
+    };
+}
+pub(crate) use with_dtype;
+
+/// [`with_dtype`] of every type, for what costs little to compile for each.
+macro_rules! with_any_dtype {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        $crate::dtype::with_dtype!(
+            @ $dtype, $T => $body;
+            F32 f32, F64 f64, F16 half::f16, BF16 half::bf16, I32 i32, I64 i64, U8 u8, Bool bool,
+            I8 i8, I16 i16, U16 u16, U32 u32, U64 u64,
+            F8E4M3 $crate::float8::Float8E4M3, F8E5M2 $crate::float8::Float8E5M2;
+        )
+    };
+}
+pub(crate) use with_any_dtype;
 
 /// The type of a tensor's elements.
 ///
@@ -29,6 +67,23 @@ use std::fmt;
 /// f32. Ops that need floats (`exp`, `div`...) compute integers and bool in f32; `sum`, `prod`,
 /// `cumsum` and `cumprod` compute them in i64. `matmul` and ops based on it, convolutions and
 /// losses need operands of one type.
+///
+/// # Types for storage
+///
+/// These have no arithmetic. They are read from files and written, made (`from_vec`, `full_dtype`),
+/// converted by [`to_dtype`](crate::TensorFuture::to_dtype), viewed, copied, joined (`cat`),
+/// chosen (`where_cond`), indexed (`narrow`, `index`, `index_select`, `gather`, `embedding`), read
+/// back and displayed. Every other op fails with an error that says to convert first.
+///
+/// | type | PyTorch's name | Rust's type |
+/// |---|---|---|
+/// | [`I8`](DType::I8) | `int8` | `i8` |
+/// | [`I16`](DType::I16) | `int16` | `i16` |
+/// | [`U16`](DType::U16) | `uint16` | `u16` |
+/// | [`U32`](DType::U32) | `uint32` | `u32` |
+/// | [`U64`](DType::U64) | `uint64` | `u64` |
+/// | [`F8E4M3`](DType::F8E4M3) | `float8_e4m3fn` | [`Float8E4M3`](crate::float8::Float8E4M3) |
+/// | [`F8E5M2`](DType::F8E5M2) | `float8_e5m2` | [`Float8E5M2`](crate::float8::Float8E5M2) |
 ///
 /// ```
 /// use futensor::DType;
@@ -55,11 +110,36 @@ pub enum DType {
     U8,
     /// Truth value, stored in one byte.
     Bool,
+    /// Signed 8-bit integer, for storage.
+    I8,
+    /// Signed 16-bit integer, for storage.
+    I16,
+    /// Unsigned 16-bit integer, for storage.
+    U16,
+    /// Unsigned 32-bit integer, for storage.
+    U32,
+    /// Unsigned 64-bit integer, for storage.
+    U64,
+    /// 8-bit float with three bits of mantissa, for storage.
+    F8E4M3,
+    /// 8-bit float with two bits of mantissa, for storage.
+    F8E5M2,
 }
 
 impl DType {
-    /// Every element type, for tests and tables.
-    pub const ALL: [DType; 8] = [
+    /// Every element type, for tests and tables: those of [`ARITHMETIC`](Self::ARITHMETIC), then
+    /// those of [`STORAGE`](Self::STORAGE).
+    pub const ALL: [DType; 15] = {
+        let (mut all, mut i) = ([DType::F32; 15], 0);
+        while i < all.len() {
+            all[i] = if i < 8 { DType::ARITHMETIC[i] } else { DType::STORAGE[i - 8] };
+            i += 1;
+        }
+        all
+    };
+
+    /// The types that ops compute in.
+    pub const ARITHMETIC: [DType; 8] = [
         DType::F32,
         DType::F64,
         DType::F16,
@@ -70,14 +150,18 @@ impl DType {
         DType::Bool,
     ];
 
+    /// The types that values are stored in, but not computed in.
+    pub const STORAGE: [DType; 7] =
+        [DType::I8, DType::I16, DType::U16, DType::U32, DType::U64, DType::F8E4M3, DType::F8E5M2];
+
     /// Bytes of one element.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
-            DType::F32 | DType::I32 => 4,
-            DType::F64 | DType::I64 => 8,
-            DType::F16 | DType::BF16 => 2,
-            DType::U8 | DType::Bool => 1,
+            DType::F32 | DType::I32 | DType::U32 => 4,
+            DType::F64 | DType::I64 | DType::U64 => 8,
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 2,
+            DType::U8 | DType::Bool | DType::I8 | DType::F8E4M3 | DType::F8E5M2 => 1,
         }
     }
 
@@ -92,6 +176,13 @@ impl DType {
             DType::I64 => "int64",
             DType::U8 => "uint8",
             DType::Bool => "bool",
+            DType::I8 => "int8",
+            DType::I16 => "int16",
+            DType::U16 => "uint16",
+            DType::U32 => "uint32",
+            DType::U64 => "uint64",
+            DType::F8E4M3 => "float8_e4m3fn",
+            DType::F8E5M2 => "float8_e5m2",
         }
     }
 
@@ -104,13 +195,47 @@ impl DType {
         })
     }
 
-    /// True for the four floating point types.
+    /// True for the types that values are stored in, but not computed in.
+    ///
+    /// ```
+    /// use futensor::DType;
+    /// assert!(DType::I8.is_storage() && !DType::U8.is_storage());
+    /// ```
+    #[inline]
+    pub const fn is_storage(self) -> bool {
+        match self {
+            DType::F32 | DType::F64 | DType::F16 | DType::BF16 => false,
+            DType::I32 | DType::I64 | DType::U8 | DType::Bool => false,
+            DType::I8 | DType::I16 | DType::U16 | DType::U32 | DType::U64 => true,
+            DType::F8E4M3 | DType::F8E5M2 => true,
+        }
+    }
+
+    /// True for the 8-bit floats.
+    #[inline]
+    pub(crate) const fn is_float8(self) -> bool {
+        matches!(self, DType::F8E4M3 | DType::F8E5M2)
+    }
+
+    /// For a kernel that is not compiled for this type.
+    #[cold]
+    pub(crate) fn never_computed(self) -> ! {
+        unreachable!("{self} has no arithmetic, so the shape rule refuses it")
+    }
+
+    /// True for values that the tape records: floats, those of 8 bits among them.
+    #[inline]
+    pub(crate) const fn is_differentiable(self) -> bool {
+        self.is_float() || self.is_float8()
+    }
+
+    /// True for the four floating point types that ops compute in.
     #[inline]
     pub const fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::F64 | DType::F16 | DType::BF16)
     }
 
-    /// True for the integers; `bool` is not one.
+    /// True for the integers that ops compute in; `bool` is not one.
     pub const fn is_int(self) -> bool {
         matches!(self, DType::I32 | DType::I64 | DType::U8)
     }
@@ -133,9 +258,14 @@ impl DType {
     /// assert_eq!(DType::promote(U8, I32), I32);
     /// assert_eq!(DType::promote(Bool, U8), U8);
     /// ```
+    ///
+    /// A type for storage is promoted to nothing: it is the result, whatever the other type is, and
+    /// an op that computes refuses it.
     pub const fn promote(self, other: DType) -> DType {
         use DType::*;
         match (self, other) {
+            _ if self.is_storage() => self,
+            _ if other.is_storage() => other,
             (F64, _) | (_, F64) => F64,
             (F32, _) | (_, F32) => F32,
             (F16, BF16) | (BF16, F16) => F32,
@@ -144,7 +274,7 @@ impl DType {
             (I64, _) | (_, I64) => I64,
             (I32, _) | (_, I32) => I32,
             (U8, _) | (_, U8) => U8,
-            (Bool, Bool) => Bool,
+            _ => Bool,
         }
     }
 
@@ -166,6 +296,9 @@ impl DType {
         other: DType,
         other_rank: usize,
     ) -> DType {
+        if self.is_storage() || other.is_storage() {
+            return self.promote(other);
+        }
         if rank > 0 && other_rank == 0 && other.category() <= self.category() {
             return self;
         }
@@ -187,6 +320,7 @@ impl DType {
     #[inline]
     pub const fn promote_scalar(self, scalar: Scalar) -> DType {
         match scalar {
+            _ if self.is_storage() => self,
             Scalar::Float(_) if !self.is_float() => DType::F32,
             Scalar::Int(_) if matches!(self, DType::Bool) => DType::I64,
             _ => self,
@@ -262,6 +396,18 @@ impl Scalar {
         }
     }
 
+    /// The bits of the number as an element of a type.
+    pub(crate) fn bits(self, dtype: DType) -> u64 {
+        use sealed::Sealed;
+        with_any_dtype!(dtype, T => T::from_scalar(self).bits())
+    }
+
+    /// The number as an element of a type, as it lies in memory: the first bytes of this word.
+    pub(crate) fn word(self, dtype: DType) -> u64 {
+        let bits = self.bits(dtype);
+        if cfg!(target_endian = "big") { bits << (64 - 8 * dtype.size()) } else { bits }
+    }
+
     /// The type of a tensor that is made from this scalar alone: `bool`, `int64` or `float32`.
     pub fn default_dtype(self) -> DType {
         match self {
@@ -301,17 +447,22 @@ scalar_from!(f32 => Float as f64, f64 => Float as f64, i32 => Int as i64, i64 =>
              u8 => Int as i64, u32 => Int as i64, bool => Bool as bool);
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait Sealed {
+        /// The bits of an element; what is above them is of no meaning.
+        fn bits(self) -> u64;
+    }
 }
 
-/// A Rust type that a tensor can hold: `f32 f64 f16 bf16 i32 i64 u8 bool`. Sealed.
+/// A Rust type that a tensor can hold: `f32 f64 f16 bf16 i32 i64 u8 bool`, and those of
+/// [storage](DType#types-for-storage). Sealed.
 pub trait Element:
     sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static
 {
     /// The element type that this Rust type stands for.
     const DTYPE: DType;
-    /// The nearest value to a double; integers truncate towards zero and saturate (`u8` keeps the
-    /// low eight bits of the int64 result), `bool` is `x != 0`.
+    /// The nearest value to a double; `i32` and `i64` truncate towards zero and saturate, other
+    /// integers keep the low bits of the int64 result (`u64` has positive numbers beyond int64,
+    /// too), `bool` is `x != 0`.
     fn from_f64(x: f64) -> Self;
     /// The value of an integer; narrower integers wrap, `bool` is `x != 0`.
     fn from_i64(x: i64) -> Self;
@@ -330,8 +481,10 @@ pub trait Element:
 }
 
 macro_rules! element {
-    ($($t:ty, $d:ident, $from_f:expr, $from_i:expr, $to_f:expr, $to_i:expr;)*) => {$(
-        impl sealed::Sealed for $t {}
+    ($($t:ty, $d:ident, $bits:expr, $from_f:expr, $from_i:expr, $to_f:expr, $to_i:expr;)*) => {$(
+        impl sealed::Sealed for $t {
+            #[inline] fn bits(self) -> u64 { ($bits)(self) }
+        }
         impl Element for $t {
             const DTYPE: DType = DType::$d;
             #[inline] fn from_f64(x: f64) -> Self { ($from_f)(x) }
@@ -342,59 +495,48 @@ macro_rules! element {
     )*};
 }
 element! {
-    f32, F32, |x| x as f32, |x| x as f32, |x: f32| x as f64, |x: f32| x as i64;
-    f64, F64, |x| x, |x| x as f64, |x: f64| x, |x: f64| x as i64;
-    f16, F16, f16::from_f64, |x| f16::from_f64(x as f64),
-        |x: f16| x.to_f64(), |x: f16| x.to_f64() as i64;
-    bf16, BF16, bf16::from_f64, |x| bf16::from_f64(x as f64),
-        |x: bf16| x.to_f64(), |x: bf16| x.to_f64() as i64;
-    i32, I32, |x| x as i32, |x| x as i32, |x: i32| x as f64, |x: i32| x as i64;
-    i64, I64, |x| x as i64, |x| x, |x: i64| x as f64, |x: i64| x;
-    u8, U8, |x| x as i64 as u8, |x| x as u8, |x: u8| x as f64, |x: u8| x as i64;
-    bool, Bool, |x| x != 0.0, |x| x != 0, |x: bool| x as u8 as f64, |x: bool| x as i64;
+    f32, F32, |x: f32| x.to_bits() as u64, |x| x as f32, |x| x as f32,
+        |x: f32| x as f64, |x: f32| x as i64;
+    f64, F64, |x: f64| x.to_bits(), |x| x, |x| x as f64, |x: f64| x, |x: f64| x as i64;
+    i32, I32, |x| x as u64, |x| x as i32, |x| x as i32, |x: i32| x as f64, |x: i32| x as i64;
+    i64, I64, |x| x as u64, |x| x as i64, |x| x, |x: i64| x as f64, |x: i64| x;
+    u64, U64, |x| x, float_to_u64, |x| x as u64, |x: u64| x as f64, |x: u64| x as i64;
+    bool, Bool, |x| x as u64, |x| x != 0.0, |x| x != 0,
+        |x: bool| x as u8 as f64, |x: bool| x as i64;
 }
 
-/// Runs an expression with a type alias bound to the Rust type of a [`DType`].
-macro_rules! with_dtype {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::dtype::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::dtype::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            $crate::dtype::DType::F16 => {
-                type $T = half::f16;
-                $body
-            }
-            $crate::dtype::DType::BF16 => {
-                type $T = half::bf16;
-                $body
-            }
-            $crate::dtype::DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            $crate::dtype::DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            $crate::dtype::DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            $crate::dtype::DType::Bool => {
-                type $T = bool;
-                $body
-            }
-        }
+/// Integers that are made of numbers by way of int64.
+macro_rules! short_integers {
+    ($($t:ty, $d:ident;)*) => {
+        element! { $(
+            $t, $d, |x| x as u64, |x| x as i64 as $t, |x| x as $t,
+                |x: $t| x as f64, |x: $t| x as i64;
+        )* }
     };
 }
-#[allow(unused_imports)] // Until the first kernel uses it.
-pub(crate) use with_dtype;
+short_integers! { u8, U8; i8, I8; i16, I16; u16, U16; u32, U32; }
+
+/// Floats with methods of their own; which makes one of a double.
+macro_rules! short_floats {
+    ($($t:ty, $d:ident, $from:expr;)*) => {
+        element! { $(
+            $t, $d, |x: $t| x.to_bits() as u64, $from, |x| ($from)(x as f64),
+                |x: $t| x.to_f32() as f64, |x: $t| x.to_f32() as i64;
+        )* }
+    };
+}
+short_floats! {
+    f16, F16, f16::from_f64;
+    bf16, BF16, bf16::from_f64;
+    Float8E4M3, F8E4M3, |x| Float8E4M3::from_f32(narrow_odd(x));
+    Float8E5M2, F8E5M2, |x| Float8E5M2::from_f32(narrow_odd(x));
+}
+
+/// A double as a u64: a negative one wraps, as it does on its way through i64.
+#[inline(always)]
+pub(crate) fn float_to_u64(x: f64) -> u64 {
+    if x < 0.0 { x as i64 as u64 } else { x as u64 }
+}
 
 #[cfg(test)]
 mod tests {
@@ -421,7 +563,7 @@ mod tests {
             text.lines().find(|l| l.starts_with("/// | | bool")).map(cells).expect("the head");
         let columns = columns[2..10].iter().map(|c| short(c));
         let rows: Vec<_> = text.lines().filter(|l| l.starts_with("/// | **")).map(cells).collect();
-        assert_eq!(rows.len(), DType::ALL.len());
+        assert_eq!(rows.len(), DType::ARITHMETIC.len());
         for row in &rows {
             let a = short(row[1].trim_matches('*'));
             for (b, want) in columns.clone().zip(&row[2..10]) {

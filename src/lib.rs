@@ -133,6 +133,7 @@ pub mod fft;
     allow(dead_code, unused_imports) // Each format uses a part.
 )]
 mod files;
+pub mod float8;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 #[cfg(any(feature = "fft", feature = "linalg"))]

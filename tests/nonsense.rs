@@ -14,6 +14,8 @@ mod calls;
 mod everything;
 #[path = "nonsense/sizes.rs"]
 mod sizes;
+#[path = "nonsense/storage.rs"]
+mod storage;
 
 use futensor::*;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -44,6 +46,12 @@ const ALL: &[(&str, fn(&Device))] = promises! {
         functions_of_no_tensors_fail_and_say_what_they_need
         parts_of_no_size_or_of_no_dimension_are_one_failed_value
         a_repeated_value_is_one_copy_and_its_mistakes_name_repeat;
+    storage:
+        every_row_refuses_a_type_for_storage
+        a_type_for_storage_is_moved_as_numbers_are_or_refused
+        a_region_moves_and_converts_types_for_storage
+        gradients_go_through_float8_and_are_not_added_up_in_it
+        a_parameter_of_float8_is_converted_with_its_model;
     sizes:
         sizes_beside_a_size_of_0_overflow_nothing
         a_value_without_elements_is_shown_whatever_its_sizes

@@ -37,8 +37,9 @@ use std::{
 };
 
 /// All files of cases.
-const FILES: [&str; 22] = [
+const FILES: [&str; 23] = [
     TYPES,
+    "storage",
     "elementwise",
     "mixed",
     "reduce",

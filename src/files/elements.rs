@@ -1,6 +1,7 @@
 //! Elements as bytes of a file: little-endian on every machine.
 
 use crate::dtype::Element;
+use crate::float8::{Float8E4M3, Float8E5M2};
 use half::{bf16, f16};
 
 /// An element that a file can hold.
@@ -27,7 +28,22 @@ macro_rules! wire {
         }
     )*};
 }
-wire!(f32, f64, f16, bf16, i32, i64, u8);
+wire!(f32, f64, f16, bf16, i32, i64, u8, i8, i16, u16, u32, u64);
+
+macro_rules! wire_of_a_byte {
+    ($($t:ty),*) => {$(
+        impl Wire for $t {
+            fn read(bytes: &[u8], to: &mut Vec<$t>) -> Result<(), usize> {
+                to.extend(bytes.iter().map(|&bits| <$t>::from_bits(bits)));
+                Ok(())
+            }
+            fn write(elements: &[$t], to: &mut Vec<u8>) {
+                to.extend(elements.iter().map(|x| x.to_bits()));
+            }
+        }
+    )*};
+}
+wire_of_a_byte!(Float8E4M3, Float8E5M2);
 
 impl Wire for bool {
     fn read(bytes: &[u8], to: &mut Vec<bool>) -> Result<(), usize> {

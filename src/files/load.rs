@@ -3,7 +3,7 @@
 use super::elements::Wire;
 use super::handoff::{Handoff, handoff};
 use super::{AHEAD_BYTES, CHUNK};
-use crate::dtype::{DType, with_dtype};
+use crate::dtype::{DType, with_any_dtype};
 use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::guard::caught;
 use crate::host::kernels::copy::copy;
@@ -453,7 +453,7 @@ impl<T: Loaded> Reading<T> {
         made: fn(TensorFuture) -> T,
     ) -> Result<bool> {
         let at = self.at;
-        with_dtype!(part.dtype, E => {
+        with_any_dtype!(part.dtype, E => {
             let Some(data) = self.elements::<E>(file, &part)? else { return Ok(false) };
             let Part { name, shape, bytes, .. } = part;
             Ok(self.give(name, bytes, move |device|

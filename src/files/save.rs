@@ -3,7 +3,7 @@
 use super::elements::Wire;
 use super::handoff::{Handoff, handoff};
 use super::{AHEAD_BYTES, CHUNK};
-use crate::dtype::with_dtype;
+use crate::dtype::with_any_dtype;
 use crate::error::{Error, ErrorKind, Result};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::read::ToVec;
@@ -148,7 +148,7 @@ async fn written(
                 #[cfg(feature = "npy")]
                 Piece::Entry(name) => send(&to, 0, Sent::Entry(name)).await,
                 Piece::Bytes(bytes) => send(&to, bytes.len(), Sent::Bytes(bytes)).await,
-                Piece::Elements(x) => with_dtype!(x.dtype(), T => {
+                Piece::Elements(x) => with_any_dtype!(x.dtype(), T => {
                     let read: ToVec<T> = x.to_vec::<T>();
                     chunks(&to, &read.await?).await
                 }),

@@ -15,10 +15,6 @@ pub(crate) struct Types {
     pub out: DType,
 }
 
-fn float_of(dtype: DType) -> DType {
-    if dtype.is_float() { dtype } else { DType::F32 }
-}
-
 fn no_bool(dtype: DType) -> Result<DType, Refusal> {
     if dtype == DType::Bool {
         return Err(Refusal::dtype("not defined on bool"));
@@ -29,7 +25,9 @@ fn no_bool(dtype: DType) -> Result<DType, Refusal> {
 pub(crate) fn unary(op: UnaryOp, dtype: DType) -> Result<Types, Refusal> {
     let same = |t| Types { on: t, out: t };
     Ok(match op.class() {
-        Class::float => same(float_of(dtype)),
+        Class::float if dtype.is_float() => same(dtype),
+        _ if dtype.is_storage() => return Err(Refusal::storage(dtype)),
+        Class::float => same(DType::F32),
         Class::test => Types { on: dtype, out: DType::Bool },
         Class::number | Class::real => same(no_bool(dtype)?),
         // Of other tables.
@@ -44,7 +42,8 @@ fn joined(op: BinaryOp, promoted: DType) -> Result<Types, Refusal> {
     Ok(match op.class() {
         // Most ops.
         Class::number | Class::float | Class::any if promoted.is_float() => same(promoted),
-        Class::float => same(float_of(promoted)),
+        _ if promoted.is_storage() => return Err(Refusal::storage(promoted)),
+        Class::float => same(DType::F32),
         Class::compare => Types { on: promoted, out: DType::Bool },
         Class::logic => same(DType::Bool),
         Class::bits if promoted.is_float() => {
@@ -83,6 +82,15 @@ fn beside_any(op: BinaryOp, dtype: DType, scalar: Scalar) -> Result<Types, Refus
     Ok(types)
 }
 
+/// The type of a choice between two values. One for storage is chosen from beside its like alone.
+pub(crate) fn chosen(a: (DType, usize), b: (DType, usize)) -> Result<DType, Refusal> {
+    let promoted = a.0.promote_ranked(a.1, b.0, b.1);
+    match promoted.is_storage() && a.0 != b.0 {
+        true => Err(Refusal::storage(promoted)),
+        false => Ok(promoted),
+    }
+}
+
 pub(crate) fn broadcast(a: &Shape, b: &Shape) -> Result<Shape, Refusal> {
     a.broadcast(b).ok_or_else(|| Refusal::shape(format!("cannot broadcast {a} with {b}")))
 }
@@ -98,10 +106,9 @@ pub(crate) fn reduce(
         .filter_map(|(&n, &gone)| if gone { keepdim.then_some(1) } else { Some(n) })
         .collect();
     let dtype = match op.class() {
+        _ if meta.dtype.is_storage() => return Err(Refusal::storage(meta.dtype)),
         Class::sum if !meta.dtype.is_float() => DType::I64,
-        Class::float if !meta.dtype.is_float() => {
-            return Err(Refusal::dtype(format!("needs a floating point type, not {}", meta.dtype)));
-        }
+        Class::float if !meta.dtype.is_float() => return Err(Refusal::not_float(meta.dtype)),
         Class::test => DType::Bool,
         Class::index if meta.dtype == DType::Bool => {
             return Err(Refusal::dtype("not defined on bool"));
@@ -140,6 +147,36 @@ mod tests {
             with_scalar(BinaryOp::Lt, U8, Scalar::Int(255)).unwrap(),
             Types { on: U8, out: Bool }
         );
+    }
+
+    /// Whatever stands beside it, and also a 0-d value, which counts less.
+    #[test]
+    fn a_type_for_storage_is_refused_by_every_row() {
+        use DType::*;
+        for s in DType::STORAGE {
+            let refused = |what: &str, refusal: Option<Refusal>| {
+                let text = refusal.unwrap_or_else(|| panic!("{what} takes {s}")).message;
+                assert!(text.starts_with(s.name()) && text.ends_with("to_dtype"), "{what}: {text}");
+            };
+            for op in UnaryOp::ALL {
+                refused(op.name(), unary(*op, s).err());
+            }
+            for op in BinaryOp::ALL {
+                for other in [(s, 1), (F32, 0), (I64, 1), (Bool, 0), (F64, 2)] {
+                    for rank in [0, 1] {
+                        refused(op.name(), binary(*op, (s, rank), other).err());
+                        refused(op.name(), binary(*op, other, (s, rank)).err());
+                    }
+                }
+                for number in [Scalar::Int(1), Scalar::Float(0.5), Scalar::Bool(true)] {
+                    refused(op.name(), with_scalar(*op, s, number).err());
+                }
+            }
+            for op in ReduceOp::ALL {
+                let x = Meta::new([2], s);
+                refused(op.name(), reduce(*op, &x, &[true], false).err());
+            }
+        }
     }
 
     #[test]

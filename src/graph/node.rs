@@ -15,7 +15,7 @@ use super::value::{INLINE_BYTES, Storage, Value};
 use crate::concurrent::completion::{Completion, Phase, QUEUED, VISITED};
 use crate::concurrent::counted::{Counts, Handle, Inner, Link, Observed};
 use crate::concurrent::live_counts::{LiveCount, NODES};
-use crate::dtype::{DType, Element, Scalar, with_dtype};
+use crate::dtype::{DType, Scalar};
 use crate::error::{Error, ErrorKind};
 use crate::op::Cost;
 use crate::shape::{Layout, Shape};
@@ -296,10 +296,7 @@ impl Node {
     /// The value of a constant: one element, repeated. It takes no memory on any device.
     pub fn constant(&self, number: Scalar) -> Value {
         let mut words = [0u64; INLINE_BYTES / 8];
-        with_dtype!(self.dtype, T => {
-            // SAFETY: 32 bytes hold one element of any type, aligned to 8.
-            unsafe { words.as_mut_ptr().cast::<T>().write(<T as Element>::from_scalar(number)) }
-        });
+        words[0] = number.word(self.dtype);
         let strides = SmallVec::from_elem(0, self.shape.rank());
         Value::placed(
             Storage::Inline(words),

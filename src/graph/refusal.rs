@@ -1,5 +1,6 @@
 //! The reason why an op refuses its operands.
 
+use crate::dtype::DType;
 use crate::error::{ErrorKind, bytes_of};
 
 /// Why an op refuses its operands, or why its kernel failed: a kind and a message. The
@@ -45,6 +46,28 @@ impl Refusal {
     pub(crate) fn no_host_memory(bytes: usize) -> Refusal {
         let message = format!("out of memory: {} on the host", bytes_of(bytes));
         Refusal { kind: ErrorKind::OutOfMemory, message }
+    }
+
+    /// The refusal of an op that computes, of a type that is only stored.
+    pub(crate) fn storage(dtype: DType) -> Refusal {
+        Refusal::dtype(format!(
+            "{dtype} is for storage and has no arithmetic: convert with to_dtype"
+        ))
+    }
+
+    /// The refusal of an op that computes in floating point types alone.
+    pub(crate) fn not_float(dtype: DType) -> Refusal {
+        Refusal::dtype(format!("needs a floating point type, not {dtype}"))
+    }
+
+    /// The same refusal of operands of these types. That of a type for storage says what to do.
+    pub(crate) fn of_types(mut self, mut types: impl Iterator<Item = DType>) -> Refusal {
+        const WHAT_TO_DO: &str = ": convert with to_dtype";
+        let is_told = self.kind != ErrorKind::DType || self.message.ends_with(WHAT_TO_DO);
+        if !is_told && types.any(DType::is_storage) {
+            self.message += WHAT_TO_DO;
+        }
+        self
     }
 
     /// The refusal of an op without a gradient.

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::backend::{self, Backend, End, Fused, Immediate, OpRun, Operand, Read, guarded};
-use crate::dtype::{DType, Element, with_dtype};
+use crate::dtype::{DType, Element, with_any_dtype};
 use crate::error::Error;
 use crate::graph::claim::Claim;
 use crate::graph::infer;
@@ -327,7 +327,7 @@ fn run_tiny(claim: &mut Claim<'_>) -> bool {
         // costs its readers ten times as much as theirs (5,000 instructions).
         Op::Fill(number) => {
             return claim.fill_in(|to| {
-                with_dtype!(node.dtype, T => {
+                with_any_dtype!(node.dtype, T => {
                     let x = <T as Element>::from_scalar(number);
                     // SAFETY: there is room for n of them.
                     (0..n).for_each(|k| unsafe { to.cast::<T>().add(k).write(x) });

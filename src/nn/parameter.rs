@@ -314,7 +314,7 @@ impl Parameter {
             return;
         }
         let own = self.value().dtype();
-        if own != dtype && own.is_float() {
+        if own != dtype && own.is_differentiable() {
             self.update(|value| value.to_dtype(dtype));
         }
     }

@@ -69,7 +69,14 @@ pub(super) fn write(dtype: DType, shape: &Shape) -> Result<Vec<u8>, String> {
         DType::I64 => "<i8",
         DType::U8 => "|u1",
         DType::Bool => "|b1",
-        DType::BF16 => return Err("NumPy has no bfloat16: convert by to_dtype".into()),
+        DType::I8 => "|i1",
+        DType::I16 => "<i2",
+        DType::U16 => "<u2",
+        DType::U32 => "<u4",
+        DType::U64 => "<u8",
+        DType::BF16 | DType::F8E4M3 | DType::F8E5M2 => {
+            return Err(format!("NumPy has no {dtype}: convert with to_dtype"));
+        }
     };
     let sizes: Vec<String> = shape.dims().iter().map(|n| n.to_string()).collect();
     let comma = if sizes.len() == 1 { "," } else { "" };
@@ -138,6 +145,11 @@ fn dtype_of(descr: &str) -> Result<(DType, bool), String> {
         "i8" => DType::I64,
         "u1" => DType::U8,
         "b1" | "?" => DType::Bool,
+        "i1" => DType::I8,
+        "i2" => DType::I16,
+        "u2" => DType::U16,
+        "u4" => DType::U32,
+        "u8" => DType::U64,
         "O" => return Err("the array has Python objects, which are not read".into()),
         _ => return Err(format!("elements of type {descr}, which futensor does not have")),
     };

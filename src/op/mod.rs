@@ -77,6 +77,7 @@ impl Class {
     /// True if elementwise ops of the class are computed in this type.
     pub fn takes(self, on: DType) -> bool {
         match self {
+            _ if on.is_storage() => false,
             Class::float => on.is_float(),
             Class::number | Class::real => on != DType::Bool,
             Class::bits => !on.is_float(),

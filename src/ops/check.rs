@@ -22,7 +22,7 @@ pub(crate) fn checked(dim: isize, rank: usize) -> usize {
 pub(super) fn float(meta: &Meta) -> Result<(), Refusal> {
     match meta.dtype.is_float() {
         true => Ok(()),
-        false => Err(Refusal::dtype(format!("needs a floating point type, not {}", meta.dtype))),
+        false => Err(Refusal::not_float(meta.dtype)),
     }
 }
 

@@ -89,113 +89,117 @@ macro_rules! no_gradient {
 pub(crate) use no_gradient;
 
 /// Every op: its type, the names by which reference values of it and of its gradients in halves
-/// are looked for, and whether it has a `plan` in `cuda/ops`.
+/// are looked for, whether it has a `plan` in `cuda/ops`, and whether it moves elements of types
+/// for storage, by their size, or refuses them.
 macro_rules! for_each_operation {
     ($callback:ident) => {
         $callback! {
             attention::scaled::Attention {
                 values: [scaled_dot_product_attention],
                 gradients: [scaled_dot_product_attention],
-                gpu: plan,
+                gpu: plan, storage: refused,
             }
             attention::scaled::AttentionGradient {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             attention::backward::AttentionBackward {
-                values: [], gradients: [], gpu: none,
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             attention::paged::PagedAttention {
-                values: [paged_attention], gradients: [], gpu: plan,
+                values: [paged_attention], gradients: [], gpu: plan, storage: refused,
             }
             attention::rope::Rope {
-                values: [rope], gradients: [rope], gpu: plan,
+                values: [rope], gradients: [rope], gpu: plan, storage: refused,
             }
             checks::finite::CheckFinite {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             index::classes::Classes {
-                values: [nll_loss], gradients: [nll_loss], gpu: plan,
+                values: [nll_loss], gradients: [nll_loss], gpu: plan, storage: refused,
             }
             index::embedding::Embedding {
-                values: [embedding], gradients: [embedding], gpu: plan,
+                values: [embedding], gradients: [embedding], gpu: plan, storage: moved,
             }
             index::gather::Gather {
-                values: [gather], gradients: [gather], gpu: plan,
+                values: [gather], gradients: [gather], gpu: plan, storage: moved,
             }
             index::index_copy::IndexCopy {
-                values: [index_copy], gradients: [index_copy], gpu: plan,
+                values: [index_copy], gradients: [index_copy], gpu: plan, storage: moved,
             }
             index::index_select::IndexSelect {
-                values: [index_select], gradients: [index_select], gpu: plan,
+                values: [index_select], gradients: [index_select], gpu: plan, storage: moved,
             }
             index::one_hot::OneHot {
-                values: [one_hot], gradients: [], gpu: plan,
+                values: [one_hot], gradients: [], gpu: plan, storage: refused,
             }
             index::scatter::Scatter {
-                values: [scatter scatter_reduce], gradients: [scatter scatter_reduce], gpu: plan,
+                values: [scatter scatter_reduce], gradients: [scatter scatter_reduce],
+                gpu: plan, storage: moved,
             }
             index::scatter_add::ScatterAdd {
-                values: [scatter_add], gradients: [scatter_add], gpu: plan,
+                values: [scatter_add], gradients: [scatter_add], gpu: plan, storage: refused,
             }
             index::top_p::TopP {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             order::scan::Running {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             order::sort::Sort {
-                values: [sort], gradients: [sort], gpu: plan,
+                values: [sort], gradients: [sort], gpu: plan, storage: refused,
             }
             order::topk::TopK {
-                values: [topk], gradients: [topk], gpu: plan,
+                values: [topk], gradients: [topk], gpu: plan, storage: refused,
             }
             products::matmul::MatMul {
-                values: [matmul], gradients: [matmul], gpu: plan,
+                values: [matmul], gradients: [matmul], gpu: plan, storage: refused,
             }
             products::quantized::Dequantize {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             products::quantized::GroupedLinear {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             products::quantized::Quantize {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             products::quantized::QuantizedEmbedding {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             products::quantized::QuantizedLinear {
-                values: [], gradients: [], gpu: plan,
+                values: [], gradients: [], gpu: plan, storage: refused,
             }
             products::turned::Turned {
-                values: [matmul], gradients: [matmul], gpu: none,
+                values: [matmul], gradients: [matmul], gpu: none, storage: refused,
             }
             rows::logsumexp::LogSumExp {
-                values: [logsumexp], gradients: [logsumexp], gpu: plan,
+                values: [logsumexp], gradients: [logsumexp], gpu: plan, storage: refused,
             }
             rows::nll::Nll {
-                values: [nll_loss], gradients: [nll_loss], gpu: none,
+                values: [nll_loss], gradients: [nll_loss], gpu: none, storage: refused,
             }
             rows::norm::Norm {
-                values: [layer_norm rms_norm], gradients: [layer_norm rms_norm], gpu: plan,
+                values: [layer_norm rms_norm], gradients: [layer_norm rms_norm],
+                gpu: plan, storage: refused,
             }
             rows::norm_back::NormBack {
-                values: [], gradients: [], gpu: none,
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             rows::softmax::Softmax {
-                values: [softmax log_softmax], gradients: [softmax log_softmax], gpu: plan,
+                values: [softmax log_softmax], gradients: [softmax log_softmax],
+                gpu: plan, storage: refused,
             }
             shaping::cat::Cat {
-                values: [cat], gradients: [cat], gpu: plan,
+                values: [cat], gradients: [cat], gpu: plan, storage: moved,
             }
             shaping::roll::Roll {
-                values: [roll], gradients: [roll], gpu: plan,
+                values: [roll], gradients: [roll], gpu: plan, storage: moved,
             }
             shaping::slice_assign::SliceAssign {
-                values: [slice_assign], gradients: [slice_assign], gpu: plan,
+                values: [slice_assign], gradients: [slice_assign], gpu: plan, storage: moved,
             }
             shaping::triangle::Triangle {
-                values: [tril triu], gradients: [tril triu], gpu: plan,
+                values: [tril triu], gradients: [tril triu], gpu: plan, storage: moved,
             }
             windows::conv::Conv {
                 values: [conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d],
@@ -203,15 +207,15 @@ macro_rules! for_each_operation {
                     conv1d conv2d conv3d
                     conv_transpose1d conv_transpose2d conv_transpose3d
                 ],
-                gpu: plan,
+                gpu: plan, storage: refused,
             }
             windows::pool::Pool {
                 values: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
                 gradients: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],
-                gpu: plan,
+                gpu: plan, storage: refused,
             }
             windows::resample::Resample {
-                values: [interpolate], gradients: [interpolate], gpu: none,
+                values: [interpolate], gradients: [interpolate], gpu: none, storage: refused,
             }
         }
     };
@@ -220,13 +224,28 @@ macro_rules! for_each_operation {
 pub(crate) use for_each_operation;
 
 /// An op that is on the list.
-pub(crate) trait Listed: Operation {}
+pub(crate) trait Listed: Operation {
+    /// True if it takes types for storage.
+    const MOVES: bool;
+}
+
+macro_rules! moves {
+    (moved) => {
+        true
+    };
+    (refused) => {
+        false
+    };
+}
 
 macro_rules! listed {
     ($($family:ident::$op:ident::$Op:ident {
         values: [$($value:ident)*], gradients: [$($gradient:ident)*], gpu: $gpu:ident,
+        storage: $storage:ident,
     })*) => {
-        $(impl Listed for $family::$op::$Op {})*
+        $(impl Listed for $family::$op::$Op {
+            const MOVES: bool = moves!($storage);
+        })*
 
         /// The names of the list: of each op those of its values and those of its gradients.
         #[doc(hidden)]

@@ -321,6 +321,13 @@ fn dtype_of(name: &str) -> Result<DType, String> {
         "torch.LongStorage" | "torch.int64" => DType::I64,
         "torch.ByteStorage" | "torch.uint8" => DType::U8,
         "torch.BoolStorage" | "torch.bool" => DType::Bool,
+        "torch.CharStorage" | "torch.int8" => DType::I8,
+        "torch.ShortStorage" | "torch.int16" => DType::I16,
+        "torch.uint16" => DType::U16,
+        "torch.uint32" => DType::U32,
+        "torch.uint64" => DType::U64,
+        "torch.float8_e4m3fn" => DType::F8E4M3,
+        "torch.float8_e5m2" => DType::F8E5M2,
         other => {
             let name = other.trim_start_matches("torch.").trim_end_matches("Storage");
             return Err(format!("it is of {name}, a type that futensor does not have"));

@@ -233,6 +233,9 @@ fn combined(
     at: At,
     rule: impl Fn(&TensorFuture) -> Result<(What, Shape, Gives, Rule), Refusal>,
 ) -> TensorFuture {
+    if x.dtype().is_storage() {
+        return build::refused(op, x, Refusal::storage(x.dtype()), at);
+    }
     if !group.combines(x.dtype()) {
         return combined(op, &x.to_dtype(DType::F32), group, combine, at, rule).to_dtype(x.dtype());
     }
@@ -295,7 +298,7 @@ fn on_tape(
     group: &Group,
     value: TensorFuture,
 ) -> TensorFuture {
-    if x[0].tape.is_none() || !x[0].dtype().is_float() || !is_taping() {
+    if x[0].tape.is_none() || !x[0].dtype().is_differentiable() || !is_taping() {
         return value;
     }
     let rule = Arc::new(OfCollective { op, rule, group: group.clone() });

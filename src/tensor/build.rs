@@ -87,6 +87,7 @@ pub(crate) fn failed(port: &'static Port, meta: Meta, error: Error, at: At) -> T
 /// failed, with that error.
 pub(crate) fn refused(op: &str, first: &TensorFuture, refusal: Refusal, at: At) -> TensorFuture {
     let at = seen(at);
+    let refusal = refusal.of_types(std::iter::once(first.dtype()));
     let own = || Error::new(refusal.kind, named(op), refusal.message, at);
     failed(
         first.port(),
@@ -212,7 +213,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
         Ok(Meta { shape, dtype }) => {
             let inputs = operands.iter().map(|x| x.node.link()).collect();
             let is_on_tape = operands.iter().any(|x| x.tape.is_some());
-            let is_taped = is_on_tape && dtype.is_float() && taped::is_taping();
+            let is_taped = is_on_tape && dtype.is_differentiable() && taped::is_taping();
             let is_checked = finite::checks(port, &op, dtype);
             let again = (is_taped || is_checked).then(|| op.clone());
             let (mut node, mut queued) = enter(port, Node::new(op, inputs, shape, dtype, port, at));
@@ -228,7 +229,10 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
             }
             Asked { value: TensorFuture::new(node), queued }
         }
-        Err(refusal) => fail(Error::new(refusal.kind, named(op.name()), refusal.message, at)),
+        Err(refusal) => {
+            let refusal = refusal.of_types(operands.iter().map(|x| x.dtype()));
+            fail(Error::new(refusal.kind, named(op.name()), refusal.message, at))
+        }
     }
 }
 
@@ -246,7 +250,7 @@ fn checked(op: &Op, node: NodeHandle, operands: &[&TensorFuture], at: At) -> Nod
     let result = TensorFuture::new(node);
     let made = found(&result);
     let mut had: Option<TensorFuture> = None;
-    for (i, x) in operands.iter().enumerate().filter(|(_, x)| x.dtype().is_float()) {
+    for (i, x) in operands.iter().enumerate().filter(|(_, x)| x.dtype().is_differentiable()) {
         if operands[..i].iter().any(|y| y.node.address() == x.node.address()) {
             continue;
         }
@@ -269,6 +273,7 @@ fn checked(op: &Op, node: NodeHandle, operands: &[&TensorFuture], at: At) -> Nod
 
 /// What is not finite in a value: its NaNs, [`NAN`] each, and its infinities.
 pub(crate) fn found(x: &TensorFuture) -> TensorFuture {
+    let x = if x.dtype().is_float8() { &x.to_dtype(DType::F32) } else { x };
     let nan = x.isnan().to_dtype(DType::I64).mul(NAN);
     nan.add(x.isinf().to_dtype(DType::I64)).sum_all()
 }
@@ -394,12 +399,15 @@ pub(crate) fn custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -
     ask_custom(op, operands, at).go()
 }
 
-pub(crate) fn ask_custom(op: Arc<impl Listed>, operands: &[&TensorFuture], at: At) -> Asked {
+pub(crate) fn ask_custom<O: Listed>(op: Arc<O>, operands: &[&TensorFuture], at: At) -> Asked {
     if let Some(wide) = mixed::each_widened(op.name(), operands, at) {
         return ask_custom(op, &wide.iter().collect::<SmallVec<[&TensorFuture; 4]>>(), at);
     }
     let metas: SmallVec<[&Meta; 4]> = operands.iter().map(|x| &x.node.meta).collect();
-    let meta = op.infer(&metas);
+    let meta = match metas.iter().find(|meta| !O::MOVES && meta.dtype.is_storage()) {
+        Some(meta) => Err(Refusal::storage(meta.dtype)),
+        None => op.infer(&metas),
+    };
     ask(|| Op::Custom(op), operands, || meta, at)
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum Values {
     /// Of any floating point type; each is exact as a double.
     Float(Vec<f64>),
     /// Of any integer type.
-    Int(Vec<i64>),
+    Int(Vec<i128>),
     /// Of type bool.
     Bool(Vec<bool>),
 }
@@ -176,7 +176,7 @@ struct Cells {
 impl Cells {
     fn new(values: &Values) -> Cells {
         match values {
-            Values::Int(v) => Cells::filled(v.iter().map(i64::to_string).collect()),
+            Values::Int(v) => Cells::filled(v.iter().map(i128::to_string).collect()),
             // Python's words.
             Values::Bool(v) => Cells::filled(
                 v.iter().map(|&x| if x { "True" } else { "False" }.to_string()).collect(),
@@ -297,7 +297,7 @@ mod tests {
 
     fn values(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> (DType, Values) {
         let floats = |v: Vec<f64>| Values::Float(pick(shape, &v));
-        let ints = |v: Vec<i64>| Values::Int(pick(shape, &v));
+        let ints = |v: Vec<i128>| Values::Int(pick(shape, &v));
         match dtype {
             Dtype::F32 => (DType::F32, floats(elements(bytes, |b| f32::from_le_bytes(b) as f64))),
             Dtype::F64 => (DType::F64, floats(elements(bytes, f64::from_le_bytes))),
@@ -307,9 +307,22 @@ mod tests {
             Dtype::BF16 => {
                 (DType::BF16, floats(elements(bytes, |b| half::bf16::from_le_bytes(b).to_f64())))
             }
-            Dtype::I32 => (DType::I32, ints(elements(bytes, |b| i32::from_le_bytes(b) as i64))),
-            Dtype::I64 => (DType::I64, ints(elements(bytes, i64::from_le_bytes))),
-            Dtype::U8 => (DType::U8, ints(elements(bytes, |b: [u8; 1]| b[0] as i64))),
+            Dtype::I32 => (DType::I32, ints(elements(bytes, |b| i32::from_le_bytes(b).into()))),
+            Dtype::I64 => (DType::I64, ints(elements(bytes, |b| i64::from_le_bytes(b).into()))),
+            Dtype::U8 => (DType::U8, ints(elements(bytes, |b: [u8; 1]| b[0].into()))),
+            Dtype::I8 => (DType::I8, ints(elements(bytes, |b| i8::from_le_bytes(b).into()))),
+            Dtype::I16 => (DType::I16, ints(elements(bytes, |b| i16::from_le_bytes(b).into()))),
+            Dtype::U16 => (DType::U16, ints(elements(bytes, |b| u16::from_le_bytes(b).into()))),
+            Dtype::U32 => (DType::U32, ints(elements(bytes, |b| u32::from_le_bytes(b).into()))),
+            Dtype::U64 => (DType::U64, ints(elements(bytes, |b| u64::from_le_bytes(b).into()))),
+            Dtype::F8_E4M3 => {
+                let value = |b: [u8; 1]| crate::float8::Float8E4M3::from_bits(b[0]).to_f32().into();
+                (DType::F8E4M3, floats(elements(bytes, value)))
+            }
+            Dtype::F8_E5M2 => {
+                let value = |b: [u8; 1]| crate::float8::Float8E5M2::from_bits(b[0]).to_f32().into();
+                (DType::F8E5M2, floats(elements(bytes, value)))
+            }
             Dtype::BOOL => {
                 (DType::Bool, Values::Bool(pick(shape, &elements(bytes, |b: [u8; 1]| b[0] != 0))))
             }

@@ -76,7 +76,7 @@ impl<R: 'static> Later<R> {
         at: build::At,
         then: impl FnOnce(TensorFuture) -> R + Send + 'static,
     ) -> Later<R> {
-        debug_assert_eq!(mask.dtype(), DType::Bool);
+        debug_assert!(mask.dtype() == DType::Bool || mask.error().is_some());
         let (flat, device) = (mask.reshape(-1), mask.device());
         Later::after(name, &flat, at, nonzero, move |(n, places)| {
             then(device.handed(name, places, n.into(), at))

@@ -6,7 +6,7 @@
 use super::build;
 use super::display;
 use super::future::{Tensor, TensorFuture};
-use crate::dtype::{DType, Element};
+use crate::dtype::{DType, Element, with_any_dtype};
 use crate::engine::port::Port;
 use crate::error::{Error, ErrorKind, Result, bytes_of, number_of};
 use crate::graph::node::{Op, Room, Sink};
@@ -383,7 +383,12 @@ impl TensorFuture {
         let sink = |view: View<'_>, parallel: &dyn Parallel| {
             crate::ops::index::nonzero::nonzero(view, parallel)
         };
-        NonZero { reading: Reading::queue("nonzero", self, at, sink, None), rank: self.rank(), at }
+        let refused = self
+            .dtype()
+            .is_storage()
+            .then(|| build::refused("nonzero", self, Refusal::storage(self.dtype()), at));
+        let of = refused.as_ref().unwrap_or(self);
+        NonZero { reading: Reading::queue("nonzero", of, at, sink, None), rank: self.rank(), at }
     }
 
     /// All elements as an `ndarray` array.
@@ -416,13 +421,13 @@ fn show(shape: &Shape, device: &str, view: View<'_>) -> String {
     }
     let values = match view.dtype {
         DType::Bool => display::Values::Bool(each(view, &offsets, |x: bool| x)),
-        d if d.is_int() => {
-            crate::dtype::with_dtype!(d, T => display::Values::Int(each(view, &offsets, T::to_i64)))
-        }
-        d => {
-            crate::dtype::with_dtype!(d,
-                T => display::Values::Float(each(view, &offsets, T::to_f64)))
-        }
+        DType::U64 => display::Values::Int(each(view, &offsets, |x: u64| x.into())),
+        d if d.is_differentiable() => with_any_dtype!(d, T => {
+            display::Values::Float(each(view, &offsets, T::to_f64))
+        }),
+        d => with_any_dtype!(d, T => {
+            display::Values::Int(each(view, &offsets, |x: T| x.to_i64().into()))
+        }),
     };
     display::format(shape, view.dtype, (!device.starts_with("cpu")).then_some(device), &values)
 }

@@ -37,6 +37,7 @@ pub const LAYERS: [(&str, &[&str]); 17] = [
             "options",
             "configuration",
             "dtype",
+            "float8",
             "shape",
             "format",
             "error",

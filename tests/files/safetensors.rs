@@ -1,6 +1,7 @@
 //! Files of tensors: what PyTorch's format holds comes back as it was, broken files are told apart,
 //! and a file that does not answer blocks nobody.
 
+use futensor::float8::{Float8E4M3, Float8E5M2};
 use futensor::safetensors::{LoadOptions, load, load_bytes, load_with, save, save_with_metadata};
 use futensor::{DType, Device, Element};
 use futures::executor::block_on;
@@ -132,6 +133,13 @@ async fn every_type_and_shape_survives_a_round_trip() {
     check::<i64>(&device).await;
     check::<u8>(&device).await;
     check::<bool>(&device).await;
+    check::<i8>(&device).await;
+    check::<i16>(&device).await;
+    check::<u16>(&device).await;
+    check::<u32>(&device).await;
+    check::<u64>(&device).await;
+    check::<Float8E4M3>(&device).await;
+    check::<Float8E5M2>(&device).await;
 }
 
 #[tokio::test]
@@ -176,9 +184,9 @@ fn each_kind_of_broken_file_says_what_is_wrong() {
     let one = |info: &str, data: &[u8]| refused(&file(&format!("{{\"x\":{{{info}}}}}"), data));
     let message = one(r#""dtype":"F32","shape":[3],"data_offsets":[0,8]"#, &[0; 8]);
     assert!(message.contains("shape and type do not fit its bytes"), "{message}");
-    let message = one(r#""dtype":"F8_E4M3","shape":[2],"data_offsets":[0,2]"#, &[0; 2]);
+    let message = one(r#""dtype":"F8_E8M0","shape":[2],"data_offsets":[0,2]"#, &[0; 2]);
     assert!(
-        message.contains("tensor x is F8_E4M3, a type that futensor does not have"),
+        message.contains("tensor x is F8_E8M0, a type that futensor does not have"),
         "{message}"
     );
     let message = one(r#""dtype":"BOOL","shape":[3],"data_offsets":[0,3]"#, &[0, 1, 2]);

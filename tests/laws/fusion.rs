@@ -287,6 +287,14 @@ fn generators_and_casts_and_choices_are_in_the_step_of_what_follows(kind: Kind) 
         recorded(kind, &device, || (&odd + &single).to_dtype(DType::F64) - (&odd + &double));
     assert!(kind == Kind::CpuImpatient || steps.len() == 1, "{steps:?}");
     assert_eq!(block_on(y.to_vec::<f64>()).unwrap(), vec![-1.0; 90_000]);
+    // A value of a type that is only stored, converted on its way.
+    for dtype in [DType::I8, DType::F8E4M3] {
+        let stored = block_on((&x * 100.0).to_dtype(dtype)).unwrap();
+        let (y, steps) = recorded(kind, &device, || stored.to_dtype(DType::F32) * 0.3);
+        assert_eq!(steps, [["(to_dtype)", "mul"]]);
+        let plain = block_on(stored.to_dtype(DType::F32)).unwrap();
+        assert_eq!(bits(&y), bits(&(&plain * 0.3)));
+    }
 }
 
 fn a_value_that_is_held_and_reduced_is_the_same_as_apart(kind: Kind) {

@@ -13,12 +13,14 @@
 //! that spills is slow and right: it is named as a warning. What is compiled already is not
 //! compiled again.
 
-#![allow(dead_code, unused_macros)]
+#![allow(dead_code, unused_macros, unused_imports)]
 
 #[path = "../../src/cuda/device/modules/cache.rs"]
 mod cache;
 #[path = "../../src/dtype.rs"]
 mod dtype;
+#[path = "../../src/float8.rs"]
+mod float8;
 #[path = "../../src/op/mod.rs"]
 mod op;
 #[path = "../../src/cuda/kernels/source.rs"]

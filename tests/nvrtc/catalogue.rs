@@ -22,8 +22,8 @@ pub fn types(class: Class) -> &'static [DType] {
         Class::float => &[F32, F64, F16, BF16],
         Class::number | Class::real => &[F32, F64, F16, BF16, I32, I64, U8],
         Class::bits => &[I32, I64, U8, Bool],
-        Class::any | Class::compare | Class::logic | Class::test => &DType::ALL,
-        Class::sum | Class::same | Class::index => &DType::ALL,
+        Class::any | Class::compare | Class::logic | Class::test => &DType::ARITHMETIC,
+        Class::sum | Class::same | Class::index => &DType::ARITHMETIC,
     }
 }
 
@@ -112,9 +112,8 @@ fn elementwise_programs() -> Vec<(&'static str, Vec<Program>)> {
         BinaryOp::ALL.iter().flat_map(|&op| types(op.class()).iter().map(move |&t| binary(op, t)));
     let casts = DType::ALL.iter().flat_map(|&a| DType::ALL.iter().map(move |&b| cast(a, b)));
     let none = Scalar::Int(0);
-    let fills = DType::ALL.iter().flat_map(|&t| {
-        [source(Code::Fill(none), t), source(Code::Arange { start: none, step: none }, t)]
-    });
+    let ranges = DType::ARITHMETIC.map(|t| source(Code::Arange { start: none, step: none }, t));
+    let fills = DType::ALL.into_iter().map(|t| source(Code::Fill(none), t)).chain(ranges);
     let random = [F32, F64, F16, BF16].into_iter().flat_map(|t| {
         [Code::Uniform { seed: 0, offset: 0 }, Code::Normal { seed: 0, offset: 0 }]
             .map(|code| source(code, t))
@@ -174,7 +173,7 @@ fn kernels(plan: Option<Plan>) -> impl Iterator<Item = Kernel> {
 /// Types that a reduction takes.
 pub fn reduced(op: ReduceOp) -> Vec<DType> {
     let floats = op.class() == Class::float;
-    DType::ALL.into_iter().filter(|d| !floats || d.is_float()).collect()
+    DType::ARITHMETIC.into_iter().filter(|d| !floats || d.is_float()).collect()
 }
 
 fn reductions() -> Vec<Kernel> {
@@ -255,17 +254,23 @@ fn copies() -> Vec<Kernel> {
     out
 }
 
+/// Types for storage only take a place.
+fn scattered(mode: ScatterMode) -> std::slice::Iter<'static, DType> {
+    let all: &[DType] = if mode == ScatterMode::Assign { &DType::ALL } else { &DType::ARITHMETIC };
+    all.iter()
+}
+
 fn indices() -> Vec<Kernel> {
     let mut out = Vec::new();
     for mode in ScatterMode::ALL {
-        out.extend(DType::ALL.map(|dtype| index::Key::ScatterRuns { mode, dtype }));
+        out.extend(scattered(mode).map(|&dtype| index::Key::ScatterRuns { mode, dtype }));
     }
     for index in [I32, I64, U8] {
         out.push(index::Key::ScatterKeys { index });
         for wide in [false, true] {
             out.extend([1, 2, 4, 8, 16].map(|size| index::Key::Gather { size, index, wide }));
             for mode in ScatterMode::ALL {
-                out.extend(DType::ALL.map(|dtype| index::Key::Scatter {
+                out.extend(scattered(mode).map(|&dtype| index::Key::Scatter {
                     mode,
                     dtype,
                     index,
@@ -283,7 +288,7 @@ fn scans() -> Vec<Kernel> {
     let each = |f, d| [ChunkSums(f, d), Sums(f, d), Chunks(f, d), Rows(f, d), Columns(f, d)];
     Scan::ALL
         .iter()
-        .flat_map(|&f| DType::ALL.map(|d| each(f, d)))
+        .flat_map(|&f| DType::ARITHMETIC.map(|d| each(f, d)))
         .flatten()
         .map(Kernel::Scan)
         .collect()
@@ -291,7 +296,7 @@ fn scans() -> Vec<Kernel> {
 
 fn sorts() -> Vec<Kernel> {
     let mut out = Vec::new();
-    for dtype in DType::ALL {
+    for dtype in DType::ARITHMETIC {
         for n in [64, 2048, 5000] {
             let strides = contiguous_strides(&[3, n]);
             let x = Operand { strides: &strides, align: 16 };
@@ -362,7 +367,7 @@ fn quantised() -> Vec<Kernel> {
 }
 
 fn products() -> Vec<Kernel> {
-    let same = DType::ALL.into_iter().filter(|&d| d != Bool).map(|dtype| (dtype, dtype));
+    let same = DType::ARITHMETIC.into_iter().filter(|&d| d != Bool).map(|dtype| (dtype, dtype));
     let all = same.chain([(F16, F32), (BF16, F32)]);
     all.map(|(dtype, to)| Kernel::Matmul(matmul::Key { dtype, to })).collect()
 }
@@ -379,7 +384,7 @@ fn windows() -> Vec<Kernel> {
         }
     }
     out.extend([F16, BF16].map(|dtype| FromColumns { columns: F32, dtype, wide: false }));
-    for dtype in DType::ALL.into_iter().filter(|&d| d != Bool) {
+    for dtype in DType::ARITHMETIC.into_iter().filter(|&d| d != Bool) {
         out.extend([false, true].map(|position| Max { dtype, position, wide: position }));
     }
     out.into_iter().map(Kernel::Window).collect()

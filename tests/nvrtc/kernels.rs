@@ -8,6 +8,8 @@
 
 #[path = "../../src/dtype.rs"]
 mod dtype;
+#[path = "../../src/float8.rs"]
+mod float8;
 #[path = "../../src/format.rs"]
 mod format;
 #[path = "../../src/op/mod.rs"]

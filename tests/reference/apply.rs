@@ -3,6 +3,7 @@
 
 use super::calls;
 use super::case::{Case, Gradient, Host, Operand, Step, dtype_named, ints};
+use futensor::float8::{Float8E4M3, Float8E5M2};
 use futensor::read::NonZero;
 use futensor::rows::{self, OperandRef};
 use futensor::{DType, Device, Element, GradOptions, Index, Scalar, Tensor, TensorFuture};
@@ -13,39 +14,18 @@ use std::pin::Pin;
 /// Runs an expression with a type alias bound to the Rust type of a [`DType`].
 macro_rules! typed {
     ($dtype:expr, $T:ident => $body:expr) => {
+        typed!(
+            @ $dtype, $T => $body;
+            F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U8 u8, Bool bool,
+            I8 i8, I16 i16, U16 u16, U32 u32, U64 u64, F8E4M3 Float8E4M3, F8E5M2 Float8E5M2
+        )
+    };
+    (@ $dtype:expr, $T:ident => $body:expr; $($D:ident $t:ty),*) => {
         match $dtype {
-            DType::F32 => {
-                type $T = f32;
+            $(DType::$D => {
+                type $T = $t;
                 $body
-            }
-            DType::F64 => {
-                type $T = f64;
-                $body
-            }
-            DType::F16 => {
-                type $T = f16;
-                $body
-            }
-            DType::BF16 => {
-                type $T = bf16;
-                $body
-            }
-            DType::I32 => {
-                type $T = i32;
-                $body
-            }
-            DType::I64 => {
-                type $T = i64;
-                $body
-            }
-            DType::U8 => {
-                type $T = u8;
-                $body
-            }
-            DType::Bool => {
-                type $T = bool;
-                $body
-            }
+            })*
         }
     };
 }
@@ -70,7 +50,20 @@ macro_rules! bytes {
         }
     )*};
 }
-bytes!(f32, f64, f16, bf16, i32, i64, u8);
+bytes!(f32, f64, f16, bf16, i32, i64, u8, i8, i16, u16, u32, u64);
+macro_rules! bytes_of_one {
+    ($($t:ident)*) => {$(
+        impl Bytes for $t {
+            fn get(bytes: &[u8]) -> Self {
+                $t::from_bits(bytes[0])
+            }
+            fn put(self, bytes: &mut Vec<u8>) {
+                bytes.push(self.to_bits());
+            }
+        }
+    )*};
+}
+bytes_of_one!(Float8E4M3 Float8E5M2);
 impl Bytes for bool {
     fn get(bytes: &[u8]) -> Self {
         bytes[0] != 0

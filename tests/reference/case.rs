@@ -1,6 +1,7 @@
 //! Reads the reference files: a case a line, its tensors beside it. Called by the harnesses; knows
 //! element types and JSON, no ops and no devices.
 
+use futensor::float8::{Float8E4M3, Float8E5M2};
 use futensor::{DType, Scalar};
 use half::{bf16, f16};
 use safetensors::{Dtype, SafeTensors};
@@ -79,6 +80,13 @@ fn dtype(of: Dtype) -> DType {
         Dtype::I64 => DType::I64,
         Dtype::U8 => DType::U8,
         Dtype::BOOL => DType::Bool,
+        Dtype::I8 => DType::I8,
+        Dtype::I16 => DType::I16,
+        Dtype::U16 => DType::U16,
+        Dtype::U32 => DType::U32,
+        Dtype::U64 => DType::U64,
+        Dtype::F8_E4M3 => DType::F8E4M3,
+        Dtype::F8_E5M2 => DType::F8E5M2,
         other => panic!("{other:?} is not in the reference"),
     }
 }
@@ -232,6 +240,11 @@ impl Host {
             DType::I64 => Item::Int(bits as i64),
             DType::U8 => Item::Int(bits as i64),
             DType::Bool => Item::Bool(bits != 0),
+            DType::I8 => Item::Int(bits as i8 as i64),
+            DType::I16 => Item::Int(bits as i16 as i64),
+            DType::U16 | DType::U32 | DType::U64 => Item::Int(bits as i64),
+            DType::F8E4M3 => Item::Float(Float8E4M3::from_bits(bits as u8).to_f32().into()),
+            DType::F8E5M2 => Item::Float(Float8E5M2::from_bits(bits as u8).to_f32().into()),
         }
     }
 

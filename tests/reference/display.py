@@ -9,7 +9,7 @@ import torch
 from torch import _tensor_str
 
 from elementwise import edges, noise
-from store import DTYPES, FLOATS, Group, dtype_name
+from store import DTYPES, FLOATS, STORAGE, Group, dtype_name
 
 
 def values():
@@ -100,6 +100,16 @@ def values():
     hidden = torch.ones(40, 40)
     hidden[20, 1] = 1e9
     yield hidden
+    for d in STORAGE:
+        yield t([0.0, 1.0, 120.0], d)
+        yield t([[1.0, 100.0], [7.0, 0.0]], d)
+        yield t(3.0, d)
+        yield t([], d)
+        yield (torch.arange(1200) % 100).to(d).reshape(30, 40)
+    for d in STORAGE[5:]:
+        yield t([0.3, -1.5, nan, 1e-2, 448.0], d)
+    yield torch.tensor([0, 2**64 - 1], dtype=torch.uint64)
+    yield torch.tensor([-128, 127], dtype=torch.int8)
 
 
 def make():

@@ -29,6 +29,7 @@ import order  # noqa: E402
 import recurrent  # noqa: E402
 import reduce  # noqa: E402
 import steps  # noqa: E402
+import storage  # noqa: E402
 import store  # noqa: E402
 import training  # noqa: E402
 import views  # noqa: E402
@@ -42,7 +43,7 @@ if __name__ == "__main__":
     store.ONLY += sys.argv[1:]
     store.ALSO.append(halves.take)
     families = [elementwise, gradients, functions, reduce, order, index, views]
-    families += [matmul, attention, nn, windows, vocabulary]
+    families += [matmul, attention, nn, windows, vocabulary, storage]
     # The last ones write what they make by themselves.
     others = [training, recurrent, fourier, steps, attention_layers, display, edges]
     others += [mixed_precision, linalg]

@@ -42,14 +42,16 @@ npy("float32", (count[:6] / 4 - 1).reshape(2, 3).astype("<f4"))
 npy("float64_big", (count[:6] / 8).reshape(3, 2).astype(">f8"))
 npy("float16", np.array([1.5, -2.0, 65504.0], "<f2"))
 npy("int32_columns", np.asfortranarray(count.reshape(2, 3, 4).astype("<i4")))
-npy("int16_big_columns_refused", np.asfortranarray(count.reshape(2, 3, 4).astype(">i2")))
+npy("int16_big_columns", np.asfortranarray(count.reshape(2, 3, 4).astype(">i2")))
+npy("int8", np.array([-128, 127, 0], "i1"))
+npy("uint16", np.array([[65535, 1]], "<u2"))
+npy("uint32_big", np.array([2**32 - 1, 5], ">u4"))
+npy("uint64", np.array([2**63, 3], "<u8"))
 npy("int64_scalar", np.array(-(2**40), "<i8"))
 npy("uint8_empty", np.zeros((0, 3), "u1"))
 npy("bool", np.array([True, False, True]))
 npy("version2", count[:2].astype("<f4"), version=(2, 0))
 npy("version3", count[:2].astype("<f4"), version=(3, 0))
-for name in [n for n in held if "refused" in n]:
-    del held[name]
 refused = {
     "complex": np.array([1j], "<c8"),
     "text": np.array(["ab"]),
@@ -117,7 +119,8 @@ views = {
     "parameter": torch.nn.Parameter(base[3]),
     "buffer": torch.nn.Buffer(base[0]),
 }
-for name in ["float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool"]:
+stored = ["int8", "int16", "uint16", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"]
+for name in ["float64", "float16", "bfloat16", "int32", "int64", "uint8", "bool", *stored]:
     views[f"of.{name}"] = (base[0] % 3).to(getattr(torch, name))
 pth("views", views, views)
 pth("alone", base, {"": base})
@@ -135,8 +138,7 @@ held["evil.pth"] = {"w": described(base)}
 torch.save(net, OUT / "whole_model_refused.pth")
 torch.save(net.state_dict(), OUT / "old_refused.pth", _use_new_zipfile_serialization=False)
 torch.save({"a": base.to_sparse()}, OUT / "sparse_refused.pth")
-torch.save({"a": base[0].to(torch.int16)}, OUT / "int16_refused.pth")
-torch.save({"a": base[0].to(torch.uint16)}, OUT / "uint16_refused.pth")
+torch.save({"a": base[0].to(torch.float8_e5m2fnuz)}, OUT / "float8_fnuz_refused.pth")
 torch.save({"a": torch.view_as_complex(base[0].reshape(3, 2))}, OUT / "complex_refused.pth")
 torch.save({"w": base, "args": argparse.Namespace(x=base[0])}, OUT / "namespace_refused.pth")
 torch.jit.save(torch.jit.script(line), str(OUT / "script_refused.pth"))

@@ -23,8 +23,16 @@ NAMES = {
     torch.int64: ("I64", "int64"),
     torch.uint8: ("U8", "uint8"),
     torch.bool: ("BOOL", "bool"),
+    torch.int8: ("I8", "int8"),
+    torch.int16: ("I16", "int16"),
+    torch.uint16: ("U16", "uint16"),
+    torch.uint32: ("U32", "uint32"),
+    torch.uint64: ("U64", "uint64"),
+    torch.float8_e4m3fn: ("F8_E4M3", "float8_e4m3fn"),
+    torch.float8_e5m2: ("F8_E5M2", "float8_e5m2"),
 }
-DTYPES = list(NAMES)
+# Those that ops compute in, and those that are only stored.
+DTYPES, STORAGE = list(NAMES)[:8], list(NAMES)[8:]
 FLOATS = DTYPES[:4]
 INTS = DTYPES[4:7]
 
@@ -65,6 +73,8 @@ class Group:
         t = t.detach().contiguous()
         if t.dtype == torch.bfloat16 or t.dtype == torch.float16:
             raw = t.view(torch.int16).numpy().tobytes()
+        elif t.dtype in STORAGE[5:]:
+            raw = t.view(torch.uint8).numpy().tobytes()
         else:
             raw = t.numpy().tobytes()
         key = (t.dtype, tuple(t.shape), raw)
@@ -145,7 +155,7 @@ def write_tensors(path, named):
     print(f"{path.stem}: {len(entries)} tensors, {size} bytes")
 
 
-WIDTH = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
+WIDTH = {name: dtype.itemsize for dtype, (name, _) in NAMES.items()}
 EPS = {
     torch.float32: 2.0**-23,
     torch.float64: 2.0**-52,

@@ -16,7 +16,7 @@ use super::memory::pinned::PinnedBlock;
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
 use crate::cuda::ops;
-use crate::dtype::{DType, Element, Scalar, with_dtype};
+use crate::dtype::{DType, Element, Scalar, with_any_dtype};
 use crate::engine::run;
 use crate::error::Error;
 use crate::graph::node::{Node, NodeLink, Op, Room, Sink};
@@ -89,12 +89,12 @@ fn uniform(value: &Value, shape: &Shape, dtype: DType) -> Option<Scalar> {
         return None;
     }
     let one = View { ptr: value.first(dtype), dtype, shape: &[], strides: &[] };
-    Some(with_dtype!(dtype, T => {
+    Some(with_any_dtype!(dtype, T => {
         let x = one.as_slice::<T>()?[0];
         match dtype {
             DType::Bool => Scalar::Bool(x.to_i64() != 0),
-            d if d.is_int() => Scalar::Int(x.to_i64()),
-            _ => Scalar::Float(x.to_f64()),
+            d if d.is_differentiable() => Scalar::Float(x.to_f64()),
+            _ => Scalar::Int(x.to_i64()),
         }
     }))
 }

@@ -80,7 +80,10 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         Kernel::Index(index::Key::Gather { index, wide, .. }) => [1, 2, 4, 8, 16]
             .map(|size| Kernel::Index(index::Key::Gather { size, index: *index, wide: *wide }))
             .to_vec(),
-        Kernel::Index(index::Key::Scatter { mode, index, wide, .. }) => DType::ALL
+        Kernel::Index(
+            index::Key::Scatter { dtype, .. } | index::Key::ScatterRuns { dtype, .. },
+        ) if dtype.is_storage() => Vec::new(),
+        Kernel::Index(index::Key::Scatter { mode, index, wide, .. }) => DType::ARITHMETIC
             .map(|dtype| {
                 Kernel::Index(index::Key::Scatter {
                     mode: *mode,
@@ -133,7 +136,7 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 .map(|&result| Kernel::Attention(attention::Key { result, ..*key }))
                 .collect()
         }
-        Kernel::Index(index::Key::ScatterRuns { mode, .. }) => DType::ALL
+        Kernel::Index(index::Key::ScatterRuns { mode, .. }) => DType::ARITHMETIC
             .map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype }))
             .to_vec(),
         // The calls of a model in this format: one row, a few, many.
@@ -184,9 +187,12 @@ fn forms(form: &Form) -> Vec<Form> {
                 _ => Vec::new(),
             }
         }
-        // One conversion of one input: to every type.
+        // One conversion of one input: to every type with arithmetic. One to a type for storage is
+        // alone.
         None if instrs.len() == 2 && form.0.outputs[..] == [1] => match instrs[1].code {
-            Code::Cast(_) => DType::ALL.map(|dtype| with(1, Instr { dtype, ..instrs[1] })).to_vec(),
+            Code::Cast(_) if !instrs[1].dtype.is_storage() => {
+                DType::ARITHMETIC.map(|dtype| with(1, Instr { dtype, ..instrs[1] })).to_vec()
+            }
             _ => Vec::new(),
         },
         _ => Vec::new(),

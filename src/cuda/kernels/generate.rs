@@ -5,7 +5,7 @@
 //! draws; this file knows neither memory nor threads.
 
 use super::Words;
-use crate::dtype::{DType, Element, Scalar, with_dtype};
+use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, Instr, Program};
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
@@ -105,6 +105,13 @@ pub(crate) fn storage(dtype: DType) -> &'static str {
         DType::I64 => "i64",
         DType::U8 => "u8",
         DType::Bool => "bool",
+        DType::I8 => "i8",
+        DType::I16 => "i16",
+        DType::U16 => "u16",
+        DType::U32 => "u32",
+        DType::U64 => "u64",
+        DType::F8E4M3 => "f8e4m3",
+        DType::F8E5M2 => "f8e5m2",
     }
 }
 
@@ -120,11 +127,9 @@ pub(crate) fn computed(dtype: DType) -> &'static str {
 /// to the type computed in.
 fn immediate(x: Scalar, dtype: DType) -> u64 {
     match dtype {
-        DType::F64 => x.as_f64().to_bits(),
-        DType::F32 => f32::from_scalar(x).to_bits() as u64,
         DType::F16 => half::f16::from_scalar(x).to_f32().to_bits() as u64,
         DType::BF16 => half::bf16::from_scalar(x).to_f32().to_bits() as u64,
-        _ => with_dtype!(dtype, T => T::from_scalar(x).to_i64() as u64),
+        _ => x.bits(dtype),
     }
 }
 
@@ -240,6 +245,9 @@ pub(crate) fn statements(form: &Form, names: &Names<'_>, lanes: usize) -> Statem
             Code::Where(c, a, b) => {
                 let (c, a, b) = (arg(c, "bool"), arg(a, on), arg(b, on));
                 format!("{c} ? {a} : {b}")
+            }
+            Code::Cast(a) if instr.on.is_float8() => {
+                format!("ft::Cast<{}>::of(ft::number({}))", storage(dtype), arg(a, on))
             }
             Code::Cast(a) => format!("ft::Cast<{}>::of({})", storage(dtype), arg(a, on)),
         };

@@ -52,7 +52,7 @@ macro_rules! plan {
 
 macro_rules! plans {
     ($($family:ident::$op:ident::$Op:ident {
-        values: $values:tt, gradients: $gradients:tt, gpu: $gpu:ident,
+        values: $values:tt, gradients: $gradients:tt, gpu: $gpu:ident, storage: $storage:ident,
     })*) => {
         /// The plan of an op, where it has one here.
         fn plan_of(op: &dyn Operation) -> Option<&dyn OnCuda> {

@@ -7,7 +7,7 @@ use super::isa::vectorize;
 use super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use super::simd::level;
 use super::stream::{self, Ahead, LINE, STREAM_FROM};
-use crate::dtype::{Element, Scalar, with_dtype};
+use crate::dtype::Scalar;
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
 use std::marker::PhantomData;
@@ -88,28 +88,34 @@ pub(super) fn copy_nest(
 
 /// Writes one number to every element.
 pub(crate) fn fill(value: Scalar, dst: &ViewMut<'_>, par: &dyn Parallel) {
-    let to = Shared::<u8>::new(dst.ptr);
-    with_dtype!(dst.dtype, T => {
-        let x = T::from_scalar(value);
-        let size = size_of::<T>();
-        let streamed = dst.numel() * size >= STREAM_FROM;
-        in_parts(dst.numel(), PART_BYTES / size, par, &|part| {
-            if streamed {
-                // SAFETY: as below.
-                unsafe {
-                    let first = to.at((part.start * size) as isize).cast::<T>();
-                    stream::fill(level(), x, first, part.len());
-                }
-                return stream::fence();
-            }
-            // SAFETY: the part lies within the destination, which is this kernel's own, and parts
-            // do not meet. `MaybeUninit` elements need no initial value.
-            let out = unsafe {
-                let first = to.at((part.start * size) as isize).cast::<std::mem::MaybeUninit<T>>();
-                std::slice::from_raw_parts_mut(first, part.len())
-            };
-            vectorize!(|| out.iter_mut().for_each(|o| { o.write(x); }));
-        });
+    let bits = value.bits(dst.dtype);
+    match dst.dtype.size() {
+        1 => fill_sized(bits as u8, dst, par),
+        2 => fill_sized(bits as u16, dst, par),
+        4 => fill_sized(bits as u32, dst, par),
+        _ => fill_sized(bits, dst, par),
+    }
+}
+
+/// The fill with elements of one size.
+fn fill_sized<T: Copy + Send + Sync>(x: T, dst: &ViewMut<'_>, par: &dyn Parallel) {
+    let to = Shared::<T>::new(dst.ptr);
+    let streamed = dst.numel() * size_of::<T>() >= STREAM_FROM;
+    in_parts(dst.numel(), PART_BYTES / size_of::<T>(), par, &|part| {
+        let first = to.at(part.start as isize);
+        if streamed {
+            // SAFETY: as below.
+            unsafe { stream::fill(level(), x, first, part.len()) };
+            return stream::fence();
+        }
+        // SAFETY: the part lies within the destination, which is this kernel's own, and parts do
+        // not meet. `MaybeUninit` elements need no initial value.
+        let out = unsafe {
+            std::slice::from_raw_parts_mut(first.cast::<std::mem::MaybeUninit<T>>(), part.len())
+        };
+        vectorize!(|| out.iter_mut().for_each(|o| {
+            o.write(x);
+        }));
     });
 }
 
@@ -291,6 +297,7 @@ pub(super) unsafe fn tile<T: Copy>(
 mod tests {
     use super::super::testing::*;
     use super::*;
+    use crate::dtype::Element;
 
     fn copies<T: Element>(rng: &mut Rng, shape: &[usize]) {
         let x = Value::<T>::random(rng, shape, small);

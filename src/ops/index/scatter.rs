@@ -30,6 +30,9 @@ impl Operation for Scatter {
         if x.dtype != source.dtype {
             return Err(Refusal::dtype(format!("types differ: {} and {}", x.dtype, source.dtype)));
         }
+        if x.dtype.is_storage() && self.mode != ScatterMode::Assign {
+            return Err(Refusal::storage(x.dtype));
+        }
         Ok(x.clone())
     }
 

@@ -141,7 +141,7 @@ impl Operation for Conv {
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let (a, b) = (inputs[0], inputs[1]);
         if !a.dtype.is_float() {
-            return Err(Refusal::dtype(format!("needs a floating point type, not {}", a.dtype)));
+            return Err(Refusal::not_float(a.dtype));
         }
         if let Some(other) = inputs[1..].iter().find(|m| m.dtype != a.dtype) {
             return Err(Refusal::dtype(format!("types differ: {} and {}", a.dtype, other.dtype)));

@@ -245,7 +245,7 @@ impl Mpi {
 
 impl Engine for Mpi {
     fn combines(&self, dtype: DType) -> bool {
-        !matches!(dtype, DType::F16 | DType::BF16)
+        !dtype.is_half() && !dtype.is_storage()
     }
 
     fn writes_over(&self, operand: &dyn Buffer) -> bool {

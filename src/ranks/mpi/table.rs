@@ -90,10 +90,10 @@ impl Constants {
         self.types[match dtype {
             DType::F32 => 0,
             DType::F64 => 1,
-            DType::I32 => 2,
-            DType::I64 => 3,
-            DType::U8 | DType::Bool => 4,
-            DType::F16 | DType::BF16 => 5,
+            DType::I32 | DType::U32 => 2,
+            DType::I64 | DType::U64 => 3,
+            DType::U8 | DType::Bool | DType::I8 | DType::F8E4M3 | DType::F8E5M2 => 4,
+            DType::F16 | DType::BF16 | DType::I16 | DType::U16 => 5,
         }]
     }
 

@@ -75,5 +75,5 @@ pub(super) fn checks(port: &Port, op: &Op, dtype: DType) -> bool {
         Op::Source(_) | Op::Sink(_) | Op::Call(_) | Op::Part(_) | Op::Marker => false,
         Op::Predicated(_) => false,
     };
-    computes && dtype.is_float() && is_on(port)
+    computes && dtype.is_differentiable() && is_on(port)
 }

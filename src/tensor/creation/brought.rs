@@ -226,7 +226,7 @@ impl TensorFuture {
         let value = Arrival::new(self, to, false, at);
         let moved =
             sourced(device.port, "to_device", true, self.shape().clone(), self.dtype(), value, at);
-        if self.tape.is_some() && self.dtype().is_float() && is_taping() {
+        if self.tape.is_some() && self.dtype().is_differentiable() && is_taping() {
             return taped(Made::Moved, &[self], moved.node.clone());
         }
         moved

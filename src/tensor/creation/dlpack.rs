@@ -82,11 +82,13 @@ pub struct DlManagedTensor {
 
 fn type_of(dtype: DType) -> DlDataType {
     let code = match dtype {
-        DType::I32 | DType::I64 => 0,
-        DType::U8 => 1,
+        DType::I32 | DType::I64 | DType::I8 | DType::I16 => 0,
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 1,
         DType::F16 | DType::F32 | DType::F64 => 2,
         DType::BF16 => 4,
         DType::Bool => 6,
+        DType::F8E4M3 => 10,
+        DType::F8E5M2 => 12,
     };
     DlDataType { code, bits: 8 * dtype.size() as u8, lanes: 1 }
 }

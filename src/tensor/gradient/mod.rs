@@ -163,7 +163,7 @@ fn gradients(
             walk::Found::Gradient(gradient) => gradient,
             walk::Found::Zero => zeros(w),
             walk::Found::Nothing if w.error().is_some() => w.stop_gradient(),
-            walk::Found::Nothing if !w.dtype().is_float() => {
+            walk::Found::Nothing if !w.dtype().is_differentiable() => {
                 let text =
                     format!("{} has no gradient: only floating point values have one", w.dtype());
                 failed(w, error(ErrorKind::DType, text), at)
@@ -216,7 +216,7 @@ fn found(
     let error = |kind, text: String| Error::new(kind, "grad", text, at);
     let checked = match loss.error() {
         Some(error) => Err(error),
-        None if !loss.dtype().is_float() => Err(error(
+        None if !loss.dtype().is_differentiable() => Err(error(
             ErrorKind::DType,
             format!("the loss is {}: only floating point values have gradients", loss.dtype()),
         )),

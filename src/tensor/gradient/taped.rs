@@ -59,7 +59,7 @@ pub(super) fn given(x: &TensorFuture) -> Given<'_> {
 #[inline(never)]
 pub(crate) fn taped(made: Made, operands: &[&TensorFuture], node: NodeHandle) -> TensorFuture {
     let wanted: SmallVec<[bool; 4]> =
-        operands.iter().map(|x| x.tape.is_some() && x.dtype().is_float()).collect();
+        operands.iter().map(|x| x.tape.is_some() && x.dtype().is_differentiable()).collect();
     let needs = table::needs(&made, &wanted, node.meta.dtype);
     let tape = Entry::record(made, operands.iter().map(|x| given(x)), &node, needs);
     TensorFuture::taped(node, tape)

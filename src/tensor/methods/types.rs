@@ -14,6 +14,11 @@ impl TensorFuture {
     /// of the int64 result, as in any conversion to a narrower integer (PyTorch's `c10::convert`
     /// goes through int64 as well). The conversion to bool is `!= 0`.
     ///
+    /// [Types for storage](crate::DType#types-for-storage) follow the same rules. float8 is rounded
+    /// to nearest, ties to even, and a number that is too large becomes 448 in float8_e4m3fn,
+    /// infinity in float8_e5m2. A gradient through float8 is rounded to it, and none goes through
+    /// integers.
+    ///
     /// ```
     /// # tokio_test::block_on(async {
     /// use futensor::{DType, Device};
@@ -21,6 +26,14 @@ impl TensorFuture {
     /// assert_eq!(x.to_dtype(DType::I32).to_vec::<i32>().await?, [1, 0]);
     /// let y = Device::cpu().from_vec(vec![-1.0f32, 258.0], [2]);
     /// assert_eq!(y.to_dtype(DType::U8).to_vec::<u8>().await?, [255, 2]);
+    /// let stored = (&y * 0.3).to_dtype(DType::F8E4M3);
+    /// let message = (&stored + 1.0).error().unwrap().message().to_owned();
+    /// assert_eq!(
+    ///     message,
+    ///     "float8_e4m3fn is for storage and has no arithmetic: convert with to_dtype"
+    /// );
+    /// let back = stored.to_dtype(DType::F32);
+    /// assert_eq!(back.to_vec::<f32>().await?, [-0.3125, 80.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
     /// ```
     #[doc(alias("to", "float", "half", "cast", "double", "long", "astype"))]

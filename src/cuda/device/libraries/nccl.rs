@@ -114,10 +114,15 @@ pub(crate) struct Elements {
 
 fn number(dtype: DType) -> c_int {
     match dtype {
+        DType::I8 => 0,
         DType::U8 | DType::Bool => 1,
+        // Types for storage are moved, and not combined.
+        DType::F8E4M3 | DType::F8E5M2 => 1,
         DType::I32 => 2,
+        DType::U32 => 3,
         DType::I64 => 4,
-        DType::F16 => 6,
+        DType::U64 => 5,
+        DType::F16 | DType::I16 | DType::U16 => 6,
         DType::F32 => 7,
         DType::F64 => 8,
         DType::BF16 => 9,

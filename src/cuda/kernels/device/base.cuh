@@ -7,12 +7,18 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef signed char i8;
+typedef short i16;
 typedef int i32;
 typedef long long i64;
 
 // The halves are stored as their bits and computed in float.
 struct f16 { u16 bits; };
 struct bf16 { u16 bits; };
+
+// Floats of eight bits are only stored, as i8, i16, u16, u32 and u64 are: moved, and converted.
+struct f8e4m3 { u8 bits; };
+struct f8e5m2 { u8 bits; };
 
 // Function templates and plain functions are FN, members FN_MEMBER, specialisations FN_SPECIAL.
 #ifdef FUTENSOR_SIM
@@ -77,6 +83,36 @@ FN void narrow(float x, bf16& h) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) 
 #endif
 FN float widen(bf16 h) { return as_float((u32)h.bits << 16); }
 
+// ---- floats of eight bits: as src/float8.rs ------------------------------------------------
+
+FN float widen(f8e4m3 h) {
+    u32 a = h.bits & 0x7f, sign = (u32)(h.bits & 0x80) << 24;
+    // A product with 2^120 sets the exponent right.
+    u32 r = a == 0x7f ? 0x7fc00000u : bits(as_float(a << 20) * as_float(247u << 23));
+    return as_float(sign | r);
+}
+FN float widen(f8e5m2 h) {
+    u32 a = h.bits & 0x7f, sign = (u32)(h.bits & 0x80) << 24;
+    u32 r = a == 0x7c  ? 0x7f800000u
+            : a > 0x7c ? 0x7fc00000u
+                       : bits(as_float(a << 21) * as_float(239u << 23));
+    return as_float(sign | r);
+}
+// A magnitude rounded to a float of so many bits of mantissa and this bias.
+template <int MANTISSA, int BIAS> FN u32 rounded_to(u32 a) {
+    const u32 cut = 23 - MANTISSA, place = (128 - BIAS + cut) << 23;
+    if (a < (128u - BIAS) << 23) return bits(as_float(a) + as_float(place)) - place;
+    return (a - ((127u - BIAS) << 23) + ((1u << (cut - 1)) - 1) + ((a >> cut) & 1)) >> cut;
+}
+FN void narrow(float x, f8e4m3& h) {
+    u32 b = bits(x), a = b & 0x7fffffffu, r = rounded_to<3, 7>(a);
+    h.bits = (u8)((b >> 24 & 0x80) | (a > 0x7f800000u ? 0x7f : r > 0x7e ? 0x7e : r));
+}
+FN void narrow(float x, f8e5m2& h) {
+    u32 b = bits(x), a = b & 0x7fffffffu, r = rounded_to<2, 15>(a);
+    h.bits = (u8)((b >> 24 & 0x80) | (a > 0x7f800000u ? 0x7f : r > 0x7c ? 0x7c : r));
+}
+
 // The nearest half of a double. First to float, rounded to odd: then the second rounding sees on
 // which side of a tie the double lay (Boldo and Melquiond, "When double rounding is odd", 2005).
 FN float to_odd(double x) {
@@ -102,6 +138,16 @@ FN i32 load(i32 x) { return x; }
 FN i64 load(i64 x) { return x; }
 FN u8 load(u8 x) { return x; }
 FN bool load(bool x) { return x; }
+// What is only stored is loaded as it is, and is a number where it is converted.
+FN i8 load(i8 x) { return x; }
+FN i16 load(i16 x) { return x; }
+FN u16 load(u16 x) { return x; }
+FN u32 load(u32 x) { return x; }
+FN u64 load(u64 x) { return x; }
+FN f8e4m3 load(f8e4m3 x) { return x; }
+FN f8e5m2 load(f8e5m2 x) { return x; }
+FN float number(f8e4m3 x) { return widen(x); }
+FN float number(f8e5m2 x) { return widen(x); }
 
 // A computed value as it is stored in an S; exact where it has been rounded to S before.
 template <class S> struct As { template <class C> static FN_MEMBER S of(C x) { return (S)x; } };
@@ -145,11 +191,31 @@ template <> struct Cast<i64> {
     static FN_MEMBER i64 of(float x) { return to_i64(x); }
     static FN_MEMBER i64 of(double x) { return to_i64(x); }
 };
-template <> struct Cast<u8> {
-    template <class C> static FN_MEMBER u8 of(C x) { return (u8)x; }
-    static FN_MEMBER u8 of(float x) { return (u8)to_i64(x); }
-    static FN_MEMBER u8 of(double x) { return (u8)to_i64(x); }
+// Narrower integers keep the low bits.
+template <class To> struct CastLow {
+    template <class C> static FN_MEMBER To of(C x) { return (To)x; }
+    static FN_MEMBER To of(float x) { return (To)to_i64(x); }
+    static FN_MEMBER To of(double x) { return (To)to_i64(x); }
 };
+template <> struct Cast<u8> : CastLow<u8> {};
+template <> struct Cast<i8> : CastLow<i8> {};
+template <> struct Cast<i16> : CastLow<i16> {};
+template <> struct Cast<u16> : CastLow<u16> {};
+template <> struct Cast<u32> : CastLow<u32> {};
+template <> struct Cast<u64> {
+    template <class C> static FN_MEMBER u64 of(C x) { return (u64)x; }
+    static FN_MEMBER u64 of(float x) { return of((double)x); }
+    static FN_MEMBER u64 of(double x) {
+        if (!(x >= 9223372036854775808.0)) return (u64)to_i64(x);
+        return x >= 18446744073709551616.0 ? ~0ull : (u64)x;
+    }
+};
+template <class To> struct CastFloat8 {
+    template <class C> static FN_MEMBER To of(C x) { return of(to_odd((double)x)); }
+    static FN_MEMBER To of(float x) { To h; narrow(x, h); return h; }
+};
+template <> struct Cast<f8e4m3> : CastFloat8<f8e4m3> {};
+template <> struct Cast<f8e5m2> : CastFloat8<f8e5m2> {};
 template <> struct Cast<f16> {
     template <class C> static FN_MEMBER float of(C x) { return rounded<f16>(to_odd((double)x)); }
     static FN_MEMBER float of(float x) { return rounded<f16>(x); }
@@ -169,6 +235,12 @@ FN void take(u64 v, i64& x) { x = (i64)v; }
 FN void take(u64 v, u64& x) { x = v; }
 FN void take(u64 v, u8& x) { x = (u8)v; }
 FN void take(u64 v, bool& x) { x = v != 0; }
+FN void take(u64 v, i8& x) { x = (i8)v; }
+FN void take(u64 v, i16& x) { x = (i16)v; }
+FN void take(u64 v, u16& x) { x = (u16)v; }
+FN void take(u64 v, u32& x) { x = (u32)v; }
+FN void take(u64 v, f8e4m3& x) { x.bits = (u8)v; }
+FN void take(u64 v, f8e5m2& x) { x.bits = (u8)v; }
 template <class C> FN C imm(u64 v) { C x; take(v, x); return x; }
 
 // ---- several elements at once --------------------------------------------------------------

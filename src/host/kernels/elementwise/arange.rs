@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use crate::dtype::{DType, Scalar};
+use crate::float8::narrow_odd;
 use crate::host::kernels::isa::vectorize;
-use crate::host::kernels::math::narrow_odd;
 
 /// Positions of a run: so few that 32-bit integers count them, which every level turns into floats
 /// side by side.
@@ -36,6 +36,7 @@ pub(super) unsafe fn fill(
             DType::I32 => of_ints(ints, first, dst, n, |x| x as i32),
             DType::U8 => of_ints(ints, first, dst, n, |x| x as u8),
             DType::Bool => of_ints(ints, first, dst, n, |x| x != 0),
+            stored => stored.never_computed(),
         }
     }
 }

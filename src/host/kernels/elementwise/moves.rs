@@ -7,9 +7,11 @@
 #![allow(unsafe_code)]
 
 use super::rep::Rep;
-use crate::dtype::DType;
-use crate::host::kernels::math::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
+use crate::dtype::{DType, float_to_u64};
+use crate::float8::{self, Float8E4M3, Float8E5M2, narrow_odd};
+use crate::host::kernels::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
+use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -51,7 +53,12 @@ casts! {
     f32 to f32 f64 i32 i64;
     f64 to f32 f64 i32 i64;
     i32 to f32 f64 i32 i64 u8;
-    i64 to f32 f64 i32 i64 u8;
+    i64 to f32 f64 i32 i64 u8 u16;
+    u64 to f32 f64;
+    u32 to i64;
+    i8 to i32;
+    i16 to i32;
+    u16 to i32;
     u8 to f32 f64 i32 i64 u8;
     bool to i32 i64 u8 bool;
 }
@@ -90,6 +97,26 @@ impl Convert<bool, f64> for As {
         x as u8 as f64
     }
 }
+
+impl Convert<f64, u64> for As {
+    #[inline(always)]
+    fn convert(x: f64) -> u64 {
+        float_to_u64(x)
+    }
+}
+macro_rules! casts_of_float8 {
+    ($($T:ident $widen:ident $narrow:ident),*) => {$(
+        impl Convert<$T, f32> for As {
+            #[inline(always)]
+            fn convert(x: $T) -> f32 { float8::$widen(x.to_bits()) }
+        }
+        impl Convert<f32, $T> for As {
+            #[inline(always)]
+            fn convert(x: f32) -> $T { $T::from_bits(float8::$narrow(x)) }
+        }
+    )*};
+}
+casts_of_float8!(Float8E4M3 widen_e4m3 narrow_e4m3, Float8E5M2 widen_e5m2 narrow_e5m2);
 
 macro_rules! cast_table {
     ($($A:ident)*) => {
@@ -144,6 +171,111 @@ pub(super) fn cast_odd(level: Level, from: Rep) -> Loop {
         Rep::I64 => ODD[2][level as usize],
         _ => cast(level, from, Rep::F32), // exact
     }
+}
+
+/// The loops of a conversion, one after the other, and how they leave an element.
+struct Chain {
+    level: Level,
+    rep: Rep,
+    loops: SmallVec<[Loop; 3]>,
+}
+
+impl Chain {
+    fn by(&mut self, instances: &Instances) {
+        self.loops.push(instances[self.level as usize]);
+    }
+
+    fn to(&mut self, rep: Rep) {
+        if self.rep != rep {
+            self.loops.push(cast(self.level, self.rep, rep));
+            self.rep = rep;
+        }
+    }
+
+    /// To an f32 that is rounded next.
+    fn odd(&mut self) {
+        if self.rep != Rep::F32 {
+            self.loops.push(cast_odd(self.level, self.rep));
+            self.rep = Rep::F32;
+        }
+    }
+}
+
+const fn each<F: Convert<A, R>, A: Copy, R>() -> Instances {
+    instances::<Each<F, A, R>>()
+}
+
+/// The loops of a conversion from or to a type for storage, one after the other: three at most, and
+/// no element between them has more than eight bytes. 16-bit floats are to be rounded after them.
+///
+/// Such a type has a loop that reads it as its [`Rep`], and one that writes it; between them are
+/// the loops of the types with arithmetic. What has the same bits needs none: a u64 is an i64, a
+/// u32 an i32, and what keeps the low byte of a number is a conversion to u8.
+pub(super) fn conversion(level: Level, from: DType, to: DType) -> SmallVec<[Loop; 3]> {
+    static READ: [Instances; 8] = [
+        each::<As, i8, i32>(),
+        each::<As, i16, i32>(),
+        each::<As, u16, i32>(),
+        each::<As, u32, i64>(),
+        each::<As, u64, f32>(),
+        each::<As, u64, f64>(),
+        each::<As, Float8E4M3, f32>(),
+        each::<As, Float8E5M2, f32>(),
+    ];
+    static WRITE: [Instances; 4] = [
+        each::<As, i64, u16>(),
+        each::<As, f64, u64>(),
+        each::<As, f32, Float8E4M3>(),
+        each::<As, f32, Float8E5M2>(),
+    ];
+    let mut chain = Chain { level, rep: Rep::of(from), loops: SmallVec::new() };
+    match from {
+        DType::I8 => chain.by(&READ[0]),
+        DType::I16 => chain.by(&READ[1]),
+        DType::U16 => chain.by(&READ[2]),
+        DType::U32 => chain.by(&READ[3]),
+        DType::U64 if to == DType::F32 => {
+            chain.by(&READ[4]);
+            chain.rep = Rep::F32;
+        }
+        DType::U64 if to.is_differentiable() => {
+            chain.by(&READ[5]);
+            chain.rep = Rep::F64;
+        }
+        DType::F8E4M3 => chain.by(&READ[6]),
+        DType::F8E5M2 => chain.by(&READ[7]),
+        _ => {}
+    }
+    match to {
+        DType::I8 => chain.loops.push(cast(level, chain.rep, Rep::U8)),
+        DType::I16 | DType::U16 => {
+            chain.to(Rep::I64);
+            chain.by(&WRITE[0]);
+        }
+        DType::U32 if chain.rep == Rep::I32 => {}
+        DType::U32 => {
+            chain.to(Rep::I64);
+            chain.to(Rep::I32);
+        }
+        DType::U64 if matches!(chain.rep, Rep::F32 | Rep::F64) => {
+            chain.to(Rep::F64);
+            chain.by(&WRITE[1]);
+        }
+        DType::U64 => chain.to(Rep::I64),
+        DType::F8E4M3 => {
+            chain.odd();
+            chain.by(&WRITE[2]);
+        }
+        DType::F8E5M2 => {
+            chain.odd();
+            chain.by(&WRITE[3]);
+        }
+        DType::F16 | DType::BF16 => chain.odd(),
+        DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::U8 | DType::Bool => {
+            chain.to(Rep::of(to));
+        }
+    }
+    if chain.loops.is_empty() { smallvec![copy(to.size())] } else { chain.loops }
 }
 
 /// f16 (false) or bf16 (true).
@@ -230,14 +362,10 @@ macro_rules! selects {
 
 /// The loop of `where` for elements of a size; which of the two values are splats.
 #[inline]
-pub(super) fn select(level: Level, rep: Rep, splat: (bool, bool)) -> Loop {
-    static LOOPS: [[Instances; 4]; 3] = [selects!(u8), selects!(u32), selects!(u64)];
-    let size = match rep.size() {
-        1 => 0,
-        4 => 1,
-        _ => 2,
-    };
-    LOOPS[size][splat.0 as usize + 2 * splat.1 as usize][level as usize]
+pub(super) fn select(level: Level, size: usize, splat: (bool, bool)) -> Loop {
+    static LOOPS: [[Instances; 4]; 4] = [selects!(u8), selects!(u16), selects!(u32), selects!(u64)];
+    let splat = splat.0 as usize + 2 * splat.1 as usize;
+    LOOPS[size.trailing_zeros() as usize][splat][level as usize]
 }
 
 /// `dst[i] = a[0]`.

@@ -11,9 +11,9 @@
 use super::gather::{Gather, Lie, lie};
 use super::loops;
 use super::moves;
-use super::rep::Rep;
-use crate::dtype::{DType, Element, Scalar, with_dtype};
-use crate::graph::program::{Arg, Code, INSTRS_MAX, OUTPUTS_MAX, Program};
+use super::rep::{Rep, held};
+use crate::dtype::{DType, Element, Scalar};
+use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, OUTPUTS_MAX, Program};
 use crate::host::kernels::simd::{Level, Loop};
 use crate::op::{BinaryOp, Class, UnaryOp};
 use crate::view::View;
@@ -210,7 +210,7 @@ pub(super) unsafe fn write_immediate(x: Scalar, dtype: DType, ptr: *mut u8) {
             DType::F32 => ptr.cast::<f32>().write(f32::from_scalar(x)),
             DType::F16 => ptr.cast::<f32>().write(half::f16::from_scalar(x).to_f32()),
             DType::BF16 => ptr.cast::<f32>().write(half::bf16::from_scalar(x).to_f32()),
-            _ => with_dtype!(dtype, T => ptr.cast::<T>().write(T::from_scalar(x))),
+            _ => ptr.cast::<u64>().write(x.word(dtype)),
         }
     }
 }
@@ -218,6 +218,12 @@ pub(super) unsafe fn write_immediate(x: Scalar, dtype: DType, ptr: *mut u8) {
 #[inline]
 pub(super) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
+}
+
+/// True for a conversion from or to a type for storage. Between its loops are elements of up to
+/// eight bytes.
+fn is_stored_on_a_side(instr: &Instr) -> bool {
+    matches!(instr.code, Code::Cast(_)) && (instr.on.is_storage() || instr.dtype.is_storage())
 }
 
 /// True where the f32 result of an op on 16-bit floats is itself one.
@@ -259,7 +265,8 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
             Code::Where(a, b, c) => [a, b, c].into_iter().for_each(read),
             _ => {}
         }
-        plan.widest = plan.widest.max(Rep::of(instr.dtype).size());
+        let converts = is_stored_on_a_side(instr);
+        plan.widest = plan.widest.max(if converts { 8 } else { held(instr.dtype) });
     }
     // Which registers are written out, and which of them are computed in the output itself.
     let (mut written, mut direct) = (0u64, [NO_OUTPUT; INSTRS_MAX]);
@@ -399,14 +406,26 @@ fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place;
         Code::Where(..) if a.uniform => {
             // SAFETY: a uniform register holds its element already.
             let chosen = if unsafe { *a.ptr.cast::<bool>() } { args[1] } else { args[2] };
-            let size = Rep::of(instr.dtype).size();
+            let size = held(instr.dtype);
             let run = if chosen.uniform { moves::fill(level, size) } else { moves::copy(size) };
             plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
         }
         Code::Where(..) => {
-            let run =
-                moves::select(level, Rep::of(instr.dtype), (args[1].uniform, args[2].uniform));
-            plan.run(run, dst, args);
+            let splat = (args[1].uniform, args[2].uniform);
+            plan.run(moves::select(level, held(instr.dtype), splat), dst, args);
+        }
+        Code::Cast(_) if is_stored_on_a_side(instr) => {
+            let loops = moves::conversion(level, instr.on, instr.dtype);
+            let mut from = a;
+            for (i, run) in loops.iter().enumerate() {
+                let is_last = i + 1 == loops.len();
+                let to = if is_last { dst } else { plan.room(dst.uniform) };
+                plan.run(*run, to, [from, NOWHERE, NOWHERE]);
+                if i > 0 {
+                    plan.release(from);
+                }
+                from = to;
+            }
         }
         // rounded next
         Code::Cast(_) if is_half(instr.dtype) => plan.run(moves::cast_odd(level, on), dst, args),

@@ -17,14 +17,15 @@ pub(in crate::host::kernels) enum Rep {
 pub(super) const REPS: usize = 6;
 
 impl Rep {
-    /// The representation of an element type.
+    /// The representation of an element type; of one for storage, that in which it is converted.
     #[inline(always)]
     pub fn of(dtype: DType) -> Rep {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => Rep::F32,
+            DType::F8E4M3 | DType::F8E5M2 => Rep::F32,
             DType::F64 => Rep::F64,
-            DType::I32 => Rep::I32,
-            DType::I64 => Rep::I64,
+            DType::I32 | DType::I8 | DType::I16 | DType::U16 => Rep::I32,
+            DType::I64 | DType::U32 | DType::U64 => Rep::I64,
             DType::U8 => Rep::U8,
             DType::Bool => Rep::Bool,
         }
@@ -39,4 +40,11 @@ impl Rep {
             Rep::U8 | Rep::Bool => 1,
         }
     }
+}
+
+/// Bytes of one element in a register. Types for storage lie there as in memory: they are moved, or
+/// converted.
+#[inline(always)]
+pub(super) fn held(dtype: DType) -> usize {
+    if dtype.is_storage() { dtype.size() } else { Rep::of(dtype).size() }
 }

@@ -7,7 +7,7 @@ mod naive;
 mod ops;
 
 use super::*;
-use crate::dtype::{DType, Element, Scalar, with_dtype};
+use crate::dtype::{DType, Element, Scalar, with_any_dtype, with_dtype};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Reg};
 use crate::op::{BinaryOp, Class, UnaryOp};
 use crate::shape::contiguous_strides;
@@ -65,7 +65,7 @@ impl Buffer {
         assert_eq!(self.lines.last(), Some(&Line([GUARD; 8])));
         self.dtype == other.dtype
             && self.numel == other.numel
-            && with_dtype!(self.dtype, T => {
+            && with_any_dtype!(self.dtype, T => {
                 let key = |x: &T| {
                     let value = x.to_f64();
                     if value.is_nan() { (1, 0, 0) } else { (0, value.to_bits(), x.to_i64()) }
@@ -182,7 +182,7 @@ fn edges<T: Element>() -> Vec<T> {
     ];
     match T::DTYPE {
         Bool => vec![T::from_i64(0), T::from_i64(1)],
-        d if d.is_float() => floats.map(T::from_f64).to_vec(),
+        d if d.is_differentiable() => floats.map(T::from_f64).to_vec(),
         _ => ints.map(T::from_i64).to_vec(),
     }
 }
@@ -217,11 +217,11 @@ struct Input {
 }
 
 fn random_buffer(rng: &mut Seeded, dtype: DType, numel: usize) -> Buffer {
-    with_dtype!(dtype, T => {
+    with_any_dtype!(dtype, T => {
         let edges = edges::<T>();
         Buffer::of(&(0..numel).map(|_| match rng.below(4) {
             0 => rng.pick(&edges),
-            _ if dtype.is_float() => T::from_f64((rng.next() as i32 as f64) / 3e8),
+            _ if dtype.is_differentiable() => T::from_f64((rng.next() as i32 as f64) / 3e8),
             _ => T::from_i64(rng.next() as i64 % 50),
         }).collect::<Vec<T>>())
     })

@@ -132,6 +132,7 @@ fn order(
                     lines::<$T, (u64, usize)>(input, dim, k, descending, values, places, par)
                 }
                 $dtype => lines::<$T, $Key>(input, dim, k, descending, values, places, par),)*
+                stored => stored.never_computed(),
             }
         };
     }

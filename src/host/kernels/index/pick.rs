@@ -4,7 +4,6 @@ use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use super::places::{BLOCK, Places};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, read, with_index, with_size};
-use crate::dtype::Element;
 use crate::view::{Parallel, View, ViewMut};
 
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
@@ -165,17 +164,17 @@ pub(crate) fn one_hot(
     super::super::copy::fill(crate::Scalar::Int(0), out, par);
     let nest = Nest::new(index.shape, [index.strides]).merged();
     let failure = Failure::none();
-    crate::dtype::with_dtype!(out.dtype, T => with_index!(index.dtype, I => {
-        let (at, to) = (Shared::<I>::new(index.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+    with_index!(index.dtype, I => {
+        let (at, to) = (Shared::<I>::new(index.ptr.cast_mut()), Shared::<i64>::new(out.ptr));
         for (turn, [i]) in nest.turns(0..index.numel()) {
             // SAFETY: an index of the view of indices.
             match place(unsafe { *at.at(i) }.load(), classes, false) {
                 // SAFETY: `place` has seen that it lies in the row.
-                Some(p) => unsafe { to.at((turn * classes) as isize + p).write(T::from_i64(1)) },
+                Some(p) => unsafe { to.at((turn * classes) as isize + p).write(1) },
                 None => failure.at(turn),
             }
         }
-    }));
+    });
     failure.result(classes, |turn| read(&index, turn))
 }
 

@@ -113,6 +113,7 @@ macro_rules! scans {
                         DType::I32 => run!(i32 as i64, i64, |x: i32| x as i64, |s| s),
                         DType::I64 => run!(i64 as i64, i64, |x: i64| x, |s| s),
                         DType::U8 | DType::Bool => run!(u8 as i64, i64, |x: u8| x as i64, |s| s),
+                        stored => stored.never_computed(),
                     }
                 }
             )*}

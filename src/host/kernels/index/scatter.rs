@@ -54,6 +54,7 @@ pub(crate) fn scatter(
         ($($dtype:pat => $T:ident in $W:ident,)*) => {
             match out.dtype {
                 $($dtype => joined::<$T, $W>(&call, &lines, mode),)*
+                stored => stored.never_computed(),
             }
         };
     }

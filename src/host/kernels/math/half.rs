@@ -49,21 +49,10 @@ pub(crate) fn narrow_bf16(x: f32) -> u16 {
     (if x.is_nan() { nan } else { rounded }) as u16
 }
 
-/// An f64 as f32, rounded to odd: cut off, and the last bit set if anything was lost. Rounding the
-/// result to a still shorter type is then the same as rounding the f64 at once (Boldo and
-/// Melquiond, "When double rounding is odd", 2005).
-#[inline(always)]
-pub(crate) fn narrow_odd(x: f64) -> f32 {
-    let near = x as f32;
-    let back = near as f64;
-    let bits = near.to_bits();
-    let cut = if back.abs() > x.abs() { bits.wrapping_sub(1) } else { bits };
-    f32::from_bits(if back == x { bits } else { cut | 1 })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::float8::narrow_odd;
     use half::{bf16, f16};
 
     #[test]

@@ -21,7 +21,7 @@ mod trig;
 
 pub(crate) use exp::exp_of_difference;
 pub(crate) use fmod::{fmod_fast, is_far};
-pub(crate) use half::{narrow_bf16, narrow_f16, narrow_odd, widen_bf16, widen_f16};
+pub(crate) use half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
 pub(crate) use trig::{cos_fast, cos_rare, is_rare, sin_fast, sin_rare, tan_fast, tan_rare};
 
 use crate::host::kernels::simd::Simd;

@@ -116,6 +116,7 @@ pub(crate) fn matmul(
         DType::I64 => integer::integers::<i64>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::U8 => integer::integers::<u8>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::Bool => return Err("matrix products of bool are not defined".into()),
+        stored => stored.never_computed(),
     }
     Ok(())
 }

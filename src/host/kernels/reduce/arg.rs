@@ -106,6 +106,7 @@ fn finder(dtype: DType, max: bool) -> &'static Finder {
             match (dtype, max) {
                 $(($dtype, true) => const { &Finder::of::<$T, $W, true>() },
                 ($dtype, false) => const { &Finder::of::<$T, $W, false>() },)*
+                (stored, _) => stored.never_computed(),
             }
         };
     }

@@ -266,7 +266,7 @@ impl TensorFuture {
         let refusal = if !(0.0..=1.0).contains(&p) {
             Refusal::argument(format!("a probability of {p} is out of range"))
         } else if !self.dtype().is_float() {
-            Refusal::dtype(format!("needs a floating point type, not {}", self.dtype()))
+            Refusal::not_float(self.dtype())
         } else if p == 0.0 {
             return self.clone();
         } else {

@@ -74,7 +74,7 @@ impl TensorFuture {
                 return Err(Refusal::dtype(format!("the condition is {}, not bool", self.dtype())));
             }
             let shape = infer::broadcast(&infer::broadcast(self.shape(), a.shape())?, b.shape())?;
-            let dtype = a.dtype().promote_ranked(a.rank(), b.dtype(), b.rank());
+            let dtype = infer::chosen((a.dtype(), a.rank()), (b.dtype(), b.rank()))?;
             Ok(Meta { shape, dtype })
         };
         build::apply(Op::Where, &[self, &a, &b], rule, at)

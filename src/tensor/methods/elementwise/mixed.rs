@@ -71,7 +71,7 @@ impl TensorFuture {
         posinf: impl Into<Option<f64>>,
         neginf: impl Into<Option<f64>>,
     ) -> TensorFuture {
-        if !self.dtype().is_float() {
+        if !self.dtype().is_float() && !self.dtype().is_storage() {
             return self.clone();
         }
         let _within = build::within("nan_to_num", Location::caller());

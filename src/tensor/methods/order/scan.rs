@@ -21,7 +21,7 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, dim: isize) -> TensorFuture {
-        if build::is_row_of_one(self, dim) {
+        if build::is_row_of_one(self, dim) && !self.dtype().is_storage() {
             let dtype = if self.dtype().is_float() { self.dtype() } else { DType::I64 };
             return self.to_dtype(dtype);
         }
@@ -142,12 +142,13 @@ impl TensorFuture {
     #[track_caller]
     fn running(
         &self,
-        name: &str,
+        name: &'static str,
         dim: isize,
         nothing: Option<i64>,
         reverse: bool,
         run: &dyn Fn(&TensorFuture, isize) -> TensorFuture,
     ) -> TensorFuture {
+        let _within = build::within(name, Location::caller());
         if self.rank() == 0 && matches!(dim, 0 | -1) {
             return self.reshape(1).running(name, 0, nothing, reverse, run).reshape(());
         }

@@ -27,7 +27,7 @@ fn resolved(x: &TensorFuture, over: &Over) -> Result<SmallVec<[isize; 8]>, Refus
 pub(crate) fn float(x: &TensorFuture) -> Result<(), Refusal> {
     match x.dtype().is_float() {
         true => Ok(()),
-        false => Err(Refusal::dtype(format!("needs a floating point type, not {}", x.dtype()))),
+        false => Err(Refusal::not_float(x.dtype())),
     }
 }
 

@@ -141,7 +141,7 @@ impl TensorFuture {
 
     #[track_caller]
     fn logsumexp_over(&self, dims: &[isize], keepdim: bool, at: build::At) -> TensorFuture {
-        if !self.dtype().is_float() {
+        if !self.dtype().is_float() && !self.dtype().is_storage() {
             let _within = build::within("logsumexp", at);
             return self.to_dtype(DType::F32).logsumexp_over(dims, keepdim, at);
         }

@@ -217,11 +217,11 @@ impl TensorFuture {
     }
 }
 
-/// Casts to the common type, then joins.
+/// Casts to the common type, then joins. A type for storage has none with another.
 fn joined(tensors: Vec<TensorFuture>, dim: isize, at: At) -> TensorFuture {
     let dtype = tensors.iter().map(|t| t.dtype()).reduce(|a, b| a.promote(b));
     let cast = |t: TensorFuture| match dtype {
-        Some(dtype) if dtype != t.dtype() => {
+        Some(dtype) if dtype != t.dtype() && !dtype.is_storage() => {
             let rule = || Ok(Meta { shape: t.shape().clone(), dtype });
             build::apply(Op::Cast, &[&t], rule, at)
         }

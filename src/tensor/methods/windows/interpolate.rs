@@ -124,7 +124,7 @@ impl InterpolateOptions {
         }
         let smooth = matches!(self.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
         if (smooth || self.mode == InterpolateMode::Area) && !x.dtype().is_float() {
-            return Err(Refusal::dtype(format!("needs a floating point type, not {}", x.dtype())));
+            return Err(Refusal::not_float(x.dtype()));
         }
         if self.antialias && !smooth {
             return Err(Refusal::argument("antialias needs a linear or cubic mode"));
