@@ -17,7 +17,7 @@ pub enum Kind {
 }
 
 /// ggml's numbers of the supported types.
-const CODES: [(u32, Kind); 12] = [
+const CODES: [(u32, Kind); 14] = [
     (0, Kind::Dense(DType::F32)),
     (1, Kind::Dense(DType::F16)),
     (2, Kind::Quantized(Format::Q4_0)),
@@ -26,6 +26,8 @@ const CODES: [(u32, Kind); 12] = [
     (12, Kind::Quantized(Format::Q4_K)),
     (13, Kind::Quantized(Format::Q5_K)),
     (14, Kind::Quantized(Format::Q6_K)),
+    (24, Kind::Dense(DType::I8)),
+    (25, Kind::Dense(DType::I16)),
     (26, Kind::Dense(DType::I32)),
     (27, Kind::Dense(DType::I64)),
     (28, Kind::Dense(DType::F64)),
@@ -33,7 +35,7 @@ const CODES: [(u32, Kind); 12] = [
 ];
 
 /// ggml's other types, so that an error can name them.
-const OTHERS: [(u32, &str); 16] = [
+const OTHERS: [(u32, &str); 14] = [
     (9, "Q8_1"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
@@ -42,8 +44,6 @@ const OTHERS: [(u32, &str); 16] = [
     (19, "IQ1_S"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (24, "I8"),
-    (25, "I16"),
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),

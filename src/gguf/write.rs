@@ -15,8 +15,8 @@ use std::path::Path;
 ///
 /// # Errors
 /// A failed value's own error; duplicate keys or tensor names; a type that GGUF does not have
-/// (bool, uint8), more than four dimensions, or an alignment (`general.alignment`) that is not a
-/// power of two; errors of the file system.
+/// (bool, unsigned integers, float8), more than four dimensions, or an alignment
+/// (`general.alignment`) that is not a power of two; errors of the file system.
 ///
 /// # Cancel safety
 /// Dropping the future cancels the save: no new file is written, and an existing one stays.

@@ -106,6 +106,8 @@ async fn what_is_saved_comes_back() {
         ("scalar", device.full((), 2.5)),
         ("none", device.zeros([0, 3])),
         ("turned", device.zeros([2, 3]).t()),
+        ("int8", device.from_vec(vec![-128i8, 127], [2])),
+        ("int16", device.from_vec(vec![-32768i16, 32767], [2])),
     ];
     let odd = odd.map(|(name, x)| (name.to_string(), Weight::from(x)));
     save(&scratch.0, metadata.clone(), all.clone().into_iter().chain(odd)).await.unwrap();
@@ -113,7 +115,7 @@ async fn what_is_saved_comes_back() {
     let again = open(&scratch.0).await.unwrap();
     assert_eq!(again.metadata(), &metadata);
     let loaded = again.load(&device).all().await.unwrap();
-    assert_eq!(loaded.len(), all.len() + 3);
+    assert_eq!(loaded.len(), all.len() + 5);
     assert_eq!(
         (loaded["scalar"].dims(), loaded["none"].dims(), loaded["turned"].dims()),
         (vec![], vec![0, 3], vec![3, 2])
@@ -192,6 +194,19 @@ fn info(name: &str, dims: &[u64], code: u32, start: u64) -> Vec<u8> {
     out.extend(code.to_le_bytes());
     out.extend(start.to_le_bytes());
     out
+}
+
+/// The numbers of ggml's `enum ggml_type`.
+#[tokio::test]
+async fn short_integers_have_the_numbers_of_ggml() {
+    let infos = [info("a", &[4], 24, 0), info("b", &[2], 25, 32)].concat();
+    // The tensors begin at a multiple of 32.
+    let pad = vec![0; (24 + infos.len()).next_multiple_of(32) - 24 - infos.len()];
+    let data = [&[1, 255, 128, 127][..], &[0; 28], &[0, 128, 255, 127], &[0; 28]].concat();
+    let bytes = file(3, 2, 0, &[&infos, &pad, &data]);
+    let all = open_bytes(bytes).await.unwrap().load(&Device::cpu()).all().await.unwrap();
+    assert_eq!(all["a"].dense().to_vec::<i8>().await.unwrap(), [1, -1, -128, 127]);
+    assert_eq!(all["b"].dense().to_vec::<i16>().await.unwrap(), [-32768, 32767]);
 }
 
 #[tokio::test]
