@@ -4,7 +4,7 @@ use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
-use crate::tensor::methods::reduce::stats::float;
+use crate::tensor::methods::reduce::stats::{float, rooted};
 use std::panic::Location;
 
 /// Products of vectors, and distances between them.
@@ -127,6 +127,10 @@ impl TensorFuture {
     /// The distance between each row of `self` `[.., n, width]` and each row of `other`
     /// `[.., m, width]`, by the norm of power `p`: `[.., n, m]`. Batches are broadcast.
     ///
+    /// With `p` 2 and more than 25 rows on a side, a product of matrices gives the squares of the
+    /// distances, as in PyTorch. These have the rounding error of the rows' own squares: a distance
+    /// that is small beside its rows has few digits, and that of a row from itself may not be 0.
+    ///
     /// ```
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu();
@@ -155,7 +159,38 @@ impl TensorFuture {
         }
         let _within = build::within("cdist", at);
         let dtype = self.dtype().promote(other.dtype());
-        let (x, y) = (self.wide().unsqueeze(-2), other.wide().unsqueeze(-3));
-        (x - y).norm(p, -1).to_dtype(dtype)
+        let [x, y] = [self, other].map(|x| x.to_dtype(dtype.wide()));
+        let rows = self.dims()[self.rank() - 2].max(other.dims()[other.rank() - 2]);
+        if p == 2.0 && rows > FEW {
+            return apart(&x, &y).to_dtype(dtype);
+        }
+        (x.unsqueeze(-2) - y.unsqueeze(-3)).norm(p, -1).to_dtype(dtype)
+    }
+}
+
+/// Up to so many rows on either side, distances are computed from differences (PyTorch's number).
+const FEW: usize = 25;
+
+/// Distances by a product of matrices: `|x|^2 + |y|^2 - 2 x y`.
+#[track_caller]
+fn apart(x: &TensorFuture, y: &TensorFuture) -> TensorFuture {
+    let square = |x: &TensorFuture| x.square().sum_keepdim(-1);
+    let squares = square(x) + square(y).transpose(-1, -2);
+    let squares = squares - x.matmul_turned(false, y, true) * 2.0;
+    // Rounding may leave a little less than nothing.
+    rooted(&squares.clamp_min(0), |square| square.sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Device;
+
+    #[test]
+    fn a_row_is_near_itself_where_rounding_leaves_less_than_nothing() {
+        let all: Vec<f32> = (0..40 * 7).map(|i| (i as f32 * 1.7).sin()).collect();
+        let x = Device::cpu().from_vec(all, [40, 7]);
+        let apart = crate::block_on(x.cdist(&x, 2.0).to_vec::<f32>()).unwrap();
+        let own: Vec<f32> = apart.iter().step_by(41).copied().collect();
+        assert!(own.len() == 40 && own.iter().all(|&d| d < 1e-2), "{own:?}");
     }
 }

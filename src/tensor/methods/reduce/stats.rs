@@ -56,7 +56,10 @@ fn variance(
 
 /// A root, whose slope at 0 is infinite: no gradient flows back from a sum of 0, as in PyTorch.
 #[track_caller]
-fn rooted(sum: &TensorFuture, root: impl Fn(&TensorFuture) -> TensorFuture) -> TensorFuture {
+pub(in crate::tensor::methods) fn rooted(
+    sum: &TensorFuture,
+    root: impl Fn(&TensorFuture) -> TensorFuture,
+) -> TensorFuture {
     let nothing = sum.eq(0.0);
     nothing.where_cond(0.0, root(&nothing.where_cond(1.0, sum)))
 }
