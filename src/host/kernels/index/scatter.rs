@@ -213,28 +213,31 @@ impl<'a> Lines<'a> {
             (PICKED * cuts / all.max(1)).max(1),
             call.par,
             &|units| {
-                let mut kept: Vec<W> = room::with_capacity(width * self.size);
+                let mut kept: Vec<W> = room::filled(width * self.size, W::NOTHING);
                 for unit in units {
                     let (at, cut) = self.cut(cuts, unit);
-                    let (to, side) = (to.at(at[3]), cut.len() as isize);
-                    let of = |p: usize, c: usize| {
-                        to.wrapping_offset(
-                            p as isize * self.step[3] + c as isize * self.side.step[3],
-                        )
+                    let (to, side) = (to.at(at[3]), cut.len());
+                    // One line is one run of places; of several, each place is a run of lines.
+                    let (runs, apart, n, step) = match side {
+                        1 => (1, 0, self.size, self.step[3]),
+                        _ => (self.size, self.step[3], side, self.side.step[3]),
                     };
-                    let all = (0..self.size).flat_map(|p| (0..cut.len()).map(move |c| (p, c)));
-                    kept.clear();
-                    // SAFETY: elements of the output, whose lines are this part's.
-                    kept.extend(all.clone().map(|(p, c)| unsafe { *of(p, c) }.load()));
                     let first = Shared::new(kept.as_mut_ptr());
-                    let at_kept = At { first, step: side, side: 1 };
-                    // SAFETY: the memory has an element for each place of each of these lines.
+                    let at_kept = At { first, step: side as isize, side: 1 };
+                    let of = |run: usize| {
+                        (to.wrapping_offset(run as isize * apart), first.at((run * n) as isize))
+                    };
+                    // SAFETY: the runs are the elements of these lines of the output, which are
+                    // this part's, and the memory has an element for each.
                     unsafe {
-                        self.put(call, at, cut.len(), 0..self.n, at_kept, |y: W, x: T| {
+                        for (y, kept) in (0..runs).map(of) {
+                            Line { n, step: [step, 1] }.put(y, kept, |_: W, y: T| y.load());
+                        }
+                        self.put(call, at, side, 0..self.n, at_kept, |y: W, x: T| {
                             join(y, x.load())
                         });
-                        for ((p, c), sum) in all.zip(&kept) {
-                            of(p, c).write(T::store(*sum));
+                        for (y, kept) in (0..runs).map(of) {
+                            Line { n, step: [1, step] }.put(kept, y, |_: T, y: W| T::store(y));
                         }
                     }
                 }
@@ -352,7 +355,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Neighbours that come to one place, each on its line.
+/// Elements that come to as many places, one each.
 struct Line {
     n: usize,
     step: [isize; 2],
