@@ -3,9 +3,11 @@
 //!
 //! Fresh pages are the hidden cost of eager CPU tensors: a first touch of 64 MiB takes longer than
 //! ten passes over it. So freed blocks above 4 KiB stay in a cache by size class. A thread first
-//! uses the block that it freed last, since its core still has it. Blocks of 2 MiB and more ask for
-//! huge pages. Called by threads that start a step or drop a value; never waits. Knows nothing of
-//! the bytes.
+//! uses the block that it freed last, since its core still has it. Where the cache is full, blocks
+//! of sizes that have not been used for longest make room: else a program whose sizes change would
+//! have fresh pages from then on (a gradient of 16 MiB, behind ops of other sizes, took 6.6 ms, and
+//! 0.9 with this). Blocks of 2 MiB and more ask for huge pages. Called by threads that start a step
+//! or drop a value; never waits. Knows nothing of the bytes.
 
 #![allow(unsafe_code)]
 
@@ -111,6 +113,11 @@ fn class(bytes: usize) -> (usize, usize) {
     let quarter = 1usize << (log - 2);
     let over = (bytes - (1 << log)).div_ceil(quarter);
     ((log - 12) * 4 + over, (1 << log) + over * quarter)
+}
+
+/// Bytes of a block of a class.
+fn size_of_class(index: usize) -> usize {
+    ((4 + index % 4) << (index / 4 + 12)) / 4
 }
 
 fn layout(size: usize) -> Option<Layout> {
@@ -263,7 +270,7 @@ impl Memory {
         self.let_go_of_kept(false);
         let mut given = 0;
         for (index, list) in self.freed.take_all() {
-            let size = ((4 + index % 4) << (index / 4 + 12)) / 4;
+            let size = size_of_class(index);
             for address in list {
                 given += size;
                 release(address as *mut u8, size);
@@ -379,12 +386,17 @@ impl Drop for Block {
         }
         let memory = &self.memory;
         memory.live.fetch_sub(self.size, Relaxed);
+        if self.class >= CLASSES {
+            return release(self.ptr, self.size);
+        }
         let keep = memory.peak.load(Relaxed).max(KEEP_MIN);
-        if self.class < CLASSES && memory.cached.load(Relaxed) + self.size <= keep {
-            memory.cached.fetch_add(self.size, Relaxed);
-            memory.freed.put(self.class, self.ptr as usize);
-        } else {
-            release(self.ptr, self.size);
+        let cached = memory.cached.fetch_add(self.size, Relaxed) + self.size;
+        memory.freed.put(self.class, self.ptr as usize);
+        if cached > keep {
+            for (class, address) in memory.freed.take_idle(cached - keep, size_of_class) {
+                memory.cached.fetch_sub(size_of_class(class), Relaxed);
+                release(address as *mut u8, size_of_class(class));
+            }
         }
     }
 }
@@ -439,8 +451,25 @@ mod tests {
         for bytes in [4096, 4097, 5000, 5120, 5121, 1 << 20, (1 << 20) + 1, 3_000_000_000] {
             let (index, size) = class(bytes);
             assert!(size >= bytes && size as f64 <= bytes as f64 * 1.25, "{bytes} {size}");
-            assert_eq!(size, ((4 + index % 4) << (index / 4 + 12)) / 4);
+            assert_eq!(size, size_of_class(index));
         }
+    }
+
+    #[test]
+    fn a_cache_full_of_one_size_makes_room_for_another() {
+        let memory = Memory::new(usize::MAX);
+        let many: Vec<_> = (0..16).map(|_| memory.alloc(KEEP_MIN / 16).unwrap()).collect();
+        drop(many);
+        assert_eq!(memory.bytes().cached, KEEP_MIN);
+        drop(memory.alloc(3 * KEEP_MIN / 4).unwrap());
+        let asked = memory.bytes().asked;
+        for _ in 0..3 {
+            drop(memory.alloc(3 * KEEP_MIN / 4).unwrap());
+        }
+        assert_eq!(memory.bytes().asked, asked, "it is kept");
+        assert_eq!(memory.bytes().cached, KEEP_MIN, "and a quarter of the others");
+        drop(memory.alloc(KEEP_MIN / 16).unwrap());
+        assert_eq!((memory.bytes().asked, memory.trim()), (asked, KEEP_MIN));
     }
 
     #[test]

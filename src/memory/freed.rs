@@ -1,6 +1,7 @@
 //! Addresses of freed blocks by size class, a shard for each thread: the last that a thread freed
 //! is the first that it uses, since its core still has it. With one list for all, two chains of
-//! products of 32x32 took 1.10 of one after the other, and so 1.03.
+//! products of 32x32 took 1.10 of one after the other, and so 1.03. What makes room is of the sizes
+//! that nobody has asked for longest.
 //!
 //! Called by [`Memory`](super::Memory), which counts bytes and knows what a class is.
 
@@ -12,12 +13,23 @@ use crate::sync::{Mutex, lock, statics};
 const SHARDS: usize = 8;
 
 #[derive(Default)]
-pub(super) struct Freed([Shard; SHARDS]);
+pub(super) struct Freed {
+    shards: [Shard; SHARDS],
+    /// Blocks that were ever put in: the time, for [`List::used`].
+    puts: AtomicUsize,
+}
 
 /// Lists by class; none until a block is freed.
 #[derive(Default)]
 #[repr(align(128))] // Two share no cache line, nor a pair that is fetched together.
-struct Shard(Mutex<Vec<Vec<usize>>>);
+struct Shard(Mutex<Vec<List>>);
+
+#[derive(Clone, Default)]
+struct List {
+    addresses: Vec<usize>,
+    /// When a block was put in last.
+    used: usize,
+}
 
 thread_local! {
     static SHARD: usize = {
@@ -43,20 +55,42 @@ impl Freed {
 
     /// All of them, list by list.
     pub fn take_all(&self) -> impl Iterator<Item = (usize, Vec<usize>)> {
-        self.0.iter().flat_map(|shard| std::mem::take(&mut *lock(&shard.0)).into_iter().enumerate())
+        let lists = |shard: &Shard| std::mem::take(&mut *lock(&shard.0)).into_iter().enumerate();
+        self.shards.iter().flat_map(lists).map(|(class, list)| (class, list.addresses))
+    }
+
+    /// So many bytes of those that were put in longest ago, or all: their classes and addresses.
+    /// `size` is that of a class.
+    pub fn take_idle(&self, bytes: usize, size: impl Fn(usize) -> usize) -> Vec<(usize, usize)> {
+        let (mut taken, mut sum) = (Vec::new(), 0);
+        while sum < bytes {
+            let oldest = |shard: usize| {
+                let lists = lock(&self.shards[shard].0);
+                let some = lists.iter().enumerate().filter(|(_, list)| !list.addresses.is_empty());
+                some.map(|(class, list)| (list.used, shard, class)).min()
+            };
+            let Some((_, shard, class)) = (0..SHARDS).filter_map(oldest).min() else { break };
+            let mut lists = lock(&self.shards[shard].0);
+            let list = &mut lists[class].addresses;
+            let n = (bytes - sum).div_ceil(size(class)).min(list.len());
+            sum += n * size(class);
+            taken.extend(list.drain(..n).map(|address| (class, address)));
+        }
+        taken
     }
 
     fn put_in(&self, shard: usize, class: usize, address: usize) {
-        let mut lists = lock(&self.0[shard].0);
+        let mut lists = lock(&self.shards[shard].0);
         if lists.len() <= class {
-            lists.resize(class + 1, Vec::new());
+            lists.resize(class + 1, List::default());
         }
-        lists[class].push(address);
+        lists[class].addresses.push(address);
+        lists[class].used = self.puts.fetch_add(1, Relaxed);
     }
 
     fn take_from(&self, shard: usize, class: usize) -> Option<usize> {
-        let mut shards = (0..SHARDS).map(|i| &self.0[(shard + i) % SHARDS]);
-        shards.find_map(|shard| lock(&shard.0).get_mut(class)?.pop())
+        let mut shards = (0..SHARDS).map(|i| &self.shards[(shard + i) % SHARDS]);
+        shards.find_map(|shard| lock(&shard.0).get_mut(class)?.addresses.pop())
     }
 }
 
@@ -73,6 +107,19 @@ mod tests {
         assert_eq!(freed.take_from(3, 6), None, "of another class");
         let taken: Vec<_> = (0..5).map(|_| freed.take_from(3, 7)).collect();
         assert_eq!(taken, [Some(20), Some(10), Some(30), Some(40), None]);
+    }
+
+    #[test]
+    fn what_was_put_in_longest_ago_makes_room_as_much_as_is_needed() {
+        let freed = Freed::default();
+        for (shard, class, address) in [(0, 5, 1), (1, 5, 2), (1, 2, 3), (0, 5, 4), (3, 9, 5)] {
+            freed.put_in(shard, class, address);
+        }
+        // Sizes are ten times the classes. The first's list has been used since.
+        assert_eq!(freed.take_idle(0, |_| 10), []);
+        assert_eq!(freed.take_idle(51, |class| 10 * class), [(5, 2), (2, 3)]);
+        assert_eq!(freed.take_idle(50, |class| 10 * class), [(5, 1)]);
+        assert_eq!(freed.take_idle(usize::MAX, |class| 10 * class), [(5, 4), (9, 5)]);
     }
 
     #[test]
