@@ -22,7 +22,7 @@ are added pairwise.",
                 keepdim: prod_keepdim, everything: prod_all,
                 class: sum, cost: fold, rounds: once, of_nothing: defined,
                 of_no_dims: everything, domain: off_zero,
-                gradient: [(g x over) over.product_of_others(&x).mul(g)],
+                gradient: [(g x over) over.through_product(&g, &x)],
             }
             mean: Mean {
                 doc: "Arithmetic mean of floats; NaN without elements.",

@@ -36,7 +36,9 @@ pub(crate) mod index {
 /// Order along a dimension: sorting, and scans.
 pub(crate) mod order {
     pub(crate) mod others;
+    pub(crate) mod product_back;
     pub(crate) mod scan;
+    pub(crate) mod scan_back;
     pub(crate) mod sort;
     pub(crate) mod topk;
 }
@@ -142,8 +144,14 @@ macro_rules! for_each_operation {
             index::top_p::TopP {
                 values: [], gradients: [], gpu: plan, storage: refused,
             }
+            order::product_back::ProductBack {
+                values: [], gradients: [], gpu: none, storage: refused,
+            }
             order::scan::Running {
                 values: [], gradients: [], gpu: plan, storage: refused,
+            }
+            order::scan_back::RunningProductBack {
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             order::sort::Sort {
                 values: [sort], gradients: [sort], gpu: plan, storage: refused,

@@ -1,6 +1,7 @@
 //! Running sums, products and largest elements along a dimension.
 
 use super::others::through_cumprod;
+use super::scan_back::RunningProductBack;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
@@ -78,6 +79,10 @@ fn through_products(call: &Backward<'_>, dim: isize) -> TensorFuture {
     let (g, x) = (call.upstream(), call.input(0));
     if call.keeps_graph() {
         return through_cumprod(g, x, dim);
+    }
+    let one = RunningProductBack { dim: checked(dim, x.rank()) };
+    if g.port().runner.has_kernel(&one) {
+        return crate::own(one, &[g, x, call.output()]);
     }
     let later = |terms: TensorFuture| terms.cumsum_with(dim, false, true);
     let zero = x.eq(0);

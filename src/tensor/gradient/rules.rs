@@ -184,12 +184,14 @@ pub(super) struct Over<'a> {
     gone: &'a [bool],
     /// The number of elements that are reduced to one.
     pub count: usize,
+    /// True if the gradients need gradients themselves.
+    graph: bool,
 }
 
 impl<'a> Over<'a> {
-    pub fn new(shape: &'a Shape, gone: &'a [bool]) -> Over<'a> {
+    pub fn new(shape: &'a Shape, gone: &'a [bool], graph: bool) -> Over<'a> {
         let over = shape.iter().zip(gone).filter(|(_, gone)| **gone).map(|(&n, _)| n);
-        Over { shape, gone, count: over.collect::<Shape>().numel() }
+        Over { shape, gone, count: over.collect::<Shape>().numel(), graph }
     }
 
     /// A result with the reduced dimensions at size 1.
@@ -208,18 +210,29 @@ impl<'a> Over<'a> {
         chosen.mul(g.div(chosen.sum_keepdim(&dims[..])))
     }
 
-    /// For each element, the product of all other elements that are reduced with it.
-    pub fn product_of_others(&self, x: &TensorFuture) -> TensorFuture {
-        // Merges the reduced dimensions into one, at the end.
-        let (shape, gone) = (self.shape, self.gone);
-        let mut order: SmallVec<[usize; 8]> = (0..shape.rank()).filter(|&d| !gone[d]).collect();
-        let mut rows: SmallVec<[usize; 8]> = order.iter().map(|&d| shape[d]).collect();
-        rows.push(self.count);
-        order.extend((0..shape.rank()).filter(|&d| gone[d]));
-        let x = x.permute(&order[..]);
-        let back: SmallVec<[usize; 8]> = (0..order.len())
-            .map(|d| order.iter().position(|&from| from == d).unwrap_or(d))
-            .collect();
-        others(&x.reshape(&rows[..]), -1).reshape(x.dims()).permute(&back[..])
+    /// The gradient of a product: for each element, `g` times the product of all other elements
+    /// that are reduced with it.
+    pub fn through_product(&self, g: &TensorFuture, x: &TensorFuture) -> TensorFuture {
+        // The reduced dimensions as one: where they lie side by side, and at the end elsewhere, and
+        // before a few others, which a kernel would work on side by side.
+        const FEW: usize = 16;
+        let (rank, count) = (self.shape.rank(), self.gone.iter().filter(|gone| **gone).count());
+        let mut order: SmallVec<[usize; 8]> = (0..rank).collect();
+        let mut lead = self.gone.iter().position(|&gone| gone).unwrap_or(rank - count);
+        let end = self.gone.iter().rposition(|&gone| gone).map_or(rank, |last| last + 1);
+        if end - lead > count || self.shape[end..].iter().product::<usize>() < FEW {
+            order.sort_by_key(|&d| self.gone[d]);
+            lead = rank - count;
+        }
+        let size = |dims: &[usize]| dims.iter().map(|&d| self.shape[d]).product::<usize>();
+        let (outer, inner) = (size(&order[..lead]), size(&order[lead + count..]));
+        let lines = |x: &TensorFuture, n| x.permute(&order[..]).reshape([outer, n, inner]);
+        let (g, x) = (lines(g, 1), lines(x, self.count));
+        let at_once = if self.graph { None } else { x.through_product(&g) };
+        let through = at_once.unwrap_or_else(|| others(&x, 1).mul(&g));
+        let shape: SmallVec<[usize; 8]> = order.iter().map(|&d| self.shape[d]).collect();
+        let mut back: SmallVec<[usize; 8]> = SmallVec::from_elem(0, rank);
+        order.iter().enumerate().for_each(|(to, &from)| back[from] = to);
+        through.reshape(&shape[..]).permute(&back[..])
     }
 }

@@ -203,7 +203,7 @@ macro_rules! reduce_rule {
     ($call:ident, $r:ident, []) => {{}};
     ($call:ident, $r:ident, [($($name:ident)*) $e:expr]) => {
         $call.give(0, |call| {
-            let over = Over::new(&call.meta(0).shape, &$r.dims);
+            let over = Over::new(&call.meta(0).shape, &$r.dims, call.keeps_graph());
             $(let $name = reduced!(call, over, $name);)*
             $e
         })

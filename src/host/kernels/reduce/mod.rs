@@ -1,14 +1,16 @@
 //! Reductions over any set of dimensions, from memory or straight from a fused elementwise program.
 //!
 //! Called by `host/step`, one call a step. [`fold`] has the values and their order;
-//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions. The engine
-//! has checked types, shapes, and that `max`, `min`, `argmax`, `argmin` have at least one element.
+//! [`rows`] and [`columns`] walk memory the way it lies; [`arg`] finds positions, and [`others`] is
+//! the way back through products. The engine has checked types, shapes, and that `max`, `min`,
+//! `argmax`, `argmin` have at least one element.
 
 mod arg;
 mod columns;
 pub(super) mod fold;
 mod gather;
 mod kernel;
+mod others;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ use crate::view::{Parallel, Serial, View, ViewMut};
 use fold::{All, Any, LANES, Max, Min, Prod, Sum, SumBytes};
 use half::{bf16, f16};
 use kernel::Kernel;
+pub(crate) use others::product_back;
 use std::cell::RefCell;
 use std::ops::Range;
 

@@ -2,6 +2,7 @@
 
 use crate::dtype::DType;
 use crate::op::Scan;
+use crate::ops::order::product_back::ProductBack;
 use crate::ops::order::scan::Running;
 use crate::tensor::build::{self, custom};
 use crate::tensor::future::TensorFuture;
@@ -130,6 +131,14 @@ impl TensorFuture {
         let places = self.device().arange(0, self.dims()[d] as i64, 1).reshape(&along[..]);
         let positions = is_best.where_cond(places, 0).scanned(Scan::Max, dim, at);
         (self.gather(dim, &positions), positions)
+    }
+
+    /// Of `[outer, n, inner]` elements, what flows back through the products of `n` each: by one
+    /// op, where the device has it. (A rule of the tables imports no file that makes nodes.)
+    #[track_caller]
+    pub(crate) fn through_product(&self, g: &TensorFuture) -> Option<TensorFuture> {
+        let has_it = self.port().runner.has_kernel(&ProductBack);
+        has_it.then(|| custom(Arc::new(ProductBack), &[g, self], Location::caller()))
     }
 
     #[track_caller]
