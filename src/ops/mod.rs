@@ -39,6 +39,7 @@ pub(crate) mod order {
     pub(crate) mod product_back;
     pub(crate) mod scan;
     pub(crate) mod scan_back;
+    pub(crate) mod scan_places;
     pub(crate) mod sort;
     pub(crate) mod topk;
 }
@@ -151,6 +152,9 @@ macro_rules! for_each_operation {
                 values: [], gradients: [], gpu: plan, storage: refused,
             }
             order::scan_back::RunningProductBack {
+                values: [], gradients: [], gpu: none, storage: refused,
+            }
+            order::scan_places::RunningPlaces {
                 values: [], gradients: [], gpu: none, storage: refused,
             }
             order::sort::Sort {

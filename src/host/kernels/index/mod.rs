@@ -21,7 +21,7 @@ pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
 pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot};
 pub(crate) use place::{roll, tril, triu};
-pub(crate) use scan::scan;
+pub(crate) use scan::{scan, scan_places};
 pub(crate) use scan_back::scan_back;
 pub(crate) use scatter::scatter;
 pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};

@@ -1,6 +1,6 @@
-//! Scans along a dimension: the rows of `op/scan`. Floats are computed in the next wider type and
-//! rounded at each element; integers and bool in int64. Elements are joined in their order; long
-//! lines, where there are few, in pieces.
+//! Scans along a dimension: the rows of `op/scan`, and the places of largest and smallest elements
+//! so far. Floats are computed in the next wider type and rounded at each element; integers and
+//! bool in int64. Elements are joined in their order; long lines, where there are few, in pieces.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -25,6 +25,10 @@ trait Running: Copy + Sync {
     fn larger(self, b: Self) -> Self;
     /// The smaller; NaN if either is NaN.
     fn smaller(self, b: Self) -> Self;
+    /// Whether it is at least as large as the largest so far; NaN always is.
+    fn is_largest(self, so_far: Self) -> bool;
+    /// Whether it is at least as small as the smallest so far; NaN always is.
+    fn is_smallest(self, so_far: Self) -> bool;
 }
 
 macro_rules! floats {
@@ -49,6 +53,14 @@ macro_rules! floats {
             #[inline(always)]
             fn smaller(self, b: $F) -> $F {
                 if self.is_nan() || self < b { self } else { b }
+            }
+            #[inline(always)]
+            fn is_largest(self, so_far: $F) -> bool {
+                self.is_nan() || self >= so_far
+            }
+            #[inline(always)]
+            fn is_smallest(self, so_far: $F) -> bool {
+                self.is_nan() || self <= so_far
             }
         }
     )*};
@@ -76,6 +88,14 @@ impl Running for i64 {
     fn smaller(self, b: i64) -> i64 {
         Ord::min(self, b)
     }
+    #[inline(always)]
+    fn is_largest(self, so_far: i64) -> bool {
+        self >= so_far
+    }
+    #[inline(always)]
+    fn is_smallest(self, so_far: i64) -> bool {
+        self <= so_far
+    }
 }
 
 macro_rules! scans {
@@ -99,7 +119,8 @@ macro_rules! scans {
                         ($T:ty as $W:ty, $O:ty, $wide:expr, $end:expr) => {{
                             let nothing = <$W as Running>::$nothing;
                             let join = |$a: $W, $b: $W| -> $W { $e };
-                            let how = How { nothing, wide: $wide, join, end: $end };
+                            let wide = |x: $T, _: usize| ($wide)(x);
+                            let how = How { nothing, wide, join, end: $end };
                             run::<$T, $W, $O>(x, dim, out, par, how)
                         }};
                     }
@@ -122,7 +143,48 @@ macro_rules! scans {
 }
 for_each_scan!(scans);
 
-/// How elements become what is joined, and this a result.
+/// `out[.., i, ..]` is the place of the largest element of `input[.., ..=i, ..]`, or of the
+/// smallest; of equal ones the last, and of NaN the last.
+pub(crate) fn scan_places(
+    largest: bool,
+    x: View<'_>,
+    dim: usize,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    macro_rules! run {
+        ($T:ty as $W:ty, $wide:expr) => {{
+            let wide = |x: $T, place: usize| -> ($W, i64) { (($wide)(x), place as i64) };
+            let end = |best: ($W, i64)| best.1;
+            // A later one, or piece, that is as good as the best so far is the best.
+            match largest {
+                true => {
+                    let join = |a: ($W, i64), b: ($W, i64)| if b.0.is_largest(a.0) { b } else { a };
+                    let how = How { nothing: (<$W>::LOWEST, 0), wide, join, end };
+                    run::<$T, ($W, i64), i64>(x, dim, out, par, how)
+                }
+                false => {
+                    let join =
+                        |a: ($W, i64), b: ($W, i64)| if b.0.is_smallest(a.0) { b } else { a };
+                    let how = How { nothing: (<$W>::HIGHEST, 0), wide, join, end };
+                    run::<$T, ($W, i64), i64>(x, dim, out, par, how)
+                }
+            }
+        }};
+    }
+    match x.dtype {
+        DType::F32 => run!(f32 as f32, |x: f32| x),
+        DType::F64 => run!(f64 as f64, |x: f64| x),
+        DType::F16 => run!(f16 as f32, Load::<f32>::load),
+        DType::BF16 => run!(bf16 as f32, Load::<f32>::load),
+        DType::I32 => run!(i32 as i64, |x: i32| x as i64),
+        DType::I64 => run!(i64 as i64, |x: i64| x),
+        DType::U8 | DType::Bool => run!(u8 as i64, |x: u8| x as i64),
+        stored => stored.never_computed(),
+    }
+}
+
+/// How an element at a place of its line becomes what is joined, and this a result.
 #[derive(Clone, Copy)]
 struct How<W, Wide, Join, End> {
     nothing: W,
@@ -151,7 +213,7 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     par: &dyn Parallel,
     how: How<
         W,
-        impl Fn(T) -> W + Copy + Sync,
+        impl Fn(T, usize) -> W + Copy + Sync,
         impl Fn(W, W) -> W + Copy + Sync,
         impl Fn(W) -> O + Copy + Sync,
     >,
@@ -179,8 +241,9 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
                     at[line - some.start] = (Shared::new(from.at(offset)), Shared::new(y));
                 }
                 let at = &at[..some.len()];
+                let sums = &mut [how.nothing; LINES];
                 // SAFETY: lines of the input, and this part's own of the output.
-                unsafe { together(at, step, n, &mut [how.nothing; LINES], true, how) }
+                unsafe { together(at, &[0; LINES], step, n, sums, true, how) }
             }
         });
     }
@@ -198,14 +261,15 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
                         slice_of(n, cuts, a % cuts).len() == slice_of(n, cuts, b % cuts).len()
                     })
                 {
-                    let mut at = [(from, to); LINES];
+                    let (mut at, mut starts) = ([(from, to); LINES], [0; LINES]);
                     let mut sum = [how.nothing; LINES];
                     let len = slice_of(n, cuts, run[0] % cuts).len();
                     for (k, &i) in run.iter().enumerate() {
                         let (line, first) = (i / cuts, slice_of(n, cuts, i % cuts).start);
                         let offset = outer.at(line)[0] + first as isize * step;
                         let y = to.at((line * n + first) as isize);
-                        at[k] = (Shared::new(from.at(offset)), Shared::new(y));
+                        (at[k], starts[k]) =
+                            ((Shared::new(from.at(offset)), Shared::new(y)), first);
                         if writes {
                             // SAFETY: it has been found.
                             sum[k] = unsafe { *sums.at(i as isize) };
@@ -213,7 +277,7 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
                     }
                     // SAFETY: pieces of the input's lines, and this part's own of the output.
                     unsafe {
-                        together(&at[..run.len()], step, len, &mut sum, writes, how);
+                        together(&at[..run.len()], &starts, step, len, &mut sum, writes, how);
                         if !writes {
                             for (&i, sum) in run.iter().zip(sum) {
                                 sums.at(i as isize).write(sum);
@@ -236,31 +300,35 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     pass(true);
 }
 
-/// Scans some lines of `n` elements, each from its own sum on, and leaves their sums there.
+/// Scans some lines of `n` elements, each from its own sum and place on, and leaves their sums
+/// there.
 ///
 /// # Safety
 /// Each line's elements lie a step apart, and, where it `writes`, it has room for as many results.
 unsafe fn together<T: Copy, W: Copy, O>(
     lines: &[(Shared<T>, Shared<O>)],
+    starts: &[usize; LINES],
     step: isize,
     n: usize,
     sums: &mut [W; LINES],
     writes: bool,
-    how: How<W, impl Fn(T) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
+    how: How<W, impl Fn(T, usize) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
 ) {
     // SAFETY: by the caller's promise.
     vectorize!(|| unsafe {
         let mut wide = [[how.nothing; PIECE]; LINES];
         for first in (0..n).step_by(PIECE) {
             let len = PIECE.min(n - first);
-            for (wide, (x, _)) in wide.iter_mut().zip(lines) {
-                let x = x.at(first as isize * step).cast_const();
+            for ((wide, (x, _)), start) in wide.iter_mut().zip(lines).zip(starts) {
+                let (x, start) = (x.at(first as isize * step).cast_const(), start + first);
                 match step {
                     1 if len == PIECE => {
                         let x = x.cast::<[T; PIECE]>().read_unaligned();
-                        (0..PIECE).for_each(|i| wide[i] = (how.wide)(x[i]));
+                        (0..PIECE).for_each(|i| wide[i] = (how.wide)(x[i], start + i));
                     }
-                    _ => (0..len).for_each(|i| wide[i] = (how.wide)(*x.offset(i as isize * step))),
+                    _ => (0..len).for_each(|i| {
+                        wide[i] = (how.wide)(*x.offset(i as isize * step), start + i);
+                    }),
                 }
             }
             match lines.len() {
@@ -320,7 +388,7 @@ impl<T: Copy + Send + Sync, O: Copy + Send + Sync> Columns<T, O> {
         par: &dyn Parallel,
         how: How<
             W,
-            impl Fn(T) -> W + Copy + Sync,
+            impl Fn(T, usize) -> W + Copy + Sync,
             impl Fn(W, W) -> W + Copy + Sync,
             impl Fn(W) -> O + Copy + Sync,
         >,
@@ -349,7 +417,7 @@ impl<T: Copy + Send + Sync, O: Copy + Send + Sync> Columns<T, O> {
                             let x = from.at(at[c] + row).cast::<[T; STRIP]>().read_unaligned();
                             let mut strip: [W; STRIP] = std::array::from_fn(|i| sums[c + i]);
                             for i in 0..STRIP {
-                                strip[i] = (how.join)(strip[i], (how.wide)(x[i]));
+                                strip[i] = (how.join)(strip[i], (how.wide)(x[i], r));
                             }
                             let ends: [O; STRIP] = std::array::from_fn(|i| (how.end)(strip[i]));
                             y.add(c).cast::<[O; STRIP]>().write_unaligned(ends);
@@ -357,7 +425,7 @@ impl<T: Copy + Send + Sync, O: Copy + Send + Sync> Columns<T, O> {
                             c += STRIP;
                         }
                         while c < at.len() {
-                            sums[c] = (how.join)(sums[c], (how.wide)(*from.at(at[c] + row)));
+                            sums[c] = (how.join)(sums[c], (how.wide)(*from.at(at[c] + row), r));
                             y.add(c).write((how.end)(sums[c]));
                             c += 1;
                         }
@@ -405,7 +473,49 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_place_of_the_best_so_far_is_the_last_of_equals_and_of_nan() {
+        let mut rng = Rng::new(64);
+        for _ in turns(12) {
+            let shapes = [
+                vec![1 + rng.below(3), 2 * LONG + rng.below(3 * LONG)],
+                vec![1 + rng.below(9), 1 + rng.below(40), 1 + rng.below(3)],
+                vec![1 + rng.below(40), 1 + rng.below(90)],
+            ];
+            for (shape, dim) in shapes.iter().zip([1, 1, 0]) {
+                let draw = |r: &mut Rng| [f32::NAN, 1.0, -2.0, 0.5, 3.0][r.below(5)];
+                let rarely = |r: &mut Rng| if r.below(50) == 0 { draw(r) } else { r.unit() as f32 };
+                let x = Value::<f32>::random(&mut rng, shape, rarely);
+                for largest in [true, false] {
+                    let run = |threads: usize| {
+                        filled::<i64>(shape, |out| {
+                            let par = Threads { threads, seed: threads as u64 };
+                            scan_places(largest, x.view(), dim, out, &par);
+                        })
+                    };
+                    let got = run(1);
+                    assert_eq!(got, run(3));
+                    let place_of = |at: &[usize]| {
+                        let i = at.iter().zip(shape).fold(0, |i, (&at, &n)| i * n + at);
+                        got[i] as usize
+                    };
+                    for (at, place) in indices(shape).iter().zip(&got) {
+                        let mut before = at.clone();
+                        before[dim] = at[dim].saturating_sub(1);
+                        before[dim] = place_of(&before);
+                        let (best, own) = (x.get(&before), x.get(at));
+                        let as_good = if largest { own >= best } else { own <= best };
+                        let is_own = at[dim] == 0 || own.is_nan() || as_good;
+                        let want = if is_own { at[dim] } else { before[dim] } as i64;
+                        assert_eq!(*place, want, "at {at:?} of {shape:?} over {dim}");
+                    }
+                }
+            }
+        }
+    }
+
     at_every_level! {
         a_long_line_in_pieces_is_one_line
+        the_place_of_the_best_so_far_is_the_last_of_equals_and_of_nan
     }
 }

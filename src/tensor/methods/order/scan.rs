@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::op::Scan;
 use crate::ops::order::product_back::ProductBack;
 use crate::ops::order::scan::Running;
+use crate::ops::order::scan_places::RunningPlaces;
 use crate::tensor::build::{self, custom};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
@@ -120,8 +121,13 @@ impl TensorFuture {
             return (failed.clone(), failed);
         };
         let _within = build::within(scan.name(), at);
-        // The position of each element that is the best so far; then the running maximum of these.
         let x = self.stop_gradient();
+        let one = RunningPlaces { largest: scan == Scan::Max, dim };
+        if x.port().runner.has_kernel(&one) {
+            let positions = custom(Arc::new(one), &[&x], at);
+            return (self.gather(dim, &positions), positions);
+        }
+        // The position of each element that is the best so far; then the running maximum of these.
         let mut is_best = x.eq(x.scanned(scan, dim, at));
         if x.dtype().is_float() {
             is_best = is_best.logical_or(x.isnan());
