@@ -152,23 +152,6 @@ impl ViewMut<'_> {
         }
         true
     }
-
-    /// The elements as a slice, set to zero first; `None` if they are not of type `T`.
-    pub fn as_zeroed_slice<T: Element>(&mut self) -> Option<&mut [T]> {
-        if T::DTYPE != self.dtype {
-            return None;
-        }
-        let n = self.numel();
-        if n == 0 {
-            return Some(&mut []);
-        }
-        // SAFETY: n elements from `ptr` are exclusively ours to write, and zero is a valid value of
-        // every element type, so they are initialised when the slice is made.
-        unsafe {
-            std::ptr::write_bytes(self.ptr, 0, n * self.dtype.size());
-            Some(std::slice::from_raw_parts_mut(self.ptr as *mut T, n))
-        }
-    }
 }
 
 /// The output of a custom CPU kernel: the elements of the result, contiguous and row-major.

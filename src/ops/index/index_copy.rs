@@ -51,7 +51,8 @@ impl Operation for IndexCopy {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let (dim, index) = (self.dim, call.input(1).clone());
         call.give(0, |call| {
-            let nothing = call.zeros(2);
+            let (device, of) = (call.upstream().device(), call.meta(2));
+            let nothing = device.zeros_dtype((), of.dtype).expand(of.shape.dims());
             crate::own(*self, &[call.upstream(), &index, &nothing])
         });
         call.give(2, |call| {

@@ -5,6 +5,7 @@
 use crate::Backward;
 use crate::dtype::{DType, Element};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
+use crate::host::kernels::index::put_among_zeros;
 
 /// `(logs [n, classes], target [n])` to minus the mean or sum of `logs[i][target[i]]`, or, as
 /// `back`, `(g, target)` to what flows to `logs`. Rows whose target is `ignore` do not count.
@@ -43,8 +44,7 @@ impl Nll {
         if let Some(classes) = self.back {
             let g = run.inputs[0].to_vec::<T>().ok_or_else(typed)?[0].to_f64();
             let (rows, scale) = self.rows(&target, classes)?;
-            let out = run.output.as_zeroed_slice::<T>().ok_or_else(typed)?;
-            rows.for_each(|(i, t)| out[i * classes + t] = T::from_f64(g * scale));
+            put_among_zeros(rows, T::from_f64(g * scale), &run.output, run.parallel);
             return Ok(());
         }
         let classes = run.inputs[0].shape[1];

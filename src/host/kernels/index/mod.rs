@@ -19,7 +19,7 @@ mod wide;
 
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot};
+pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, put_among_zeros};
 pub(crate) use place::{roll, tril, triu};
 pub(crate) use scan::{scan, scan_places};
 pub(crate) use scan_back::scan_back;

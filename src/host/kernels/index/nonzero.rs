@@ -9,6 +9,9 @@ use crate::view::{Parallel, View, ViewMut};
 /// Elements that are counted together.
 const CHUNK: usize = if cfg!(all(test, debug_assertions)) { 100 } else { 64 << 10 };
 
+/// Elements that are looked through at a time.
+const BLOCK: usize = 256;
+
 /// How many elements are not zero, in each run of elements; [`nonzero`] takes it from here. NaN is
 /// not zero. `None` where there is no memory for the counts.
 pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Option<Vec<usize>> {
@@ -54,12 +57,7 @@ pub(crate) fn count_nonzero(input: View<'_>, par: &dyn Parallel) -> Option<Vec<u
 pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par: &dyn Parallel) {
     let (n, rank) = (input.numel(), input.shape.len());
     debug_assert_eq!(out.numel(), counts.iter().sum::<usize>() * rank);
-    // Every dimension stays, also those of one element.
-    let nest = Nest::<1> {
-        dims: (0..rank)
-            .map(|d| super::super::nest::Dim { size: input.shape[d], step: [input.strides[d]] })
-            .collect(),
-    };
+    let nest = Nest::new(input.shape, [input.strides]).merged();
     let mut starts: Vec<usize> = crate::room::with_capacity(counts.len());
     starts.extend(counts.iter().scan(0, |sum, count| {
         *sum += count;
@@ -72,22 +70,37 @@ pub(crate) fn nonzero(input: View<'_>, counts: &[usize], out: &ViewMut<'_>, par:
         let write = |chunk: usize| {
             let mut row = starts[chunk];
             let end = row + counts[chunk];
-            if row == end {
-                return;
-            }
-            for (turn, [at]) in nest.turns(chunk * CHUNK..((chunk + 1) * CHUNK).min(n)) {
-                // SAFETY: an index of the input.
-                if unsafe { *from.at(at) } != zero && row < end {
+            let (first, last) = (chunk * CHUNK, ((chunk + 1) * CHUNK).min(n));
+            // A block's places are found without a branch, which no machine would foresee: each is
+            // written, and stays if the next one is not written over it.
+            let mut found = [0usize; BLOCK + 1];
+            for first in (first..last).step_by(BLOCK) {
+                if row == end {
+                    return;
+                }
+                let (block, mut some) = (first..last.min(first + BLOCK), 0);
+                let mut see = |turn: usize, at: isize| {
+                    found[some] = turn;
+                    // SAFETY: an element of the input.
+                    some += (unsafe { *from.at(at) } != zero) as usize;
+                };
+                match &nest.dims[..] {
+                    [d] if d.step == [1] => block.for_each(|turn| see(turn, turn as isize)),
+                    _ => nest.turns(block).for_each(|(turn, [at])| see(turn, at)),
+                }
+                let some = &found[..some.min(end - row)];
+                let to = to.at((row * rank) as isize);
+                for (row, &turn) in some.iter().enumerate() {
                     let mut rest = turn;
                     for d in (0..rank).rev() {
-                        // SAFETY: `row` is below this chunk's end, and so the output's own row.
-                        unsafe {
-                            to.at((row * rank + d) as isize).write((rest % input.shape[d]) as i64)
-                        };
-                        rest /= input.shape[d];
+                        let size = input.shape[d];
+                        let i = if d == 0 { rest } else { rest % size };
+                        // SAFETY: the rows are below this chunk's end, and so the output's own.
+                        unsafe { to.add(row * rank + d).write(i as i64) };
+                        rest = if d == 0 { 0 } else { rest / size };
                     }
-                    row += 1;
                 }
+                row += some.len();
             }
         };
         match (counts.len(), par.threads()) {

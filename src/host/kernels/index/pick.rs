@@ -2,9 +2,12 @@
 
 use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
+use super::super::stream::{LINE, prefetch_second};
 use super::places::{BLOCK, Places};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, read, with_index, with_size};
+use crate::dtype::Element;
 use crate::view::{Parallel, View, ViewMut};
+use std::ops::Range;
 
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
 /// which may be smaller than the input in the other dimensions. Negative indices count `from_end`,
@@ -30,6 +33,10 @@ pub(crate) fn gather(
     let row = rows.dims.pop().unwrap_or(Dim { size: 1, step: [0, 0] });
     let (failure, places) = (Failure::none(), Places::new(&index, size, from_end));
     let [along, index_along] = row.step;
+    // Where most lines of a row are looked at, in no order, the next row is asked for in its own.
+    let next = rows.dims.last().map_or(0, |outer| outer.step[0]);
+    let bytes = size.saturating_mul(input.dtype.size());
+    let asks = [step, along] == [1, 0] && next == size as isize && row.size >= bytes / LINE;
     // Rows, cut where they are long, are the units of work.
     let cuts = row.size.div_ceil(2 * PICKED);
     let least = (PICKED * cuts / row.size).max(1);
@@ -40,6 +47,10 @@ pub(crate) fn gather(
             let mut room = [0; BLOCK];
             for (r, [x, i]) in rows.turns(first..last) {
                 let own = |c: &usize| units.contains(&(r * cuts + c));
+                if asks {
+                    let next = from.at(x + next).cast_const().cast::<u8>();
+                    (0..bytes).step_by(LINE).for_each(|at| prefetch_second(next.wrapping_add(at)));
+                }
                 for cut in (0..cuts).filter(own).map(|c| slice_of(row.size, cuts, c)) {
                     for first in cut.clone().step_by(BLOCK) {
                         let n = BLOCK.min(cut.end - first);
@@ -49,7 +60,15 @@ pub(crate) fn gather(
                         // SAFETY: indices of their view; they are seen to name elements of the
                         // input; turns count the output's.
                         unsafe {
-                            match places.block(i, index_along, n, &mut room) {
+                            let asked = if index_along == 0 { 1 } else { n };
+                            match places.block(i, index_along, asked, &mut room) {
+                                // One place for all of them.
+                                Ok(&[p]) if along == 1 => {
+                                    std::ptr::copy_nonoverlapping(from.at(x + p * step), y, n);
+                                }
+                                Ok(&[p]) => (0..n).for_each(|c| {
+                                    y.add(c).write(*from.at(x + c as isize * along + p * step));
+                                }),
                                 Ok(places) => {
                                     for (c, p) in places.iter().enumerate() {
                                         y.add(c).write(*from.at(x + c as isize * along + p * step));
@@ -194,50 +213,91 @@ pub(crate) fn index_copy(
     let outer = Nest::new(&src.shape[..dim], [&src.strides[..dim]]).merged();
     let inner = Nest::new(&src.shape[dim + 1..], [&src.strides[dim + 1..]]).merged();
     let indices = Nest::new(index.shape, [index.strides]).merged();
-    let n = inner.numel();
+    let (n, many) = (inner.numel(), indices.dims.len() > 1);
+    let along = indices.dims.last().map_or(0, |d| d.step[0]);
     // Of two rows for one place the later is written later: threads share rows, not indices.
     // Where there is nothing to copy, the indices are still looked at, once.
+    let narrow = NARROW / src.dtype.size();
     let (outers, cuts) = match src.numel() {
         0 => (1, 1),
-        _ => (outer.numel(), n.div_ceil(LEAST / chosen.max(1) + 1)),
+        _ => (outer.numel(), n.div_ceil((LEAST / chosen.max(1) + 1).next_multiple_of(narrow))),
     };
-    let failure = Failure::none();
-    with_size!(out.dtype, T => with_index!(index.dtype, I => {
+    let (failure, places) = (Failure::none(), Places::new(&index, size, true));
+    with_size!(out.dtype, T => {
         let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
-        let at = Shared::<I>::new(index.ptr.cast_mut());
         in_parts(outers * cuts, (LEAST * cuts / (n * chosen).max(1)).max(1), par, &|part| {
+            let mut room = [0; BLOCK];
             for unit in part {
                 let (o, cut) = (unit / cuts, slice_of(n, cuts, unit % cuts));
-                for j in 0..chosen {
-                    // SAFETY: an index of the view of indices.
-                    let index = unsafe { *at.at(indices.at(j)[0]) };
-                    let Some(p) = place(index.load(), size, true) else {
-                        failure.at(j);
-                        continue;
-                    };
-                    if src.numel() == 0 {
-                        continue;
-                    }
-                    let x = from.at(outer.at(o)[0] + j as isize * step);
-                    let y = to.at(((o * size) as isize + p) * n as isize);
-                    // SAFETY: `place` has seen that the row is the output's; this cut of it is this
-                    // part's, and the same of the source is read.
-                    unsafe {
-                        match &inner.dims[..] {
-                            [d] if d.step == [1] => {
-                                let (x, y) = (x.add(cut.start), y.add(cut.start));
-                                std::ptr::copy_nonoverlapping(x, y, cut.len());
-                            }
-                            _ => {
-                                for (k, [offset]) in inner.turns(cut.clone()) {
-                                    y.add(k).write(*x.offset(offset));
-                                }
+                let mut first = 0;
+                while first < chosen {
+                    let block = if many { 1 } else { BLOCK.min(chosen - first) };
+                    // SAFETY: indices of their view.
+                    match unsafe { places.block(indices.at(first)[0], along, block, &mut room) } {
+                        Ok(_) if src.numel() == 0 => {}
+                        Ok(places) => {
+                            let x = outer.at(o)[0] + first as isize * step;
+                            for (j, p) in places.iter().enumerate() {
+                                let x = from.at(x + j as isize * step);
+                                let y = to.at(((o * size) as isize + p) * n as isize);
+                                // SAFETY: `block` has seen that the row is the output's; this cut
+                                // of it is this part's, and the same of the source is read.
+                                unsafe { row(&inner, x, y, cut.clone()) }
                             }
                         }
+                        Err(good) => failure.at(first + good),
                     }
+                    first += block;
                 }
             }
         });
-    }));
+    });
     failure.result(size, |j| read(&index, j))
+}
+
+/// A part of a row is at least so many bytes: two threads write no line together, and a call copies
+/// more than it costs.
+const NARROW: usize = 256;
+
+/// Copies a part of a row.
+///
+/// # Safety
+/// The rows have so many elements.
+#[inline(always)]
+unsafe fn row<T: Copy>(inner: &Nest<1>, x: *const T, y: *mut T, part: Range<usize>) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match &inner.dims[..] {
+            [d] if d.step == [1] => {
+                std::ptr::copy_nonoverlapping(x.add(part.start), y.add(part.start), part.len());
+            }
+            [d] if d.step == [0] => {
+                let x = *x;
+                part.for_each(|k| y.add(k).write(x));
+            }
+            _ => {
+                for (k, [offset]) in inner.turns(part) {
+                    y.add(k).write(*x.offset(offset));
+                }
+            }
+        }
+    }
+}
+
+/// Zeros, but for a number at some places `(row, column)` of a matrix.
+pub(crate) fn put_among_zeros<T: Element>(
+    places: impl Iterator<Item = (usize, usize)>,
+    number: T,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let &[rows, columns] = out.shape else { unreachable!("a matrix") };
+    assert_eq!(out.dtype, T::DTYPE);
+    super::super::copy::fill(crate::Scalar::Int(0), out, par);
+    let to = Shared::<T>::new(out.ptr);
+    for (row, column) in places {
+        assert!(row < rows && column < columns);
+        // SAFETY: an element of the output.
+        unsafe { to.at((row * columns + column) as isize).write(number) }
+    }
 }

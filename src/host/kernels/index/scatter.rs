@@ -10,6 +10,7 @@ use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::Wide;
+use super::super::stream::{LINE, prefetch};
 use super::places::{BLOCK, Places};
 use super::wide::join_runs;
 use super::{Failure, OutOfRange, PICKED, read, with_size};
@@ -25,6 +26,9 @@ use std::ops::Range;
 const SIDE: usize = 64;
 /// Shorter lines are not worth a walk of their own.
 const SHORT: usize = 32;
+/// So many places on, the memory is asked for what lies there: of places that are data no machine
+/// foresees one.
+const AHEAD: usize = 8;
 /// Elements that are kept at a time in the type that they are computed in: some 512 KiB.
 const KEPT: usize = 1 << 17;
 
@@ -324,6 +328,9 @@ impl<'a> Lines<'a> {
                         Ok(places) => {
                             let line = Line { n: lines, step: [side[2], to.side] };
                             for (j, p) in places.iter().enumerate() {
+                                if let Some(p) = places.get(j + AHEAD) {
+                                    line.ask(to.first.at(p * to.step));
+                                }
                                 let (x, y) = (x + j as isize * step[2], p * to.step);
                                 line.put(from.at(x), to.first.at(y), join);
                             }
@@ -362,6 +369,16 @@ struct Line {
 }
 
 impl Line {
+    /// Asks for the places.
+    #[inline(always)]
+    fn ask<D>(&self, y: *const D) {
+        if self.step[1] == 1 {
+            let bytes = self.n * size_of::<D>();
+            let y = y.cast::<u8>();
+            (0..bytes).step_by(LINE).for_each(|at| prefetch(y.wrapping_add(at)));
+        }
+    }
+
     /// # Safety
     /// There are so many elements from both addresses on.
     #[inline(always)]

@@ -216,8 +216,8 @@ impl TensorFuture {
         if let Some(d) = shape.dim(dim) {
             shape.dims_mut()[d] = index.numel();
         }
-        let fill = self.device().full_dtype(shape, value, self.dtype());
-        self.index_copy(dim, index, fill)
+        let fill = self.device().full_dtype((), value, self.dtype());
+        self.index_copy(dim, index, fill.expand(shape.dims()))
     }
 
     /// Puts `values` where the tensors of `indices` say, as [`index`](Self::index) picks them:
