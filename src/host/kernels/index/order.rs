@@ -1,7 +1,8 @@
 //! Sorting along a dimension: stable, with NaN above all numbers, as in PyTorch.
 //!
 //! The elements of a line are mapped to integers of the same order, each with its position in the
-//! low bits. Sorting these compares no floats, and the positions make it stable.
+//! low bits. Sorting these compares no floats, and the positions make it stable. Long lines whose
+//! ranks differ in few bits are sorted by these, a digit after the other.
 
 use super::super::copy::copy_nest;
 use super::super::isa::vectorize;
@@ -66,14 +67,16 @@ ordered! {
 /// word.
 trait Key: Copy + Ord {
     fn new(rank: u64, place: usize) -> Self;
+    fn rank(self) -> u64;
     fn place(self) -> usize;
     fn with_keys<R>(f: impl FnOnce(&mut Vec<Self>) -> R) -> R;
 }
 
 macro_rules! key {
-    ($($t:ty: $new:expr, $place:expr;)*) => {$(
+    ($($t:ty: $new:expr, $rank:expr, $place:expr;)*) => {$(
         impl Key for $t {
             #[inline(always)] fn new(rank: u64, place: usize) -> $t { ($new)(rank, place) }
+            #[inline(always)] fn rank(self) -> u64 { ($rank)(self) }
             #[inline(always)] fn place(self) -> usize { ($place)(self) }
             fn with_keys<R>(f: impl FnOnce(&mut Vec<$t>) -> R) -> R {
                 thread_local! {
@@ -85,8 +88,10 @@ macro_rules! key {
     )*};
 }
 key! {
-    u64: |rank, place| rank << 32 | place as u64, |key| (key & u32::MAX as u64) as usize;
-    (u64, usize): |rank, place| (rank, place), |key: (u64, usize)| key.1;
+    u64: |rank, place| rank << 32 | place as u64, |key| key >> 32,
+        |key| (key & u32::MAX as u64) as usize;
+    (u64, usize): |rank, place| (rank, place), |key: (u64, usize)| key.0,
+        |key: (u64, usize)| key.1;
 }
 
 /// Sorts along a dimension; writes the elements, or their positions in the line (int64), or both.
@@ -196,6 +201,45 @@ fn select<T: Ordered, K: Key>(x: &[T], flip: T::Rank, k: usize, kept: &mut Vec<K
     }
 }
 
+/// From so many keys on a digit is counted in less time than keys are compared.
+const COUNTED: usize = if cfg!(all(test, debug_assertions)) { 50 } else { 2048 };
+/// Bits of a digit, and how many digits take no more time than comparisons.
+const DIGIT: u32 = 11;
+const DIGITS: u32 = 4;
+
+/// Sorts keys that come in the order of their places.
+fn sort_keys<K: Key>(keys: &mut Vec<K>, spare: &mut Vec<K>) {
+    let first = keys[0].rank();
+    let differ = keys.iter().fold(0, |differ, key| differ | (key.rank() ^ first));
+    let low = differ.trailing_zeros();
+    let bits = (u64::BITS - differ.leading_zeros()).saturating_sub(low);
+    let digits = bits.div_ceil(DIGIT);
+    if keys.len() < COUNTED || digits > DIGITS {
+        return keys.sort_unstable();
+    }
+    if spare.len() < keys.len() {
+        crate::room::reserve(spare, keys.len() - spare.len());
+        spare.extend_from_slice(&keys[spare.len()..]);
+    }
+    spare.truncate(keys.len());
+    let digit = |key: K, i: u32| (key.rank() >> (low + i * DIGIT)) as usize % (1 << DIGIT);
+    for i in 0..digits {
+        // Where the next key with a digit goes.
+        let mut next = [0usize; 1 << DIGIT];
+        keys.iter().for_each(|key| next[digit(*key, i)] += 1);
+        let mut sum = 0;
+        for next in &mut next {
+            (*next, sum) = (sum, sum + *next);
+        }
+        for key in keys.iter() {
+            let next = &mut next[digit(*key, i)];
+            spare[*next] = *key;
+            *next += 1;
+        }
+        std::mem::swap(keys, spare);
+    }
+}
+
 /// Lines that do not lie in memory as such are brought into order so many at a time.
 const TURNED: usize = 16;
 
@@ -223,15 +267,16 @@ fn lines<T: Ordered, K: Key>(
         (values.map(|v| Shared::<T>::new(v.ptr)), places.map(|p| Shared::<i64>::new(p.ptr)));
     let least = if k < n { PICKED } else { SORTED };
     let flip = if descending { T::ALL } else { T::ZERO };
-    let put = |line: usize, x: &[T], keys: &mut Vec<K>| {
+    let put = |line: usize, x: &[T], keys: &mut Vec<K>, spare: &mut Vec<K>| {
         keys.clear();
         crate::room::reserve(keys, if k < n { room_of(k).min(n) } else { n });
         if k < n {
             vectorize!(|| select(x, flip, k, keys));
+            keys.sort_unstable();
         } else {
             keys.extend(x.iter().enumerate().map(|(i, x)| K::new((x.rank() ^ flip).into(), i)));
+            sort_keys(keys, spare);
         }
-        keys.sort_unstable();
         let first = ((line / inner * k) * inner + line % inner) as isize;
         for (r, key) in keys.iter().enumerate() {
             let (at, place) = (first + (r * inner) as isize, key.place());
@@ -248,6 +293,7 @@ fn lines<T: Ordered, K: Key>(
     };
     in_parts(lines.numel(), (least / n).max(1), par, &|part| {
         let mut turned: Vec<T> = room::with_capacity(if step == 1 { 0 } else { TURNED * n });
+        let mut spare = Vec::new();
         K::with_keys(|keys| {
             let mut line = part.start;
             while line < part.end {
@@ -272,10 +318,39 @@ fn lines<T: Ordered, K: Key>(
                 for i in 0..some {
                     // SAFETY: a line of the input, or of its turned copy.
                     let x = unsafe { std::slice::from_raw_parts(first.add(i * n), n) };
-                    put(line + i, x, keys);
+                    put(line + i, x, keys, &mut spare);
                 }
                 line += some;
             }
         });
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::*;
+    use super::*;
+
+    #[test]
+    fn digits_sort_as_comparisons_do() {
+        let mut rng = Rng::new(83);
+        for _ in turns(40) {
+            let n = 1 + rng.below(3 * COUNTED);
+            let (bits, low) = (rng.below(64) as u32, rng.below(20) as u32);
+            let ranks: Vec<u64> =
+                (0..n).map(|_| (rng.word() & ((1 << bits) - 1)) << low.min(63 - bits)).collect();
+            let mut keys: Vec<(u64, usize)> = ranks.iter().copied().zip(0..).collect();
+            let mut want = keys.clone();
+            want.sort();
+            sort_keys(&mut keys, &mut Vec::new());
+            assert_eq!(keys, want);
+            let short = |rank: &u64| rank % (1 << 32);
+            let mut keys: Vec<u64> =
+                ranks.iter().enumerate().map(|(i, rank)| u64::new(short(rank), i)).collect();
+            let mut want = keys.clone();
+            want.sort();
+            sort_keys(&mut keys, &mut vec![7; rng.below(9)]);
+            assert_eq!(keys, want);
+        }
+    }
 }
