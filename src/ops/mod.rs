@@ -58,6 +58,7 @@ pub(crate) mod rows {
     pub(crate) mod norm;
     pub(crate) mod norm_back;
     pub(crate) mod softmax;
+    pub(crate) mod softmax_back;
 }
 
 /// Ops that move elements and compute nothing.
@@ -200,6 +201,9 @@ macro_rules! for_each_operation {
             rows::softmax::Softmax {
                 values: [softmax log_softmax], gradients: [softmax log_softmax],
                 gpu: plan, storage: refused,
+            }
+            rows::softmax_back::SoftmaxBack {
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             shaping::cat::Cat {
                 values: [cat], gradients: [cat], gpu: plan, storage: moved,

@@ -1,14 +1,26 @@
 //! `softmax` and `log_softmax` over one dimension.
 
 use crate::Backward;
+use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rows::{self, Form};
 use crate::ops::check::{checked, dim_of, float, row_cost};
+use crate::ops::rows::softmax_back::SoftmaxBack;
 
 /// `softmax` and `log_softmax`.
 pub(crate) struct Softmax {
     pub dim: isize,
     pub form: Form,
+    /// Of halves: what flows back is computed from the operand, which takes less memory than the
+    /// result in float32.
+    pub halves: bool,
+}
+
+impl Softmax {
+    /// Of values of a type.
+    pub fn of(dtype: DType, dim: isize, form: Form) -> Softmax {
+        Softmax { dim, form, halves: dtype.is_half() }
+    }
 }
 
 impl Operation for Softmax {
@@ -26,12 +38,27 @@ impl Operation for Softmax {
         row_cost(output)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::OUTPUT
+        if self.halves { Needs::inputs(&[0]).as_they_are() } else { Needs::OUTPUT }
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let dim = self.dim;
         call.give(0, |call| {
-            let (g, y) = (call.upstream(), call.output());
+            let (g, of) = match self.halves {
+                true => (call.upstream(), call.input(0)),
+                false => (call.upstream(), call.output()),
+            };
+            let at = checked(dim, g.rank().max(1));
+            let one = SoftmaxBack { dim: at, form: self.form, is_result: !self.halves };
+            if !call.keeps_graph() && g.rank() > 0 && g.port().runner.has_kernel(&one) {
+                return crate::own(one, &[g, of]);
+            }
+            let (g, y) = match self.halves {
+                true => {
+                    let alone = Softmax { halves: false, ..*self };
+                    (&g.wide(), &crate::own(alone, &[&of.wide()]))
+                }
+                false => (g, of),
+            };
             if g.rank() == 0 {
                 // One number is a row of one, and always 1 (or log 1).
                 return g.mul(0);

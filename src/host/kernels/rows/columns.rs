@@ -8,6 +8,7 @@ use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, fold_block};
 use super::super::simd::Simd;
+use super::super::stream::{LINE, prefetch_second};
 use super::{Float, Form, LEAST, base};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
@@ -16,13 +17,22 @@ use std::ops::Range;
 /// Numbers that a strip keeps: these fit the second-level cache.
 const STRIP: usize = 64 << 10;
 /// Columns of a strip.
-const COLUMNS: usize = 256;
+pub(super) const COLUMNS: usize = 256;
+/// So many rows on, the memory is asked for a row: no machine fetches ahead across pages.
+pub(super) const AHEAD: usize = 16;
 /// Rows whose sum is put aside, so that errors do not grow with all rows.
 const ROWS: usize = 128;
 
-/// Strips of `inner` columns of height `n` and how many there are.
-fn strips(n: usize, inner: usize) -> usize {
-    inner.div_ceil((STRIP / n.max(1)).clamp(16, COLUMNS))
+/// How many strips there are of `inner` columns of height `n`. One has whole lines of memory.
+pub(super) fn strips<T>(n: usize, inner: usize) -> usize {
+    inner.div_ceil((STRIP / n.max(1)).clamp(LINE / size_of::<T>().max(1), COLUMNS))
+}
+
+/// Asks for some elements.
+#[inline(always)]
+pub(super) fn ask<T>(x: *const T, n: usize) {
+    let x = x.cast::<u8>();
+    (0..n * size_of::<T>()).step_by(LINE).for_each(|at| prefetch_second(x.wrapping_add(at)));
 }
 
 pub(super) fn softmax<T: Load<W>, W: Float>(
@@ -34,7 +44,7 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
     form: Form,
     par: &dyn Parallel,
 ) {
-    let cuts = strips(n, inner);
+    let cuts = strips::<T>(n, inner);
     in_parts(outer.numel() * cuts, (LEAST * cuts / (n * inner)).max(1), par, &|units| {
         W::with_scratch(n * inner.div_ceil(cuts), |scratch| {
             for unit in units {
@@ -43,45 +53,42 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
                 let x = from.at(offset + columns.start as isize);
                 let y = to.at((unit / cuts * n * inner + columns.start) as isize);
                 let (x, y) = (Shared::<T>::new(x), Shared::<T>::new(y));
-                at_level(Strip {
-                    x,
-                    step,
-                    y,
-                    out_step: inner,
-                    n,
-                    wide: columns.len(),
-                    form,
-                    scratch,
-                });
+                let of = Powers { x, step, n, wide: columns.len(), form };
+                at_level(Strip { of, y, out_step: inner, scratch });
             }
         });
     });
 }
 
 /// `wide` columns of `n` elements.
+pub(super) struct Powers<T> {
+    pub x: Shared<T>,
+    pub step: isize,
+    pub n: usize,
+    pub wide: usize,
+    pub form: Form,
+}
+
+/// The same, and where the result goes.
 struct Strip<'a, T, W> {
-    x: Shared<T>,
-    step: isize,
+    of: Powers<T>,
     y: Shared<T>,
     out_step: usize,
-    n: usize,
-    wide: usize,
-    form: Form,
     scratch: &'a mut [W],
 }
 
 /// Largest elements and sums of a strip's columns. On the stack they lie anywhere, and a strip
 /// takes longer where they cross cache lines.
 #[repr(align(64))]
-struct Totals<W> {
+pub(super) struct Totals<W> {
     largest: [W; COLUMNS],
-    sum: [W; COLUMNS],
+    pub sum: [W; COLUMNS],
     some: [W; COLUMNS],
 }
 
 impl<W: Float> Totals<W> {
     #[inline(always)]
-    fn new() -> Totals<W> {
+    pub fn new() -> Totals<W> {
         Totals { largest: [W::LEAST; COLUMNS], sum: [W::ZERO; COLUMNS], some: [W::ZERO; COLUMNS] }
     }
     #[inline(always)]
@@ -92,7 +99,7 @@ impl<W: Float> Totals<W> {
     }
     /// Adds row `r` to the sums.
     #[inline(always)]
-    fn add(&mut self, r: usize, row: &[W]) {
+    pub fn add(&mut self, r: usize, row: &[W]) {
         for (&x, s) in row.iter().zip(&mut self.some) {
             *s = s.add(x);
         }
@@ -101,7 +108,7 @@ impl<W: Float> Totals<W> {
         }
     }
     #[inline(always)]
-    fn put_aside(&mut self) {
+    pub fn put_aside(&mut self) {
         for (sum, some) in self.sum.iter_mut().zip(&mut self.some) {
             *sum = sum.add(*some);
             *some = W::ZERO;
@@ -109,10 +116,14 @@ impl<W: Float> Totals<W> {
     }
 }
 
-impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
-    type Out = ();
+impl<T> Powers<T> {
+    /// Leaves the exponentials of the columns in memory, or the logarithm's differences, and gives
+    /// what ends them.
     #[inline(always)]
-    fn run<S: Simd>(self) {
+    pub fn left_in<W: Float, S: Simd>(&self, scratch: &mut [W]) -> Totals<W>
+    where
+        T: Load<W>,
+    {
         let (wide, form) = (self.wide, self.form);
         // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is
         // written.
@@ -120,23 +131,26 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
             std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide)
         };
         let mut totals = Totals::<W>::new();
-        for r in 0..self.n {
-            totals.look(row(r));
+        // Lines of memory that lie far from each other are read and written once.
+        for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
+            ask(self.x.at((r + AHEAD) as isize * self.step), wide);
+            for ((k, x), l) in keep.iter_mut().zip(row(r)).zip(&mut totals.largest) {
+                *k = x.load();
+                *l = l.larger(*k);
+            }
         }
         totals.largest.iter_mut().for_each(|largest| *largest = form.base(*largest));
-        for (r, keep) in self.scratch.chunks_mut(wide).take(self.n).enumerate() {
-            let with_largest = row(r).iter().zip(&totals.largest);
+        for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
             if form.is_log() {
                 let mut powers = [W::ZERO; COLUMNS];
-                for ((k, p), (x, l)) in keep.iter_mut().zip(&mut powers).zip(with_largest) {
-                    let x = x.load().sub(*l);
-                    *k = x;
-                    *p = x.exp_of_difference::<S>();
+                for ((k, p), l) in keep.iter_mut().zip(&mut powers).zip(&totals.largest) {
+                    *k = k.sub(*l);
+                    *p = k.exp_of_difference::<S>();
                 }
                 totals.add(r, &powers[..wide]);
             } else {
-                for (k, (x, l)) in keep.iter_mut().zip(with_largest) {
-                    *k = x.load().sub(*l).exp_of_difference::<S>();
+                for (k, l) in keep.iter_mut().zip(&totals.largest) {
+                    *k = k.sub(*l).exp_of_difference::<S>();
                 }
                 totals.add(r, keep);
             }
@@ -145,7 +159,18 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         for sum in &mut totals.sum[..wide] {
             *sum = form.end::<S, W>(*sum);
         }
-        for (r, keep) in self.scratch.chunks(wide).take(self.n).enumerate() {
+        totals
+    }
+}
+
+impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let Powers { n, wide, form, .. } = self.of;
+        let totals = self.of.left_in::<W, S>(self.scratch);
+        for (r, keep) in self.scratch.chunks(wide).take(n).enumerate() {
+            ask(self.y.at(((r + AHEAD) * self.out_step) as isize), wide);
             // SAFETY: a row of the output's strip, this unit's own.
             let out = unsafe {
                 let first =
@@ -180,7 +205,7 @@ pub(super) fn logsumexp<T: Load<W>, W: Float>(
         Some(d) if d.step == [1, 1] && step != 1 => kept.dims.pop().map_or(1, |d| d.size),
         _ => 1,
     };
-    let cuts = if wide == 1 { 1 } else { strips(n, wide) };
+    let cuts = if wide == 1 { 1 } else { strips::<T>(n, wide) };
     in_parts(kept.numel() * cuts, (LEAST * cuts / (n * wide).max(1)).max(1), par, &|units| {
         let sums = Sums { kept: &kept, units, cuts, wide, n, step, from, to };
         at_level(In::<T, W>(sums, PhantomData));

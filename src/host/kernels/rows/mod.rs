@@ -7,11 +7,13 @@
 mod columns;
 mod norm;
 mod norm_back;
+mod softmax_back;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use norm_back::{Normed, norm_back, norm_sums};
+pub(crate) use softmax_back::softmax_back;
 
 use super::isa::{Levelled, at_level};
 use super::load::{Load, by_float};

@@ -55,7 +55,7 @@ pub(crate) fn norm_sums(
 }
 
 /// Calls `f` with a view of which each row lies in order.
-fn ordered<T: Copy + Default>(
+pub(super) fn ordered<T: Copy + Default>(
     x: View<'_>,
     lead: usize,
     par: &dyn Parallel,

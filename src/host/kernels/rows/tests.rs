@@ -278,7 +278,61 @@ fn what_flows_back_through_norms_agrees_with_plain_loops() {
     }
 }
 
+fn check_softmax_back<T: Element, W: Element>(rng: &mut Rng, shape: &[usize], eps: f64) {
+    let dim = rng.below(shape.len());
+    let draw = |r: &mut Rng| T::from_f64(r.unit() * 3.0);
+    let [g, x] = [0, 1].map(|_| Value::<T>::random(rng, shape, draw));
+    let [up, of] = [&g, &x].map(|v| v.to_vec().iter().map(|v| v.to_f64()).collect::<Vec<f64>>());
+    for form in [Form::Plain, Form::Log] {
+        let result = filled::<T>(shape, |out| softmax(x.view(), dim, form, out, &Serial));
+        let result = Value::<T>::new(shape, result);
+        let run = |threads: usize, is_result: bool| {
+            let of = if is_result { result.view() } else { x.view() };
+            let par = Threads { threads, seed: threads as u64 };
+            filled::<W>(shape, |out| softmax_back(g.view(), of, dim, form, is_result, out, &par))
+        };
+        for is_result in [true, false] {
+            let got = run(1, is_result);
+            assert!(got == run(3, is_result), "the bits are the same on any threads");
+            for line in lines(shape, dim) {
+                let largest = line.iter().map(|&i| of[i]).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = line.iter().map(|&i| (of[i] - largest).exp()).sum();
+                let share = |i: usize| (of[i] - largest).exp() / total;
+                let is_log = form == Form::Log;
+                let sum: f64 =
+                    line.iter().map(|&i| up[i] * if is_log { 1.0 } else { share(i) }).sum();
+                for &i in &line {
+                    let want =
+                        if is_log { up[i] - share(i) * sum } else { share(i) * (up[i] - sum) };
+                    // A result that is rounded has lost some of it.
+                    let eps = if is_result { eps * 30.0 } else { eps };
+                    let all = line.len() as f64;
+                    let got = got[i].to_f64();
+                    assert!(near(got, want, eps * all.sqrt()), "{got} for {want}, {form:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_flows_back_through_softmax_agrees_with_plain_loops() {
+    let mut rng = Rng::new(46);
+    for turn in turns(40) {
+        let rank = 1 + rng.below(3);
+        let mut shape = random_shape(&mut rng, rank, [0, 1500, 60, 12][rank]);
+        if turn % 4 == 0 && rank == 2 {
+            shape = vec![1 + rng.below(900), 1 + rng.below(300)];
+        }
+        check_softmax_back::<f32, f32>(&mut rng, &shape, 3e-6);
+        check_softmax_back::<f64, f64>(&mut rng, &shape, 1e-13);
+        check_softmax_back::<f16, f32>(&mut rng, &shape, 1e-4);
+        check_softmax_back::<bf16, f32>(&mut rng, &shape, 1e-3);
+    }
+}
+
 at_every_level! {
+    what_flows_back_through_softmax_agrees_with_plain_loops
     softmax_of_any_layout_agrees_with_a_plain_loop
     rows_without_a_finite_element_are_nan_and_their_logsumexp_is_infinite
     layer_and_rms_norm_agree_with_plain_loops

@@ -206,13 +206,15 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn softmax(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(Softmax { dim, form: Form::Plain }), &[self], Location::caller())
+        let op = Softmax::of(self.dtype(), dim, Form::Plain);
+        custom(Arc::new(op), &[self], Location::caller())
     }
 
     /// The same, but a row of -inf alone gives zeros.
     #[track_caller]
     pub(crate) fn safe_softmax(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(Softmax { dim, form: Form::Safe }), &[self], Location::caller())
+        let op = Softmax::of(self.dtype(), dim, Form::Safe);
+        custom(Arc::new(op), &[self], Location::caller())
     }
 
     /// The logarithm of [`softmax`](Self::softmax).
@@ -225,7 +227,8 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, dim: isize) -> TensorFuture {
-        custom(Arc::new(Softmax { dim, form: Form::Log }), &[self], Location::caller())
+        let op = Softmax::of(self.dtype(), dim, Form::Log);
+        custom(Arc::new(op), &[self], Location::caller())
     }
 
     /// Sets each element to zero with probability `p` and divides the others by `1 - p` (Srivastava

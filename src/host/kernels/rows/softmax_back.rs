@@ -1,0 +1,234 @@
+//! What flows back through softmax and its logarithm, from their results or from what they were
+//! computed of: of halves these are computed again, in less time than it takes to read them in f32.
+
+use super::super::isa::{Levelled, at_level};
+use super::super::load::{Load, by_float};
+use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, fold_block};
+use super::super::simd::Simd;
+use super::columns::{self, COLUMNS, Totals, strips};
+use super::norm_back::ordered;
+use super::{Float, Form, LEAST};
+use crate::view::{Parallel, View, ViewMut};
+use std::mem::MaybeUninit;
+
+/// Of `g`, and of the result or the operand: `y (g - sum(g y))` along a dimension, or of the
+/// logarithm `g - e^y sum(g)`, in the type that it is computed in.
+pub(crate) fn softmax_back(
+    g: View<'_>,
+    of: View<'_>,
+    dim: usize,
+    form: Form,
+    is_result: bool,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    by_float!(of.dtype, back(g, of, dim, (form, is_result), out, par));
+}
+
+fn back<T: Load<W> + Default, W: Float>(
+    g: View<'_>,
+    of: View<'_>,
+    dim: usize,
+    (form, is_result): (Form, bool),
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    assert_eq!(out.dtype, W::DTYPE);
+    if out.numel() == 0 {
+        return;
+    }
+    let (n, inner) = (of.shape[dim], crate::shape::numel(&of.shape[dim + 1..]));
+    let lead = if inner == 1 { dim } else { dim + 1 };
+    let to = Shared::<W>::new(out.ptr);
+    ordered::<T>(g, lead, par, &mut |g| {
+        ordered::<T>(of, lead, par, &mut |of| {
+            let strides = [g.strides, of.strides];
+            let outer = Nest::new(&of.shape[..dim], strides.map(|s| &s[..dim])).merged();
+            let from = [g, of].map(|view| Shared::<T>::new(view.ptr.cast_mut()));
+            let step = strides.map(|s| s[dim]);
+            let cuts = if inner == 1 { 1 } else { strips::<T>(n, inner) };
+            let least = (LEAST * cuts / (n * inner)).max(1);
+            in_parts(outer.numel() * cuts, least, par, &|units| {
+                W::with_scratch(n * inner.div_ceil(cuts), |scratch| {
+                    for unit in units {
+                        let at = outer.at(unit / cuts);
+                        let columns = slice_of(inner, cuts, unit % cuts);
+                        let first = columns.start as isize;
+                        let [g, x]: [Shared<T>; 2] =
+                            std::array::from_fn(|k| Shared::new(from[k].at(at[k] + first)));
+                        let to = to.at((unit / cuts * n * inner) as isize + first);
+                        let to = Shared::<W>::new(to);
+                        let how = How { n, form, is_result };
+                        match inner {
+                            1 => at_level(Row { g, x, to, how, scratch: &mut scratch[..n] }),
+                            _ => at_level(Strip {
+                                g,
+                                x,
+                                step,
+                                to,
+                                out_step: inner,
+                                wide: columns.len(),
+                                how,
+                                scratch,
+                            }),
+                        }
+                    }
+                });
+            });
+        });
+    });
+}
+
+#[derive(Clone, Copy)]
+struct How {
+    n: usize,
+    form: Form,
+    is_result: bool,
+}
+
+/// A row whose elements lie side by side.
+struct Row<'a, T, W> {
+    g: Shared<T>,
+    x: Shared<T>,
+    to: Shared<W>,
+    how: How,
+    scratch: &'a mut [W],
+}
+
+impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let (How { n, form, is_result }, y) = (self.how, self.scratch);
+        // SAFETY: rows of the operands, and one of the output that is this part's own.
+        let (g, x, out) = unsafe {
+            (
+                std::slice::from_raw_parts(self.g.at(0).cast_const(), n),
+                std::slice::from_raw_parts(self.x.at(0).cast_const(), n),
+                std::slice::from_raw_parts_mut(self.to.at(0).cast::<MaybeUninit<W>>(), n),
+            )
+        };
+        match is_result {
+            true => y.iter_mut().zip(x).for_each(|(y, x)| *y = x.load()),
+            false => softmax_of::<T, W, S>(x, y, form),
+        }
+        let (mut tree, mut terms) = (Tree::new(), [W::ZERO; BLOCK]);
+        for (g, y) in g.chunks(BLOCK).zip(y.chunks(BLOCK)) {
+            for ((term, g), y) in terms.iter_mut().zip(g).zip(y) {
+                *term = if form.is_log() { g.load() } else { g.load().mul(*y) };
+            }
+            tree.push(fold_block::<Sum<W, W, W>>(&terms[..g.len()]), W::add);
+        }
+        let total = tree.end(W::add).unwrap_or(W::ZERO);
+        for ((out, g), y) in out.iter_mut().zip(g).zip(y) {
+            out.write(flows::<W, S>(g.load(), *y, total, form));
+        }
+    }
+}
+
+#[inline(always)]
+fn flows<W: Float, S: Simd>(g: W, y: W, total: W, form: Form) -> W {
+    match form {
+        Form::Log => g.sub(y.exp_of_difference::<S>().mul(total)),
+        Form::Plain | Form::Safe => y.mul(g.sub(total)),
+    }
+}
+
+/// A row's softmax, or its logarithm.
+#[inline(always)]
+fn softmax_of<T: Load<W>, W: Float, S: Simd>(x: &[T], y: &mut [W], form: Form) {
+    // A NaN does not show here: it makes the sum NaN, and so the whole row.
+    let mut largest = W::LEAST;
+    for block in x.chunks(BLOCK) {
+        let next = fold_block::<MaxNumber<T, W, T>>(block);
+        largest = if next > largest { next } else { largest };
+    }
+    let (largest, mut tree) = (form.base(largest), Tree::new());
+    for (x, y) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
+        let mut powers = [W::ZERO; BLOCK];
+        for ((power, x), y) in powers.iter_mut().zip(x).zip(&mut *y) {
+            let x = x.load().sub(largest);
+            *power = x.exp_of_difference::<S>();
+            *y = if form.is_log() { x } else { *power };
+        }
+        tree.push(fold_block::<Sum<W, W, W>>(&powers[..x.len()]), W::add);
+    }
+    let end = form.end::<S, W>(tree.end(W::add).unwrap_or(W::ZERO));
+    y.iter_mut().for_each(|y| *y = ended(*y, end, form));
+}
+
+/// A power, or a difference, at its end.
+#[inline(always)]
+fn ended<W: Float>(y: W, end: W, form: Form) -> W {
+    if form.is_log() { y.sub(end) } else { y.mul(end) }
+}
+
+/// `wide` columns.
+struct Strip<'a, T, W> {
+    g: Shared<T>,
+    x: Shared<T>,
+    step: [isize; 2],
+    to: Shared<W>,
+    out_step: usize,
+    wide: usize,
+    how: How,
+    scratch: &'a mut [W],
+}
+
+impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let How { n, form, is_result } = self.how;
+        let (wide, scratch) = (self.wide, self.scratch);
+        let ends = match is_result {
+            true => {
+                for (r, y) in scratch.chunks_mut(wide).take(n).enumerate() {
+                    // SAFETY: a row of the strip.
+                    let x = unsafe { row(self.x, r, self.step[1], wide) };
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = x.load());
+                }
+                [if form.is_log() { W::ZERO } else { W::ONE }; COLUMNS]
+            }
+            false => {
+                let of = columns::Powers { x: self.x, step: self.step[1], n, wide, form };
+                of.left_in::<W, S>(scratch).sum
+            }
+        };
+        let mut totals = Totals::<W>::new();
+        for (r, y) in scratch.chunks_mut(wide).take(n).enumerate() {
+            // SAFETY: a row of the strip.
+            let g = unsafe { row(self.g, r, self.step[0], wide) };
+            let mut terms = [W::ZERO; COLUMNS];
+            for (((term, g), y), end) in terms.iter_mut().zip(g).zip(y).zip(&ends) {
+                *y = ended(*y, *end, form);
+                *term = if form.is_log() { g.load() } else { g.load().mul(*y) };
+            }
+            totals.add(r, &terms[..wide]);
+        }
+        totals.put_aside();
+        for (r, y) in scratch.chunks(wide).take(n).enumerate() {
+            // SAFETY: a row of the strip, and one of the output that is this part's own.
+            let (g, out) = unsafe {
+                let out = self.to.at((r * self.out_step) as isize).cast::<MaybeUninit<W>>();
+                columns::ask(out.wrapping_add(columns::AHEAD * self.out_step), wide);
+                (row(self.g, r, self.step[0], wide), std::slice::from_raw_parts_mut(out, wide))
+            };
+            for (((out, g), y), total) in out.iter_mut().zip(g).zip(y).zip(&totals.sum) {
+                out.write(flows::<W, S>(g.load(), *y, *total, form));
+            }
+        }
+    }
+}
+
+/// Row `r` of a strip, of which a later one is asked for.
+///
+/// # Safety
+/// The row has so many elements.
+#[inline(always)]
+unsafe fn row<'a, T>(of: Shared<T>, r: usize, step: isize, wide: usize) -> &'a [T] {
+    columns::ask(of.at((r + columns::AHEAD) as isize * step), wide);
+    // SAFETY: by the caller's promise.
+    unsafe { std::slice::from_raw_parts(of.at(r as isize * step), wide) }
+}
