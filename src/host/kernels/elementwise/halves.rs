@@ -7,7 +7,7 @@
 
 use super::forms::{FIRST, Instances, NONE, SECOND};
 use super::loops::{Fn1, Fn2, ops, variant};
-use super::mended::{Mended, Trig};
+use super::mended::{Gamma, Mended, Rare1, Trig};
 use crate::dtype::DType;
 use crate::host::kernels::load::Load;
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
@@ -54,11 +54,8 @@ const fn map<F: Fn1<f32, Out = f32>>() -> Option<[Instances; 2]> {
     Some([instances::<Map<F, f16>>(), instances::<Map<F, bf16>>()])
 }
 
-const fn mended<const WHICH: u8>() -> Option<[Instances; 2]> {
-    Some([
-        instances::<Mended<Trig<WHICH>, f16, false>>(),
-        instances::<Mended<Trig<WHICH>, bf16, false>>(),
-    ])
+const fn mended<F: Rare1>() -> Option<[Instances; 2]> {
+    Some([instances::<Mended<F, f16, false>>(), instances::<Mended<F, bf16, false>>()])
 }
 
 const fn zip<F: Fn2<f32, Out = f32>>() -> Option<[[Instances; 3]; 2]> {
@@ -113,9 +110,11 @@ macro_rules! unary_table {
         /// By op, then f16 and bf16.
         static UNARY: [Option<[Instances; 2]>; UnaryOp::ALL.len()] = {
             let mut table = [$(unary_cell!($class, $cost, $V)),*];
-            table[UnaryOp::Sin as usize] = mended::<0>();
-            table[UnaryOp::Cos as usize] = mended::<1>();
-            table[UnaryOp::Tan as usize] = mended::<2>();
+            table[UnaryOp::Sin as usize] = mended::<Trig<0>>();
+            table[UnaryOp::Cos as usize] = mended::<Trig<1>>();
+            table[UnaryOp::Tan as usize] = mended::<Trig<2>>();
+            table[UnaryOp::Lgamma as usize] = mended::<Gamma<0>>();
+            table[UnaryOp::Digamma as usize] = mended::<Gamma<1>>();
             table
         };
     };

@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
-use super::mended::{Mended, Trig, rest};
+use super::mended::{Gamma, Mended, Trig, rest};
 use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
@@ -262,10 +262,12 @@ macro_rules! unary_table {
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
             let mut table = [$(unary_class!($class, $V)),*];
-            // These three mend rare elements in a second pass.
+            // These mend rare elements in a second pass.
             table[UnaryOp::Sin as usize][0] = Some(instances::<Mended<Trig<0>, f32, false>>());
             table[UnaryOp::Cos as usize][0] = Some(instances::<Mended<Trig<1>, f32, false>>());
             table[UnaryOp::Tan as usize][0] = Some(instances::<Mended<Trig<2>, f32, false>>());
+            table[UnaryOp::Lgamma as usize][0] = Some(instances::<Mended<Gamma<0>, f32, false>>());
+            table[UnaryOp::Digamma as usize][0] = Some(instances::<Mended<Gamma<1>, f32, false>>());
             table
         };
         /// Of f32, by op.
@@ -274,6 +276,8 @@ macro_rules! unary_table {
             table[UnaryOp::Sin as usize] = Some(instances::<Mended<Trig<0>, f32, true>>());
             table[UnaryOp::Cos as usize] = Some(instances::<Mended<Trig<1>, f32, true>>());
             table[UnaryOp::Tan as usize] = Some(instances::<Mended<Trig<2>, f32, true>>());
+            table[UnaryOp::Lgamma as usize] = Some(instances::<Mended<Gamma<0>, f32, true>>());
+            table[UnaryOp::Digamma as usize] = Some(instances::<Mended<Gamma<1>, f32, true>>());
             table
         };
     };

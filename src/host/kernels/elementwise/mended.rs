@@ -1,5 +1,5 @@
 //! Loops of functions that are fast for all but rare elements: sine, cosine and tangent of large
-//! angles, remainders of large quotients.
+//! angles, the gamma function's relatives of what is not positive, remainders of large quotients.
 //!
 //! A vectorised pass over a block in the first cache, and one that mends what is rare in it. See
 //! `loops.rs` for the promises about pointers.
@@ -43,6 +43,33 @@ impl<const WHICH: u8> Rare1 for Trig<WHICH> {
             0 => math::sin_rare(x),
             1 => math::cos_rare(x),
             _ => math::tan_rare(x),
+        }
+    }
+}
+
+/// `lgamma` or `digamma`.
+pub(super) struct Gamma<const WHICH: u8>;
+
+impl<const WHICH: u8> Rare1 for Gamma<WHICH> {
+    #[inline(always)]
+    fn fast<S: Simd>(x: f32) -> f32 {
+        match WHICH {
+            0 => math::lgamma_fast::<S>(x),
+            _ => math::digamma_fast::<S>(x),
+        }
+    }
+    #[inline(always)]
+    fn is_rare(x: f32) -> bool {
+        match WHICH {
+            0 => math::is_rare_lgamma(x),
+            _ => math::is_rare_digamma(x),
+        }
+    }
+    #[inline(always)]
+    fn rare(x: f32) -> f32 {
+        match WHICH {
+            0 => math::lgamma_rare(x),
+            _ => math::digamma_rare(x),
         }
     }
 }

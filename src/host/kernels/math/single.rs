@@ -4,11 +4,14 @@
 //! but the left tail of `gelu`, which is within 7;
 //! `tests.rs` holds them to it.
 
-use super::{Lane, Real, exp, log, special, trig};
+use super::{Lane, Real, exp, gamma, log, special, trig};
 use crate::host::kernels::simd::Simd;
 
 macro_rules! real {
-    (plain { $($name:ident $f:path;)* } rare { $($trig:ident $fast:path, $rare:path;)* }) => {
+    (
+        plain { $($name:ident $f:path;)* }
+        rare { $($rarely:ident $is_rare:path, $fast:path, $rare:path;)* }
+    ) => {
         impl<S: Simd> Real for Lane<S, f32> {
             #[inline(always)]
             fn one(self) -> Self { Lane::new(1.0) }
@@ -24,8 +27,8 @@ macro_rules! real {
             )*
             $(
                 #[inline(always)]
-                fn $trig(self) -> Self {
-                    Lane::new(if trig::is_rare(self.0) { $rare(self.0) } else { $fast(self.0) })
+                fn $rarely(self) -> Self {
+                    Lane::new(if $is_rare(self.0) { $rare(self.0) } else { $fast(self.0) })
                 }
             )*
         }
@@ -54,8 +57,6 @@ real! {
     softplus exp::softplus::<S>;
     erf special::erf::<S>;
     erfinv special::erfinv::<S>;
-    lgamma special::lgamma;
-    digamma special::digamma;
     gelu special::gelu::<S>;
     gelu_tanh special::gelu_tanh::<S>;
     floor f32::floor;
@@ -64,8 +65,10 @@ real! {
     trunc f32::trunc;
     }
     rare {
-    sin trig::sin_fast::<S>, trig::sin_rare;
-    cos trig::cos_fast::<S>, trig::cos_rare;
-    tan trig::tan_fast::<S>, trig::tan_rare;
+    sin trig::is_rare, trig::sin_fast::<S>, trig::sin_rare;
+    cos trig::is_rare, trig::cos_fast::<S>, trig::cos_rare;
+    tan trig::is_rare, trig::tan_fast::<S>, trig::tan_rare;
+    lgamma gamma::is_rare_lgamma, gamma::lgamma_fast::<S>, gamma::lgamma_rare;
+    digamma gamma::is_rare_digamma, gamma::digamma_fast::<S>, gamma::digamma_rare;
     }
 }

@@ -1,6 +1,5 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
-use super::double;
 use super::exp::{clamp, exp_of_half_square, exp_of_negative, exp64};
 use super::log::log64;
 use super::poly::{fma, fma64, horner, reciprocal64};
@@ -89,14 +88,6 @@ pub(super) fn erfinv<S: Simd>(x: f32) -> f32 {
     let inner = (y * p) as f32;
     let edge = if x.abs() == 1.0 { f32::INFINITY.copysign(x) } else { f32::NAN };
     if x.abs() < 1.0 { inner } else { edge }
-}
-
-/// Functions that are rare enough to be computed in f64 and rounded.
-pub(super) fn lgamma(x: f32) -> f32 {
-    libm::lgamma(x as f64) as f32
-}
-pub(super) fn digamma(x: f32) -> f32 {
-    double::digamma(x as f64) as f32
 }
 
 /// `x Phi(x)` with the normal distribution `Phi(-t) = e^(-t^2/2) g(t)`, g a quotient of polynomials
