@@ -1,11 +1,12 @@
-//! One row of f32 by a matrix, and a matrix by one column: reading the matrix takes the time.
+//! One row of f32 by a matrix, a matrix by one column, and one row by one column: reading takes the
+//! time.
 //!
 //! A core has more on its way from memory when it reads at several places at once, so [`BANDS`]
 //! rows of the matrix, as it lies, are read side by side. On two cores of a Zen 5, `gemm` before:
 //! [1, 4096] by [4096, 4096] 1.9 to 2.1 ms, now 0.57 to 0.61; transposed 0.57 to 0.61, now 0.48 to
 //! 0.50. A sum's order depends on k and on how the matrix lies, not on which columns a part has.
 
-use super::super::nest::Shared;
+use super::super::nest::{Shared, in_parts};
 #[cfg(target_arch = "x86_64")]
 use super::super::simd::Level;
 use super::super::simd::level;
@@ -13,7 +14,7 @@ use super::super::simd::level;
 use super::lanes::{Avx2, Avx512};
 use super::lanes::{Lanes, Plain};
 use super::panel::{LINE, depth};
-use super::{Cut, Matrix, Product};
+use super::{Cut, Matrix, PART, Product, READ};
 use crate::sync::threads::thread_local;
 use crate::view::Parallel;
 use std::cell::RefCell;
@@ -24,6 +25,8 @@ const BANDS: usize = 4;
 /// Terms of a lane's sum after which it is put aside, where a result's lie side by side: errors
 /// grow with the length of a sum.
 const DEPTH: usize = 512;
+/// So many terms.
+const BLOCK: usize = DEPTH * LINE;
 /// Sums that are kept in the first-level cache, where a result's terms lie under each other.
 const WIDE: usize = 2048;
 
@@ -45,11 +48,22 @@ pub(super) fn takes(p: &Product) -> bool {
 /// Multiplies what is [taken](takes).
 pub(super) fn multiply(p: &Product, a: *const u8, b: *const u8, out: *mut u8, par: &dyn Parallel) {
     let (a, b, out) = (Shared::new(a.cast_mut()), Shared::new(b.cast_mut()), Shared::new(out));
+    let blocks = p.k.div_ceil(BLOCK);
+    if [p.m, p.n, p.batch.numel()] == [1; 3] && [p.a[1], p.b[0]] == [1; 2] && blocks > 1 {
+        // Threads have blocks of terms, whose sums are added up in order, as one thread adds them.
+        let [out, x, matrix] = p.at::<f32>(0, a, b, out);
+        let row = Row { x: x.at, matrix, out: out.at, k: p.k };
+        let mut sums = crate::room::filled(blocks, 0.0f32);
+        let to = Shared::<f32>::new(sums.as_mut_ptr());
+        in_parts(blocks, PART / (2 * READ * BLOCK), par, &|part| row.run(Part::Blocks(part, to)));
+        // SAFETY: the result.
+        return unsafe { row.out.at(0).write(sums.iter().fold(0.0, |a, b| a + b)) };
+    }
     Cut::new(p, [LINE; 2], par).run(par, &|matrix, rows, cols| {
         let [out, a, b] = p.at(matrix, a, b, out);
         // A matrix by a column is a row by the matrix turned over.
         let (columns, row, matrix) = if p.m == 1 { (cols, a, b) } else { (rows, b.t(), a.t()) };
-        let run = |x| Row { x, matrix, out: out.at, k: p.k }.run(columns);
+        let run = |x| Row { x, matrix, out: out.at, k: p.k }.run(Part::Columns(columns));
         if row.cols == 1 {
             return run(row.at);
         }
@@ -72,29 +86,70 @@ struct Row {
     k: usize,
 }
 
+/// What a thread does of it: some results, or the sums of some blocks of terms of the only one, to
+/// where these lie.
+enum Part {
+    Columns(Range<usize>),
+    Blocks(Range<usize>, Shared<f32>),
+}
+
 impl Row {
-    fn run(&self, columns: Range<usize>) {
+    fn run(&self, part: Part) {
         match level() {
             // SAFETY: a `Level` is only made where the machine has it.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => unsafe { self.on_avx512(columns) },
+            Level::Avx512 => unsafe { self.on_avx512(part) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => unsafe { self.on_avx2(columns) },
-            _ => self.columns::<Plain, 4>(columns),
+            Level::Avx2 => unsafe { self.on_avx2(part) },
+            _ => self.part::<Plain, 4>(part),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi2,avx512f,avx512dq,avx512bw,avx512vl")]
-    fn on_avx512(&self, columns: Range<usize>) {
-        self.columns::<Avx512, 1>(columns);
+    fn on_avx512(&self, part: Part) {
+        self.part::<Avx512, 1>(part);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi2")]
-    fn on_avx2(&self, columns: Range<usize>) {
-        self.columns::<Avx2, 2>(columns);
+    fn on_avx2(&self, part: Part) {
+        self.part::<Avx2, 2>(part);
+    }
+
+    #[inline(always)]
+    fn part<L: Lanes, const REGS: usize>(&self, part: Part) {
+        match part {
+            Part::Columns(columns) => self.columns::<L, REGS>(columns),
+            Part::Blocks(blocks, to) => self.blocks::<L, REGS>(blocks, to),
+        }
+    }
+
+    /// The sums of blocks of terms of the first result.
+    #[inline(always)]
+    fn blocks<L: Lanes, const REGS: usize>(&self, blocks: Range<usize>, to: Shared<f32>) {
+        let mut next = blocks.start;
+        while next < blocks.end {
+            let len = BLOCK.min(self.k - next * BLOCK);
+            let at = |block: usize| {
+                let from = block * BLOCK;
+                (self.x.at(from as isize).cast_const(), self.matrix.from(from, 0).cast_const())
+            };
+            // SAFETY: terms of the result, and a place for each sum.
+            unsafe {
+                if (next + BANDS) * BLOCK <= self.k && next + BANDS <= blocks.end {
+                    let bands: [_; BANDS] = std::array::from_fn(|band| at(next + band));
+                    let sums = sums_of::<L, REGS, BANDS>(bands, BLOCK);
+                    to.at(next as isize).cast::<[f32; BANDS]>().write_unaligned(sums);
+                    next += BANDS;
+                } else {
+                    let [sum] = sums_of::<L, REGS, 1>([at(next)], len);
+                    to.at(next as isize).write(sum);
+                    next += 1;
+                }
+            }
+        }
     }
 
     /// `REGS` registers are a line.
@@ -121,39 +176,12 @@ impl Row {
     #[inline(always)]
     fn side_by_side<L: Lanes, const REGS: usize, const N: usize>(&self, columns: [usize; N]) {
         let mut totals = [0.0; N];
-        for from in (0..self.k).step_by(DEPTH * LINE) {
-            let end = self.k.min(from + DEPTH * LINE);
+        for from in (0..self.k).step_by(BLOCK) {
             let x = self.x.at(from as isize).cast_const();
-            let rows = columns.map(|column| self.matrix.from(from, column).cast_const());
-            let (whole, rest) = ((end - from) / LINE * LINE, (end - from) % LINE);
-            // SAFETY: all addresses are of elements, and of lines that lie on the stack.
-            unsafe {
-                let mut sums = [[L::splat(0.0); REGS]; N];
-                let mut add = |x: *const f32, rows: [*const f32; N]| {
-                    for reg in 0..REGS {
-                        let x = L::load(x.add(reg * L::WIDTH));
-                        for (sums, row) in sums.iter_mut().zip(rows) {
-                            sums[reg] = L::fma(L::load(row.add(reg * L::WIDTH)), x, sums[reg]);
-                        }
-                    }
-                };
-                for p in (0..whole).step_by(LINE) {
-                    add(x.add(p), rows.map(|row| row.add(p)));
-                }
-                if rest > 0 {
-                    let (x, rows) =
-                        (line(x.add(whole), rest), rows.map(|row| line(row.add(whole), rest)));
-                    add(x.as_ptr(), rows.each_ref().map(|row| row.as_ptr()));
-                }
-                for (total, mut sums) in totals.iter_mut().zip(sums) {
-                    for half in [2, 1].into_iter().filter(|half| 2 * half <= REGS) {
-                        for reg in 0..half {
-                            sums[reg] = L::add(sums[reg], sums[reg + half]);
-                        }
-                    }
-                    *total += L::sum(sums[0]);
-                }
-            }
+            let rows = columns.map(|column| (x, self.matrix.from(from, column).cast_const()));
+            // SAFETY: all addresses are of elements.
+            let sums = unsafe { sums_of::<L, REGS, N>(rows, BLOCK.min(self.k - from)) };
+            totals.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
         }
         for (column, total) in columns.into_iter().zip(totals) {
             // SAFETY: an element of `out` that is the caller's.
@@ -220,6 +248,47 @@ impl Row {
                 add(sums.as_mut_ptr().add(whole), rows.each_ref().map(|row| row.as_ptr()));
             }
         }
+    }
+}
+
+/// The sums of the products of `n` elements of each of some pairs of rows, which are read side by
+/// side: a sum for each lane of a line.
+///
+/// # Safety
+/// The rows have so many elements; see [`Lanes`] for the rest.
+#[inline(always)]
+unsafe fn sums_of<L: Lanes, const REGS: usize, const N: usize>(
+    rows: [(*const f32, *const f32); N],
+    n: usize,
+) -> [f32; N] {
+    // SAFETY: by the caller's promise; all addresses are of elements, and of lines that lie on the
+    // stack.
+    unsafe {
+        let mut sums = [[L::splat(0.0); REGS]; N];
+        let mut add = |rows: [(*const f32, *const f32); N]| {
+            for at in (0..REGS).map(|reg| (reg, reg * L::WIDTH)) {
+                for (sums, (x, row)) in sums.iter_mut().zip(rows) {
+                    let (x, row) = (L::load(x.add(at.1)), L::load(row.add(at.1)));
+                    sums[at.0] = L::fma(row, x, sums[at.0]);
+                }
+            }
+        };
+        let (whole, rest) = (n / LINE * LINE, n % LINE);
+        for p in (0..whole).step_by(LINE) {
+            add(rows.map(|(x, row)| (x.add(p), row.add(p))));
+        }
+        if rest > 0 {
+            let lines = rows.map(|(x, row)| (line(x.add(whole), rest), line(row.add(whole), rest)));
+            add(lines.each_ref().map(|(x, row)| (x.as_ptr(), row.as_ptr())));
+        }
+        sums.map(|mut sums| {
+            for half in [2, 1].into_iter().filter(|half| 2 * half <= REGS) {
+                for reg in 0..half {
+                    sums[reg] = L::add(sums[reg], sums[reg + half]);
+                }
+            }
+            L::sum(sums[0])
+        })
     }
 }
 

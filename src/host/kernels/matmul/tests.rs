@@ -317,7 +317,29 @@ fn a_tile_multiplies_by_the_matrix_that_it_took_last() {
     }
 }
 
+#[test]
+fn a_row_by_a_column_is_one_sum_on_any_number_of_threads() {
+    let mut rng = Rng::new(38);
+    for k in [8191, 8192, 8193, 40_000, 5 * 8192 + 17] {
+        let [a, b] = [[1, k], [k, 1]]
+            .map(|shape| Value::<f32>::new(&shape, (0..k).map(|_| small(&mut rng)).collect()));
+        let bits = |threads: usize| {
+            run(&a, &b, &[1, 1], &Threads { threads, seed: threads as u64 })[0].to_bits()
+        };
+        let got = bits(1);
+        assert_eq!((got, got), (bits(2), bits(5)), "{k}");
+        let (sum, size) = reference(&a, &b, &[1, 1])[0];
+        assert!((f32::from_bits(got) as f64 - sum).abs() <= 6e-6 * size, "{k}");
+        // A column more is another way to the same sums.
+        let two = Value::new(&[2, k], [a.to_vec(), a.to_vec()].concat());
+        let both: Vec<u32> =
+            run(&two, &b, &[2, 1], &Serial).iter().map(|sum| sum.to_bits()).collect();
+        assert_eq!(both, [got; 2]);
+    }
+}
+
 at_every_level! {
+    a_row_by_a_column_is_one_sum_on_any_number_of_threads
     a_tile_multiplies_by_the_matrix_that_it_took_last
     products_of_any_layout_and_batch_agree_with_plain_loops
     integers_wrap_and_bool_is_refused
