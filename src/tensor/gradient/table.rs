@@ -275,6 +275,8 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
         }
         Op::Where => Needs::inputs(&[0]).as_they_are(),
         Op::Cast | Op::View(_) => Needs::NOTHING.as_they_are(),
+        // What flows back through a sum is repeated, and nothing is computed.
+        Op::Reduce(r) if r.op == ReduceOp::Sum => Needs::NOTHING.as_they_are(),
         Op::Reduce(r) => reduce_reads(r.op).needs(None),
         Op::Custom(op) => op.gradient_needs(wanted),
         without_rule!() => Needs::NOTHING,
