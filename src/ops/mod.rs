@@ -21,6 +21,7 @@ pub(crate) mod checks {
 
 /// Picking and placing elements by their indices.
 pub(crate) mod index {
+    pub(crate) mod along;
     pub(crate) mod classes;
     pub(crate) mod embedding;
     pub(crate) mod gather;
@@ -71,6 +72,7 @@ pub(crate) mod shaping {
 
 /// Sliding windows: convolution and pooling.
 pub(crate) mod windows {
+    pub(crate) mod adaptive;
     pub(crate) mod conv;
     pub(crate) mod pool;
     pub(crate) mod resample;
@@ -117,6 +119,9 @@ macro_rules! for_each_operation {
             }
             checks::finite::CheckFinite {
                 values: [], gradients: [], gpu: plan, storage: refused,
+            }
+            index::along::Along {
+                values: [pad_mode interpolate], gradients: [pad_mode interpolate], gpu: none,
             }
             index::classes::Classes {
                 values: [nll_loss], gradients: [nll_loss], gpu: plan, storage: refused,
@@ -216,6 +221,10 @@ macro_rules! for_each_operation {
             }
             shaping::triangle::Triangle {
                 values: [tril triu], gradients: [tril triu], gpu: plan, storage: moved,
+            }
+            windows::adaptive::AdaptiveMax {
+                values: [adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d],
+                gradients: [], gpu: none,
             }
             windows::conv::Conv {
                 values: [conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d],

@@ -4,6 +4,7 @@
 //! tell of an index that is out of range, so that is an error value here: [`OutOfRange`]. Nothing
 //! outside is read or written then, and the output is of no use.
 
+mod along;
 mod nonzero;
 mod order;
 mod pick;
@@ -17,6 +18,7 @@ mod tests;
 mod top_p;
 mod wide;
 
+pub(crate) use along::picked;
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
 pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, put_among_zeros};

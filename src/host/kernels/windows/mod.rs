@@ -1,5 +1,6 @@
 //! Kernels of sliding windows: convolution and pooling.
 
+pub(crate) mod adaptive;
 pub(crate) mod conv;
 pub(crate) mod pool;
 pub(crate) mod resample;

@@ -4,6 +4,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::number_of;
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
+use crate::ops::index::along::{Along, Axis, Rule};
 use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -152,6 +153,15 @@ impl TensorFuture {
             Err(refusal) => return build::refused("pad_mode", self, refusal, at),
         };
         let _within = build::within("pad_mode", at);
+        let axis = |(dim, [before, after]): (usize, [isize; 2])| {
+            let input = self.dims()[dim];
+            let output = (input as isize + before + after) as usize;
+            Axis { dim, input, output, by: Rule::Padded(mode, before as i64) }
+        };
+        let along = Along { name: "pad_mode", axes: pairs.iter().copied().map(axis).collect() };
+        if self.port().runner.has_kernel(&along) {
+            return build::custom(Arc::new(along), &[self], at);
+        }
         let mut x = self.clone();
         for (d, [before, after]) in pairs {
             let n = self.dims()[d] as i64;

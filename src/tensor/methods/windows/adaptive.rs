@@ -4,30 +4,25 @@
 use super::conv::{Sizes, each};
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
+use crate::host::kernels::windows::adaptive::Cells;
+use crate::ops::windows::adaptive::AdaptiveMax;
+use crate::ops::windows::resample::{By, Intervals, Resample};
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
+use crate::window::triple;
+use std::ops::Range;
 use std::panic::Location;
-
-/// For each output position of an axis the first element that it takes, and the weights of that and
-/// the following ones.
-pub(super) struct Intervals {
-    pub first: Vec<usize>,
-    pub weights: Vec<Vec<f64>>,
-}
+use std::sync::Arc;
 
 impl Intervals {
     /// Intervals that cover an axis of `input` elements evenly: of one weight each.
     fn even(input: usize, output: usize) -> Intervals {
-        let wide = |i: usize| i as u128 * input as u128;
-        let first: Vec<usize> = (0..output).map(|i| (wide(i) / output as u128) as usize).collect();
-        let end = |i: usize| wide(i + 1).div_ceil(output as u128) as usize;
-        let weights = first.iter().enumerate().map(|(i, &from)| {
-            let n = end(i) - from;
-            vec![1.0 / n as f64; n]
-        });
-        Intervals { weights: weights.collect(), first }
+        let all: Vec<Range<usize>> =
+            (0..output).map(|i| Cells::interval(input, output, i)).collect();
+        let weights = all.iter().map(|of| vec![1.0 / of.len() as f64; of.len()]).collect();
+        Intervals { first: all.iter().map(|of| of.start).collect(), weights }
     }
 
     /// The elements of each interval along a dimension, `[.., output, most, ..]`, and for each
@@ -54,10 +49,16 @@ impl Intervals {
         [all, device.from_vec(counts, &shape[..]), weights]
     }
 
-    /// The weighed sums of the intervals along a dimension.
+    /// The weighed sums of the intervals along a dimension: one op on a host.
     #[track_caller]
-    pub(super) fn sums(&self, x: &TensorFuture, dim: usize) -> TensorFuture {
-        let [all, counts, weights] = self.taken(x, dim);
+    pub(super) fn sums(self, x: &TensorFuture, dim: usize) -> TensorFuture {
+        let (input, output, all) = (x.dims()[dim], self.first.len(), Arc::new(self));
+        let (name, by) = (build::named("interpolate"), By::Intervals(all.clone()));
+        let one = Resample { name, dim, input, output, by, back: false };
+        if input.max(output) <= i32::MAX as usize && x.port().runner.has_kernel(&one) {
+            return build::custom(Arc::new(one), &[x], Location::caller());
+        }
+        let [all, counts, weights] = all.taken(x, dim);
         (counts.where_cond(all, 0.0) * weights).sum(dim as isize + 1)
     }
 
@@ -203,6 +204,18 @@ impl TensorFuture {
         if self.numel() == 0 {
             let shape = [&self.dims()[..first], &sizes].concat();
             return self.reshape(shape);
+        }
+        let input = triple(&self.dims()[first..], 1);
+        let largest = AdaptiveMax {
+            name,
+            cells: Cells { spatial, input, output: triple(&sizes, 1) },
+            position: false,
+        };
+        if of == Of::Largest && self.port().runner.has_kernel(&largest) {
+            return match self.dims()[first..] == sizes {
+                true => self.clone(),
+                false => build::custom(Arc::new(largest), &[self], at),
+            };
         }
         self.rounded_once(|x| resized(x, first, &sizes, of))
     }

@@ -3,12 +3,13 @@
 //! An axis is some elements picked for each place (one, two or four) and their weighted sum: one op
 //! on a host, and elsewhere ops that are there. Places and weights are made on the device.
 
-use super::adaptive::{Intervals, areas};
+use super::adaptive::areas;
 use super::conv::{Sizes, each};
 use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
-use crate::ops::windows::resample::{A, Resample};
+use crate::ops::index::along::{self, Along, Rule};
+use crate::ops::windows::resample::{A, By, Intervals, Resample};
 use crate::tensor::build;
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
@@ -181,6 +182,23 @@ impl InterpolateOptions {
         }
         Ok(axes)
     }
+
+    /// The op of the nearest modes, where an element moves.
+    fn nearest(&self, axes: &[Axis]) -> Option<Along> {
+        let first = match self.mode {
+            InterpolateMode::Nearest => 0.0,
+            InterpolateMode::NearestExact => 0.5,
+            _ => return None,
+        };
+        let axis = |a: &Axis| along::Axis {
+            dim: a.dim,
+            input: a.input,
+            output: a.output,
+            by: Rule::Nearest { scale: a.scale, first },
+        };
+        let axes: Vec<_> = axes.iter().filter(|a| a.moves(self.mode)).map(axis).collect();
+        (!axes.is_empty()).then_some(Along { name: "interpolate", axes })
+    }
 }
 
 impl From<usize> for InterpolateOptions {
@@ -205,6 +223,13 @@ struct Axis {
 }
 
 impl Axis {
+    /// Whether anything is elsewhere afterwards. At the same size each element keeps its position;
+    /// with a factor slightly off 1 all modes but the linear one move it.
+    fn moves(&self, mode: InterpolateMode) -> bool {
+        let stays = matches!(mode, InterpolateMode::Linear | InterpolateMode::Area);
+        self.input != self.output || !stays && self.scale != 1.0
+    }
+
     /// Each output position times the distance. The distance is data, as the sizes below are: a
     /// constant would be part of the kernel, and a GPU would compile a kernel for each.
     #[track_caller]
@@ -276,7 +301,8 @@ impl Axis {
         let device = x.device();
         let &Axis { dim, input, output, scale, align } = self;
         let cubic = mode == InterpolateMode::Cubic;
-        let one = Resample { dim, input, output, scale, align, cubic, back: false };
+        let (name, by) = (build::named("interpolate"), By::Around { scale, align, cubic });
+        let one = Resample { name, dim, input, output, by, back: false };
         let smooth = cubic || mode == InterpolateMode::Linear;
         if smooth && input.max(output) <= i32::MAX as usize && x.port().runner.has_kernel(&one) {
             return build::custom(Arc::new(one), &[x], Location::caller());
@@ -356,6 +382,11 @@ impl TensorFuture {
             axes.iter().for_each(|axis| shape.dims_mut()[axis.dim] = axis.output);
             return self.reshape(shape.dims());
         }
+        if let Some(nearest) = options.nearest(&axes)
+            && self.port().runner.has_kernel(&nearest)
+        {
+            return build::custom(Arc::new(nearest), &[self], Location::caller());
+        }
         let smooth = matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Cubic);
         let wide = smooth || options.mode == InterpolateMode::Area;
         let mut x = if wide { self.wide() } else { self.clone() };
@@ -365,12 +396,7 @@ impl TensorFuture {
         axes.reverse();
         axes.sort_by(|a, b| growth(a).total_cmp(&growth(b)));
         for axis in axes {
-            // At the same size each element keeps its position; with a factor slightly off 1 all
-            // modes but the linear one move it.
-            if axis.input != axis.output
-                || !matches!(options.mode, InterpolateMode::Linear | InterpolateMode::Area)
-                    && axis.scale != 1.0
-            {
+            if axis.moves(options.mode) {
                 x = match options.antialias {
                     true => axis.reach(options.mode == InterpolateMode::Cubic).sums(&x, axis.dim),
                     false => axis.apply(&x, options.mode),

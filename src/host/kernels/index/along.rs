@@ -1,0 +1,153 @@
+//! Elements at given places along some dimensions: what padding with a value's own elements, and
+//! taking the nearest ones, are made of.
+
+use super::super::nest::{Shared, in_parts};
+use super::{LEAST, with_size};
+use crate::room;
+use crate::view::{Parallel, View, ViewMut};
+
+/// Neighbours of a result whose places are a step apart: 1, -1 or 0.
+struct Run {
+    first: usize,
+    n: usize,
+    from: isize,
+    step: isize,
+}
+
+/// Elements of a run on average, below which elements are picked one by one.
+const FEW: usize = 4;
+
+/// The runs that places are, in their order.
+fn runs(places: &[usize]) -> Vec<Run> {
+    let mut all: Vec<Run> = Vec::new();
+    for (i, &place) in places.iter().enumerate() {
+        if let Some(run) = all.last_mut() {
+            let step = place as isize - (run.from + (run.n as isize - 1) * run.step);
+            if step == run.step && run.n > 1 || run.n == 1 && (-1..=1).contains(&step) {
+                (run.n, run.step) = (run.n + 1, step);
+                continue;
+            }
+        }
+        all.push(Run { first: i, n: 1, from: place as isize, step: 1 });
+    }
+    all
+}
+
+/// `out[i, j, k] = x[i, places[j], k]` for places along dimension 1, and so on for each dimension
+/// that has places. All places are elements of the input.
+pub(crate) fn picked(
+    x: View<'_>,
+    places: &[(usize, Vec<usize>)],
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let Some((&n, lead)) = out.shape.split_last().filter(|_| out.numel() > 0) else { return };
+    // Of each dimension where its elements begin.
+    let mut offsets: Vec<Vec<isize>> = Vec::new();
+    for (d, &size) in out.shape.iter().enumerate() {
+        let mut own = room::with_capacity(size);
+        match places.iter().find(|(dim, _)| *dim == d) {
+            Some((_, places)) => {
+                debug_assert!(places.len() == size && places.iter().all(|&p| p < x.shape[d]));
+                own.extend(places.iter().map(|&p| p as isize * x.strides[d]));
+            }
+            None => own.extend((0..size as isize).map(|i| i * x.strides[d])),
+        }
+        offsets.push(own);
+    }
+    let (columns, step) = (&offsets[lead.len()], x.strides[lead.len()]);
+    let along = match places.iter().find(|(dim, _)| *dim == lead.len()) {
+        Some((_, places)) => runs(places),
+        None => vec![Run { first: 0, n, from: 0, step: 1 }],
+    };
+    let rows = crate::shape::numel(lead);
+    with_size!(x.dtype, T => {
+        let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
+        in_parts(rows, (LEAST / n).max(1), par, &|part| {
+            let mut before = None;
+            for row in part {
+                let (mut at, mut rest) = (0, row);
+                for (own, &size) in offsets.iter().zip(lead).rev() {
+                    at += own[rest % size];
+                    rest /= size;
+                }
+                let (source, y) = (from.at(at).cast_const(), to.at((row * n) as isize));
+                // SAFETY: a row of the output, which is this part's own, as the one before it is;
+                // places are elements of the input.
+                unsafe {
+                    if before.replace(at) == Some(at) {
+                        std::ptr::copy_nonoverlapping(y.sub(n), y, n);
+                    } else if along.len() * FEW > n {
+                        for (i, &place) in columns.iter().enumerate() {
+                            y.add(i).write(*source.offset(place));
+                        }
+                    } else {
+                        for run in &along {
+                            let source = source.offset(run.from * step);
+                            copy_run(source, run.step * step, y.add(run.first), run.n);
+                        }
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// # Safety
+/// There are `n` elements, of the source a step apart; the two do not overlap.
+#[inline(always)]
+unsafe fn copy_run<T: Copy>(x: *const T, step: isize, y: *mut T, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if step == 1 && n > 4 {
+            return std::ptr::copy_nonoverlapping(x, y, n);
+        }
+        for i in 0..n {
+            y.add(i).write(*x.offset(i as isize * step));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::*;
+    use super::*;
+
+    fn check<T: crate::dtype::Element>(rng: &mut Rng) {
+        let rank = 1 + rng.below(4);
+        let shape: Vec<usize> = (0..rank).map(|_| 1 + rng.below([0, 90, 30, 9, 5][rank])).collect();
+        let x = Value::<T>::random(rng, &shape, small);
+        let (mut places, mut to) = (Vec::new(), shape.clone());
+        for d in 0..rank {
+            let n = shape[d];
+            let own: Vec<usize> = match rng.below(5) {
+                // Reflected, a step at a time, twice each, anywhere, none.
+                0 => (0..n).rev().chain(0..n).chain((0..n).rev()).collect(),
+                1 => (0..n).flat_map(|p| [p, p]).collect(),
+                2 => (0..1 + rng.below(40)).map(|_| rng.below(n)).collect(),
+                3 => [vec![0; 3], (0..n).collect(), vec![n - 1; 5]].concat(),
+                _ => continue,
+            };
+            to[d] = own.len();
+            places.push((d, own));
+        }
+        let par = Threads { threads: 1 + rng.below(3), seed: rng.word() };
+        let got = filled::<T>(&to, |out| picked(x.view(), &places, out, &par));
+        for (at, got) in indices(&to).into_iter().zip(got) {
+            let mut from = at.clone();
+            places.iter().for_each(|(d, own)| from[*d] = own[at[*d]]);
+            assert_eq!(got, x.get(&from), "{at:?} of {shape:?} at {places:?}");
+        }
+    }
+
+    #[test]
+    fn each_element_is_that_at_its_places() {
+        let mut rng = Rng::new(92);
+        for _ in 0..120 {
+            check::<f32>(&mut rng);
+            check::<half::bf16>(&mut rng);
+            check::<i64>(&mut rng);
+            check::<u8>(&mut rng);
+        }
+    }
+}
