@@ -134,6 +134,13 @@ fn copy_sized<T: Copy + Send + Sync>(
     let mut nest = nest.merged();
     let least = PART_BYTES / size_of::<T>();
     let row = nest.dims.pop().unwrap_or(Dim { size: 1, step: [1, 1] });
+    if let Some(&last) = nest.dims.last()
+        && (2..TILE / 2).contains(&row.size)
+        && (row.step[0], last.step) == (1, [row.size as isize, 1])
+    {
+        nest.dims.pop();
+        return weave(&nest, last.size, row, to, from, least, par);
+    }
     let across = nest.dims.iter().position(|d| d.step[1] == 1 && d.size >= TILE / 2);
     if let (true, Some(j), 1) =
         (row.step[1].unsigned_abs() > 1 && row.size >= TILE / 2, across, row.step[0])
@@ -212,8 +219,64 @@ unsafe fn copy_row<T: Copy>(d: *mut T, s: *const T, n: usize, step: [isize; 2]) 
                 let x = *s;
                 (0..n).for_each(|i| *d.add(i) = x);
             }
+            // A step that the compiler knows is a shuffle.
+            [1, 2] => (0..n).for_each(|i| *d.add(i) = *s.add(2 * i)),
+            [1, 3] => (0..n).for_each(|i| *d.add(i) = *s.add(3 * i)),
+            [1, 4] => (0..n).for_each(|i| *d.add(i) = *s.add(4 * i)),
             [1, step] => (0..n as isize).for_each(|i| *d.offset(i) = *s.offset(i * step)),
             [a, b] => (0..n as isize).for_each(|i| *d.offset(i * a) = *s.offset(i * b)),
+        }
+    }
+}
+
+/// Copies lines of `n` elements of a few rows of the source, element by element side by side:
+/// channels that become the last dimension, elements that are repeated.
+fn weave<T: Copy + Send + Sync>(
+    lines: &Nest<2>,
+    n: usize,
+    row: Dim<2>,
+    to: Shared<T>,
+    from: Shared<T>,
+    least: usize,
+    par: &dyn Parallel,
+) {
+    let (k, step) = (row.size, row.step[1]);
+    let cuts = (n * k).div_ceil(least).max(1);
+    let each = (n * k).div_ceil(cuts);
+    in_parts(lines.numel() * cuts, (least / each).max(1), par, &|part| {
+        vectorize!(|| {
+            for u in part {
+                let [d, s] = lines.at(u / cuts);
+                let cut = slice_of(n, cuts, u % cuts);
+                let (d, s) = (d + (cut.start * k) as isize, s + cut.start as isize);
+                let (d, s, n) = (to.at(d), from.at(s).cast_const(), cut.len());
+                // SAFETY: both views are valid at every index of the shape, which these are; parts
+                // write elements that do not meet.
+                unsafe {
+                    match k {
+                        2 => woven::<T, 2>(d, s, n, step),
+                        3 => woven::<T, 3>(d, s, n, step),
+                        4 => woven::<T, 4>(d, s, n, step),
+                        _ => (0..k).for_each(|j| {
+                            copy_row(d.add(j), s.offset(j as isize * step), n, [k as isize, 1])
+                        }),
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// `d[i * K + j] = s[j * step + i]`.
+///
+/// # Safety
+/// The addresses named for `i` below `n` are valid, and `d` and `s` do not overlap.
+#[inline(always)]
+unsafe fn woven<T: Copy, const K: usize>(d: *mut T, s: *const T, n: usize, step: isize) {
+    for i in 0..n {
+        for j in 0..K {
+            // SAFETY: by the caller's promise.
+            unsafe { *d.add(i * K + j) = *s.offset(j as isize * step + i as isize) };
         }
     }
 }
@@ -249,7 +312,7 @@ fn transpose<T: Copy + Send + Sync>(
                     // SAFETY: the tile's `wide` columns and `high` rows lie within both views.
                     unsafe {
                         if (wide, high) == (TILE, TILE) {
-                            tile::<T>(d, s, column.step[0], row.step[1], TILE, TILE);
+                            whole_tile::<T>(d, s, column.step[0], row.step[1]);
                         } else {
                             tile::<T>(d, s, column.step[0], row.step[1], wide, high);
                         }
@@ -293,6 +356,97 @@ pub(super) unsafe fn tile<T: Copy>(
     }
 }
 
+/// A whole [`tile`].
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn whole_tile<T: Copy>(d: *mut T, s: *const T, ds: isize, ss: isize) {
+    // SAFETY: by the caller's promise; the level is one that the machine has.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if level() == super::simd::Level::Avx512 {
+            match size_of::<T>() {
+                2 => return turned::halves(d.cast(), s.cast(), ds, ss),
+                4 => return turned::words(d.cast(), s.cast(), ds, ss),
+                _ => {}
+            }
+        }
+        tile::<T>(d, s, ds, ss, TILE, TILE);
+    }
+}
+
+/// Tiles that are turned in registers. Rows are shuffled in pairs, `i` with `i + 8`, element by
+/// element: that turns an element's address by one bit, and four times changes row and column. (By
+/// single loads, 32 planes of [64, 3136] took twice as long, and three times in halves.)
+#[cfg(target_arch = "x86_64")]
+mod turned {
+    use super::TILE;
+    use std::arch::x86_64::*;
+
+    /// The places of the shuffle's lower half, from `from` on.
+    const fn places<const N: usize>(from: u8) -> [u8; N] {
+        let mut all = [0; N];
+        let mut i = 0;
+        while i < N {
+            all[i] = from + (i / 2) as u8 + (i % 2 * N) as u8;
+            i += 1;
+        }
+        all
+    }
+
+    macro_rules! turned {
+        ($name:ident, $T:ident, $features:literal, $load:ident, $store:ident, $widen:ident,
+         $shuffle:ident) => {
+            /// `d[i * ds + k] = s[k * ss + i]`.
+            ///
+            /// # Safety
+            /// The machine has the features, and the addresses are valid.
+            #[inline]
+            #[target_feature(enable = $features)]
+            pub unsafe fn $name(d: *mut $T, s: *const $T, ds: isize, ss: isize) {
+                const LOW: [u8; TILE] = places(0);
+                const HIGH: [u8; TILE] = places(TILE as u8 / 2);
+                // SAFETY: by the caller's promise.
+                unsafe {
+                    let low = $widen(_mm_loadu_si128(LOW.as_ptr().cast()));
+                    let high = $widen(_mm_loadu_si128(HIGH.as_ptr().cast()));
+                    let row = |k: usize| $load(s.offset(k as isize * ss).cast());
+                    let mut rows: [_; TILE] = std::array::from_fn(row);
+                    for _ in 0..4 {
+                        let next = |k: usize| {
+                            let place = if k % 2 == 0 { low } else { high };
+                            $shuffle(rows[k / 2], place, rows[k / 2 + TILE / 2])
+                        };
+                        rows = std::array::from_fn(next);
+                    }
+                    for (i, row) in rows.into_iter().enumerate() {
+                        $store(d.offset(i as isize * ds).cast(), row);
+                    }
+                }
+            }
+        };
+    }
+    turned!(
+        words,
+        u32,
+        "avx512f",
+        _mm512_loadu_si512,
+        _mm512_storeu_si512,
+        _mm512_cvtepu8_epi32,
+        _mm512_permutex2var_epi32
+    );
+    turned!(
+        halves,
+        u16,
+        "avx512f,avx512bw,avx512vl",
+        _mm256_loadu_si256,
+        _mm256_storeu_si256,
+        _mm256_cvtepu8_epi16,
+        _mm256_permutex2var_epi16
+    );
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::*;
@@ -319,6 +473,36 @@ mod tests {
             }
         }
     }
+
+    /// Channels last, and back, and elements that are repeated; rows and columns changed.
+    fn woven<T: Element>(rng: &mut Rng) {
+        let [n, k, wide] = [1 + rng.below(3), 1 + rng.below(40), 1 + rng.below(120)];
+        let par = Threads { threads: 2, seed: rng.word() };
+        let data: Vec<T> = (0..n * k * wide).map(|i| T::from_i64(i as i64 % 256)).collect();
+        for (shape, strides) in [
+            ([n, wide, k], [k * wide, 1, wide]),
+            ([n, k, wide], [k * wide, 1, k]),
+            ([n, k * wide, 1 + k % 9], [k * wide, 1, 0]),
+        ] {
+            let strides = strides.map(|step| step as isize).to_vec();
+            let x = Value { data: data.clone(), offset: 0, shape: shape.to_vec(), strides };
+            let got = filled::<T>(&shape, |out| copy(x.view(), out, &par));
+            assert!(got == x.to_vec(), "{shape:?} {:?}", x.strides);
+        }
+    }
+
+    #[test]
+    fn a_few_rows_are_woven_and_taken_apart() {
+        let mut rng = Rng::new(14);
+        for _ in turns(60) {
+            woven::<f32>(&mut rng);
+            woven::<half::bf16>(&mut rng);
+            woven::<f64>(&mut rng);
+            woven::<u8>(&mut rng);
+        }
+    }
+
+    at_every_level! { a_few_rows_are_woven_and_taken_apart }
 
     #[test]
     fn parts_of_any_layout_are_the_whole_in_its_order() {

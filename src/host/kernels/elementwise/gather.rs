@@ -16,6 +16,8 @@ use smallvec::SmallVec;
 
 /// Bytes of a line of memory, as far as bands go: they are at least so wide.
 const LINE: usize = 64;
+/// Bytes of a band, at least, as far as its dimension goes: half of a first-level cache.
+const BAND_LEAST: usize = 16 << 10;
 /// Bytes of a band, at most: half of a second-level cache.
 const BAND_BYTES: usize = 1 << 20;
 
@@ -68,11 +70,13 @@ impl Band {
         let (inner, outer) = dims.split_last()?;
         let along = |d: &Dim| d.stride.unsigned_abs() == size;
         let dim = outer.iter().position(along)?;
-        let wide = (LINE / size).max(16);
-        if inner.stride.unsigned_abs() <= size || inner.size < 8 || dims[dim].size < 8 {
+        if inner.stride.unsigned_abs() <= size || dims[dim].size < 8 {
             return None;
         }
         let each: usize = dims[dim + 1..].iter().map(|d| d.size).product();
+        // A band of few is as long as a tile, and its lines of memory are read in rows.
+        let wide =
+            (BAND_LEAST / size / each.max(1)).next_multiple_of(LINE).max((LINE / size).max(16));
         let positions = each.saturating_mul(wide.min(dims[dim].size));
         (positions.saturating_mul(size) <= BAND_BYTES).then(|| Band {
             dim,
