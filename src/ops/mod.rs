@@ -54,6 +54,7 @@ pub(crate) mod products {
 
 /// Functions of whole rows: softmax, its logarithm and its loss, and normalisation.
 pub(crate) mod rows {
+    pub(crate) mod cross_entropy;
     pub(crate) mod logsumexp;
     pub(crate) mod nll;
     pub(crate) mod norm;
@@ -122,6 +123,7 @@ macro_rules! for_each_operation {
             }
             index::along::Along {
                 values: [pad_mode interpolate], gradients: [pad_mode interpolate], gpu: none,
+                storage: moved,
             }
             index::classes::Classes {
                 values: [nll_loss], gradients: [nll_loss], gpu: plan, storage: refused,
@@ -190,6 +192,9 @@ macro_rules! for_each_operation {
             products::turned::Turned {
                 values: [matmul], gradients: [matmul], gpu: none, storage: refused,
             }
+            rows::cross_entropy::CrossEntropy {
+                values: [cross_entropy], gradients: [cross_entropy], gpu: none, storage: refused,
+            }
             rows::logsumexp::LogSumExp {
                 values: [logsumexp], gradients: [logsumexp], gpu: plan, storage: refused,
             }
@@ -224,7 +229,7 @@ macro_rules! for_each_operation {
             }
             windows::adaptive::AdaptiveMax {
                 values: [adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d],
-                gradients: [], gpu: none,
+                gradients: [], gpu: none, storage: refused,
             }
             windows::conv::Conv {
                 values: [conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d],

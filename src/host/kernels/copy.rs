@@ -502,8 +502,6 @@ mod tests {
         }
     }
 
-    at_every_level! { a_few_rows_are_woven_and_taken_apart }
-
     #[test]
     fn parts_of_any_layout_are_the_whole_in_its_order() {
         let mut rng = Rng::new(13);
@@ -574,6 +572,7 @@ mod tests {
     }
 
     at_every_level! {
+        a_few_rows_are_woven_and_taken_apart
         a_copy_of_any_layout_is_row_by_row
         parts_of_any_layout_are_the_whole_in_its_order
         large_copies_are_cut_between_threads_and_whole

@@ -19,6 +19,18 @@ pub(crate) struct Nll {
     pub back: Option<usize>,
 }
 
+/// Refuses a class number that names no class, unless it is ignored.
+pub(super) fn checked(target: &[i64], ignore: i64, classes: usize) -> Result<(), Refusal> {
+    let wrong = |&(_, &t): &(usize, &i64)| t != ignore && !(0..classes as i64).contains(&t);
+    match target.iter().enumerate().find(wrong) {
+        None => Ok(()),
+        Some((at, t)) => {
+            let text = format!("index {t} at position {at} is out of range for size {classes}");
+            Err(Refusal::index(text))
+        }
+    }
+}
+
 impl Nll {
     /// The class of each row that counts, and what each of them is multiplied by.
     fn rows<'a>(
@@ -27,11 +39,7 @@ impl Nll {
         classes: usize,
     ) -> Result<(impl Iterator<Item = (usize, usize)> + 'a, f64), Refusal> {
         let ignore = self.ignore;
-        let wrong = |&(_, &t): &(usize, &i64)| t != ignore && !(0..classes as i64).contains(&t);
-        if let Some((at, t)) = target.iter().enumerate().find(wrong) {
-            let text = format!("index {t} at position {at} is out of range for size {classes}");
-            return Err(Refusal::index(text));
-        }
+        checked(target, ignore, classes)?;
         let count = target.iter().filter(|&&t| t != ignore).count();
         let scale = if self.mean { -1.0 / count as f64 } else { -1.0 };
         let rows = target.iter().enumerate().filter(move |(_, t)| **t != ignore);

@@ -5,12 +5,14 @@
 //! equal.
 
 mod columns;
+mod cross_entropy;
 mod norm;
 mod norm_back;
 mod softmax_back;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use cross_entropy::{losses, losses_back};
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use norm_back::{Normed, norm_back, norm_sums};
 pub(crate) use softmax_back::softmax_back;
@@ -175,18 +177,22 @@ fn along<T: Load<W>, W: Float>(
         return columns::softmax::<T, W>(&outer, from, to, [n, inner], x.strides[dim], form, par);
     }
     let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
-    // A row's exponentials stay in the output where they fit it exactly, unless it goes around the
-    // cache.
-    let kept = match streamed {
+    in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
+        W::with_scratch(kept::<T, W>(n, streamed), |scratch| {
+            let picks = None;
+            at_level(Rows { outer: &outer, rows, from, to, n, form, streamed, scratch, picks });
+        });
+    });
+}
+
+/// The scratch of rows of `n`: a row's exponentials stay in the output where they fit it exactly,
+/// unless it goes around the cache.
+fn kept<T: Load<W>, W>(n: usize, streamed: bool) -> usize {
+    match streamed {
         true => 2 * n,
         false if T::IS_WIDE => 0,
         false => n,
-    };
-    in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
-        W::with_scratch(kept, |scratch| {
-            at_level(Rows { outer: &outer, rows, from, to, n, form, streamed, scratch });
-        });
-    });
+    }
 }
 
 /// A run of rows whose elements lie side by side.
@@ -200,6 +206,15 @@ struct Rows<'a, T, W> {
     /// Written around the cache, a row late.
     streamed: bool,
     scratch: &'a mut [W],
+    picks: Option<Picks<'a, W>>,
+}
+
+/// What all of the rows are multiplied by, and where to put the product of a row's class, if it has
+/// one.
+struct Picks<'a, W> {
+    scale: W,
+    classes: &'a [Option<usize>],
+    to: Shared<W>,
 }
 
 /// A row of which the exponentials (or the logarithm's differences) are there, and what ends them.
@@ -241,7 +256,14 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             };
             // SAFETY: a row of the input; a buffer of `n` elements that nothing else uses now, or
             // the row of the output, which has elements of type `W` then and is this part's own.
-            let half = unsafe { begun::<T, W, S>(from, kept, to, n, form, &mut before, ahead) };
+            let mut half = unsafe { begun::<T, W, S>(from, kept, to, n, form, &mut before, ahead) };
+            if let Some(picks) = &self.picks {
+                half.end = half.end.mul(picks.scale);
+                if let Some(class) = picks.classes[row] {
+                    // SAFETY: an element of the row, and the row's place.
+                    unsafe { picks.to.at(row as isize).write((*kept.add(class)).mul(half.end)) };
+                }
+            }
             if self.streamed {
                 before = Some(half);
                 continue;

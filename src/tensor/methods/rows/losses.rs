@@ -3,7 +3,9 @@
 use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
+use crate::ops::Listed;
 use crate::ops::index::classes::Classes;
+use crate::ops::rows::cross_entropy::CrossEntropy;
 use crate::ops::rows::nll::Nll;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, mixed};
@@ -194,8 +196,9 @@ fn pick(logs: &TensorFuture, target: &TensorFuture, dim: usize, options: &LossOp
 /// The common case as one op, if the device has it: rows of classes without weights, reduced to
 /// one number.
 #[track_caller]
-fn short(
-    logs: &TensorFuture,
+fn short<O: Listed>(
+    op: impl FnOnce(i64, bool) -> O,
+    x: &TensorFuture,
     target: &TensorFuture,
     dim: usize,
     options: &LossOptions,
@@ -203,15 +206,14 @@ fn short(
     let plain = options.weight.is_none()
         && options.label_smoothing == 0.0
         && options.reduction != Reduction::None;
-    if !plain || logs.rank() != 2 || dim != 1 {
+    if !plain || x.rank() != 2 || dim != 1 {
         return None;
     }
-    let mean = options.reduction == Reduction::Mean;
-    let op = Nll { ignore: options.ignore_index, mean, name: build::named("nll_loss"), back: None };
-    if !logs.port().runner.has_kernel(&op) {
+    let op = op(options.ignore_index, options.reduction == Reduction::Mean);
+    if !x.port().runner.has_kernel(&op) {
         return None;
     }
-    Some(build::custom(Arc::new(op), &[logs, &target.to_dtype(DType::I64)], Location::caller()))
+    Some(build::custom(Arc::new(op), &[x, &target.to_dtype(DType::I64)], Location::caller()))
 }
 
 #[track_caller]
@@ -304,10 +306,12 @@ impl TensorFuture {
             Ok(dim) => dim,
             Err(refusal) => return refuse(refusal),
         };
-        let logs = self.wide().log_softmax(dim as isize);
-        if let Some(loss) = short(&logs, target, dim, &options) {
-            return loss.to_dtype(self.dtype());
+        let name = build::named("cross_entropy");
+        let op = |ignore, mean| CrossEntropy { ignore, mean, name, back: false };
+        if let Some(loss) = short(op, self, target, dim, &options) {
+            return loss;
         }
+        let logs = self.wide().log_softmax(dim as isize);
         let picked = pick(&logs, target, dim, &options);
         if smoothing == 0.0 {
             return nll(&logs, &picked, options.reduction, self.dtype());
@@ -375,8 +379,9 @@ impl TensorFuture {
             Err(refusal) => return build::refused("nll_loss", self, refusal, at),
         };
         let _within = build::within("nll_loss", at);
-        let logs = self.wide();
-        if let Some(loss) = short(&logs, target, dim, &options) {
+        let (logs, name) = (self.wide(), build::named("nll_loss"));
+        let op = |ignore, mean| Nll { ignore, mean, name, back: None };
+        if let Some(loss) = short(op, &logs, target, dim, &options) {
             return loss.to_dtype(self.dtype());
         }
         nll(&logs, &pick(&logs, target, dim, &options), options.reduction, self.dtype())
