@@ -4,7 +4,20 @@
 
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index::picked;
-use crate::{Backward, DType, PadMode};
+use crate::{Backward, DType};
+
+/// The elements that [`pad_mode`](crate::TensorFuture::pad_mode) adds around a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum PadMode {
+    /// The elements in reverse, without the one at the edge.
+    Reflect,
+    /// The element at the edge.
+    Replicate,
+    /// The elements from the other end.
+    Circular,
+}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Along {

@@ -1,6 +1,6 @@
 //! An axis of a value seen at other places: what interpolation, and pooling to a given size, are
-//! made of where elements are weighted. Only host devices are asked for it; elsewhere elements are picked and added by ops
-//! that are there. Each is the other way's gradient, since both are linear.
+//! made of where elements are weighted. Only host devices are asked for it; elsewhere elements are
+//! picked and added by ops that are there. Each is the other way's gradient, since both are linear.
 
 use crate::Backward;
 use crate::dtype::DType;

@@ -4,7 +4,7 @@ use crate::dtype::{DType, Scalar};
 use crate::error::number_of;
 use crate::graph::node::Op;
 use crate::graph::operation::Refusal;
-use crate::ops::index::along::{Along, Axis, Rule};
+use crate::ops::index::along::{Along, Axis, PadMode, Rule};
 use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At};
@@ -12,19 +12,6 @@ use crate::tensor::dims::{Dims, Index, resolve};
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 use std::sync::Arc;
-
-/// The elements that [`pad_mode`](TensorFuture::pad_mode) adds around a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
-pub enum PadMode {
-    /// The elements in reverse, without the one at the edge.
-    Reflect,
-    /// The element at the edge.
-    Replicate,
-    /// The elements from the other end.
-    Circular,
-}
 
 /// Pairs of counts for the last dimensions, starting with the last one.
 fn pairs(x: &TensorFuture, counts: &[isize]) -> Result<Vec<(usize, [isize; 2])>, Refusal> {
