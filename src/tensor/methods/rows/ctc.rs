@@ -109,7 +109,7 @@ impl TensorFuture {
         let steps = whole(steps).unsqueeze(1);
         // Before any step it is in the first state, for certain.
         let first = device.arange(0, count as i64, 1).lt(1);
-        let none = first.where_cond(&chance.zeros_like(), NEVER);
+        let none = first.where_cond(chance.zeros_like(), NEVER);
         chance = steps.gt(0).where_cond(&chance, none);
         for t in 1..time {
             let follows = skips.where_cond(behind(&chance, 2), NEVER);
