@@ -71,7 +71,8 @@ impl Freed {
             };
             let Some((_, shard, class)) = (0..SHARDS).filter_map(oldest).min() else { break };
             let mut lists = lock(&self.shards[shard].0);
-            let list = &mut lists[class].addresses;
+            // Another thread may have taken all of them meanwhile.
+            let Some(List { addresses: list, .. }) = lists.get_mut(class) else { continue };
             let n = (bytes - sum).div_ceil(size(class)).min(list.len());
             sum += n * size(class);
             taken.extend(list.drain(..n).map(|address| (class, address)));
@@ -120,6 +121,29 @@ mod tests {
         assert_eq!(freed.take_idle(51, |class| 10 * class), [(5, 2), (2, 3)]);
         assert_eq!(freed.take_idle(50, |class| 10 * class), [(5, 1)]);
         assert_eq!(freed.take_idle(usize::MAX, |class| 10 * class), [(5, 4), (9, 5)]);
+    }
+
+    /// Each block is taken once, and no thread stumbles over what another one took.
+    #[test]
+    fn what_makes_room_may_be_taken_by_another_thread_meanwhile() {
+        let (freed, turns) = (Freed::default(), 20_000);
+        let taken = AtomicUsize::new(0);
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for turn in 0..turns {
+                    freed.put_in(turn % SHARDS, turn % 3, turn);
+                    taken.fetch_add(freed.take_idle(1, |_| 1).len(), Relaxed);
+                }
+                done.store(1, Relaxed);
+            });
+            while done.load(Relaxed) == 0 {
+                let all: usize = freed.take_all().map(|(_, list)| list.len()).sum();
+                taken.fetch_add(all, Relaxed);
+            }
+        });
+        let rest: usize = freed.take_all().map(|(_, list)| list.len()).sum();
+        assert_eq!(taken.into_inner() + rest, turns);
     }
 
     #[test]

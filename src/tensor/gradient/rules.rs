@@ -3,7 +3,7 @@
 
 use super::side::Side;
 use crate::ops::order::others::others;
-use crate::shape::Shape;
+use crate::shape::{Shape, numel};
 use crate::tensor::build::finite::unchecked;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
@@ -220,11 +220,11 @@ impl<'a> Over<'a> {
         let mut order: SmallVec<[usize; 8]> = (0..rank).collect();
         let mut lead = self.gone.iter().position(|&gone| gone).unwrap_or(rank - count);
         let end = self.gone.iter().rposition(|&gone| gone).map_or(rank, |last| last + 1);
-        if end - lead > count || self.shape[end..].iter().product::<usize>() < FEW {
+        if end - lead > count || numel(&self.shape[end..]) < FEW {
             order.sort_by_key(|&d| self.gone[d]);
             lead = rank - count;
         }
-        let size = |dims: &[usize]| dims.iter().map(|&d| self.shape[d]).product::<usize>();
+        let size = |dims: &[usize]| dims.iter().map(|&d| self.shape[d]).collect::<Shape>().numel();
         let (outer, inner) = (size(&order[..lead]), size(&order[lead + count..]));
         let lines = |x: &TensorFuture, n| x.permute(&order[..]).reshape([outer, n, inner]);
         let (g, x) = (lines(g, 1), lines(x, self.count));
