@@ -261,8 +261,9 @@ pub trait Parallel: Sync {
     /// Calls `part(0)` ... `part(parts - 1)`, each once, on any thread, and returns when all are
     /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
-    /// True if the other threads are awake and wait for parts, so that a hand-over is worthwhile
-    /// for half as much work.
+    /// True if another thread is awake, so that parts of a quarter of the usual work are worth a
+    /// hand-over. A step asks whose work lies between the two, since who asks often is given
+    /// threads that stay awake.
     #[doc(hidden)]
     fn is_awake(&self) -> bool {
         false

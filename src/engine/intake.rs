@@ -217,6 +217,11 @@ impl Attendance {
         None
     }
 
+    /// The number of workers that sleep or are about to. A hint.
+    pub fn sleeping(&self) -> usize {
+        self.parked.load(Ordering::Relaxed).count_ones() as usize
+    }
+
     /// True where this worker attends, having taken the post if it was free.
     pub fn attend(&self, worker: usize) -> bool {
         let me = worker as u32 + 1;

@@ -22,7 +22,7 @@ use crate::error::ErrorKind;
 use crate::graph::node::NodeHandle;
 use crate::guard::{self, DeferredDrops, DeferredWakes, caught};
 use crate::host::step::Host;
-use crate::host::thread_pool::ThreadPool;
+use crate::host::thread_pool::{ThreadPool, Workers};
 use crate::host::threads::{self, Affinity, Threads, lower_priority};
 use crate::host::unoptimised;
 use crate::host::wake_queue::WakeQueues;
@@ -76,6 +76,9 @@ struct Shared {
     /// worker without a step.
     began: Vec<AtomicU64>,
     epoch: Instant,
+    /// The time at which a step asked last whether to hand over small parts, in nanoseconds since
+    /// `epoch`.
+    asked: AtomicU64,
     abandoned: Arc<AtomicBool>,
     threads: Arc<Threads>,
     wake_queues: Arc<WakeQueues>,
@@ -141,16 +144,13 @@ impl Runner for CpuRunner {
                         scheduler: Scheduler::new(port),
                         steps: VecDeque::new(),
                     }),
-                    thread_pool: ThreadPool::new(self.options.threads, move || {
-                        if let Some(shared) = weak.upgrade() {
-                            shared.call_help();
-                        }
-                    }),
+                    thread_pool: ThreadPool::new(self.options.threads, weak),
                     memory: self.memory.clone(),
                     runnable: AtomicUsize::new(0),
                     deadline: AtomicU64::new(u64::MAX),
                     began: (0..self.options.threads).map(|_| AtomicU64::new(0)).collect(),
                     epoch: Instant::now(),
+                    asked: AtomicU64::new(0),
                     abandoned: self.abandoned.clone(),
                     threads: self.threads.clone(),
                     wake_queues: self.wake_queues.clone(),
@@ -242,16 +242,28 @@ impl Runner for CpuRunner {
     }
 }
 
+/// The pool's view of the runner that owns it.
+impl Workers for Weak<Shared> {
+    fn wake(&self, count: usize) {
+        let Some(shared) = self.upgrade() else { return };
+        for _ in 0..count {
+            let Some(worker) = shared.port.mailbox.attendance.unpark_any() else { return };
+            shared.threads.wake_apart(worker);
+        }
+    }
+    fn are_awake(&self) -> bool {
+        let Some(shared) = self.upgrade() else { return false };
+        let now = shared.now();
+        let since = now.saturating_sub(shared.asked.swap(now, Relaxed));
+        // In a row one wake is for all: a worker stays awake from one step to the next.
+        since < nanos(shared.options.linger)
+            || shared.port.mailbox.attendance.sleeping() + 1 < shared.options.threads
+    }
+}
+
 impl Shared {
     fn now(&self) -> u64 {
         self.epoch.elapsed().as_nanos() as u64
-    }
-
-    /// Wakes sleeping workers to a large step.
-    fn call_help(&self) {
-        while let Some(worker) = self.port.mailbox.attendance.unpark_any() {
-            self.threads.wake_apart(worker);
-        }
     }
 
     /// A worker's thread. A kernel's panic ends with its value. A panic of the engine itself would

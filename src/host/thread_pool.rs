@@ -89,18 +89,25 @@ pub(crate) struct ThreadPool {
     offered: AtomicUsize,
     /// The number of calls of regions that are under way, whose kernels come in a row. A hint.
     rows: AtomicUsize,
-    /// Wakes sleeping workers for a job. The runner, the owner of the threads, sets it.
-    call: Box<dyn Fn() + Send + Sync>,
+    workers: Box<dyn Workers>,
+}
+
+/// The threads of a pool, as their owner knows them.
+pub(crate) trait Workers: Send + Sync {
+    /// Wakes so many sleeping workers, if there are so many.
+    fn wake(&self, count: usize);
+    /// True where one besides the caller is awake, or had better be: steps that ask come in a row.
+    fn are_awake(&self) -> bool;
 }
 
 impl ThreadPool {
-    pub fn new(threads: usize, call: impl Fn() + Send + Sync + 'static) -> ThreadPool {
+    pub fn new(threads: usize, workers: impl Workers + 'static) -> ThreadPool {
         ThreadPool {
             threads,
             jobs: Mutex::new(Vec::new()),
             offered: AtomicUsize::new(0),
             rows: AtomicUsize::new(0),
-            call: Box::new(call),
+            workers: Box::new(workers),
         }
     }
 
@@ -171,7 +178,7 @@ impl Parallel for Member<'_> {
     }
 
     fn is_awake(&self) -> bool {
-        self.pool.is_awake()
+        self.pool.is_awake() || self.pool.workers.are_awake()
     }
 
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
@@ -194,7 +201,7 @@ impl Parallel for Member<'_> {
         });
         lock(&pool.jobs).push(job.clone());
         pool.offered.fetch_add(1, Ordering::SeqCst);
-        (pool.call)();
+        pool.workers.wake(parts.min(pool.threads) - 1);
         job.work(me);
         lock(&pool.jobs).retain(|j| !Arc::ptr_eq(j, &job));
         pool.offered.fetch_sub(1, Ordering::Relaxed);
@@ -214,9 +221,19 @@ impl Parallel for Member<'_> {
 mod tests {
     use super::*;
 
+    /// Nobody sleeps who would have to be woken.
+    struct Awake;
+
+    impl Workers for Awake {
+        fn wake(&self, _: usize) {}
+        fn are_awake(&self) -> bool {
+            false
+        }
+    }
+
     #[test]
     fn every_part_runs_once_with_helpers_and_a_panic_comes_back() {
-        let pool = Arc::new(ThreadPool::new(2, || ()));
+        let pool = Arc::new(ThreadPool::new(2, Awake));
         let stop = Arc::new(AtomicUsize::new(0));
         let helper = std::thread::spawn({
             let (pool, stop) = (pool.clone(), stop.clone());
@@ -244,7 +261,7 @@ mod tests {
 
     #[test]
     fn each_worker_begins_with_its_own_parts_and_ends_with_what_others_left() {
-        let pool = ThreadPool::new(3, || ());
+        let pool = ThreadPool::new(3, Awake);
         let order = |me: usize, parts: usize| {
             let seen = Mutex::new(Vec::new());
             pool.member(me).run(parts, &|i| lock(&seen).push(i));

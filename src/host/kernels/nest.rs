@@ -146,16 +146,26 @@ pub(super) fn slice_of(n: usize, parts: usize, i: usize) -> Range<usize> {
     start..start + base + (i < more) as usize
 }
 
-/// How many parts `n` units of work make, when fewer than `least` units are not worth a thread
-/// (some 20 us: the bench `hand_over` shows it, and each kernel's own figures stand at its
-/// constant).
+/// How many parts `n` units of work make, when fewer than `least` units are not worth waking a
+/// thread (some 20 us: the bench `hand_over` shows it, and each kernel's own figures stand at its
+/// constant), and fewer than a quarter of them no thread that is awake.
 pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
-    let threads = par.threads();
-    if threads <= 1 || n < 2 * least.max(1) {
-        return 1;
+    match par.threads() {
+        0 | 1 => 1,
+        threads => even(n / least_part(n, least, par), threads),
     }
-    even(n / least.max(1), threads)
 }
+
+/// The least part of `n` units of work: `least`, or a quarter of it where that is needed for all
+/// threads to have one, and another thread is awake.
+pub(super) fn least_part(n: usize, least: usize, par: &dyn Parallel) -> usize {
+    let (least, quarter) = (least.max(1), (least / AWAKE).max(1));
+    let is_small = n >= 2 * quarter && n < least.saturating_mul(par.threads());
+    if is_small && par.is_awake() { quarter } else { least }
+}
+
+/// By how much less work pays where the other thread is awake.
+const AWAKE: usize = 4;
 
 /// How many parts `threads` take, if there could be so many. A few for each thread, so that one
 /// that starts late does not leave the others waiting; as many for each, so that none has the last
@@ -212,6 +222,7 @@ impl<T> Shared<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::Threads;
     use super::*;
 
     #[test]
@@ -234,6 +245,19 @@ mod tests {
             let all: Vec<usize> = (0..parts).flat_map(|i| slice_of(n, parts, i)).collect();
             assert_eq!(all, (0..n).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_quarter_of_the_work_is_a_part_where_a_thread_is_awake() {
+        let parts = |n, threads, seed| parts_of(n, 100, &Threads { threads, seed });
+        let (asleep, awake) = (1, 0);
+        for (n, of_sleepers, of_the_awake) in
+            [(49, 1, 1), (50, 1, 2), (199, 1, 6), (200, 2, 2), (10_000, 8, 8)]
+        {
+            assert_eq!((parts(n, 2, asleep), parts(n, 2, awake)), (of_sleepers, of_the_awake));
+        }
+        assert_eq!((parts(1500, 16, asleep), parts(1500, 16, awake)), (15, 48));
+        assert_eq!(parts(1500, 1, awake), 1);
     }
 
     #[test]

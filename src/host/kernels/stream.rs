@@ -215,6 +215,9 @@ impl Parallel for Fenced<'_> {
     fn threads(&self) -> usize {
         self.0.threads()
     }
+    fn is_awake(&self) -> bool {
+        self.0.is_awake()
+    }
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync)) {
         self.0.run(parts, &|i| {
             part(i);

@@ -37,7 +37,7 @@ pub(super) use panel::{BUNDLE, LINE, SUMS, columns_of, panels_of};
 pub(super) use tile::Tile;
 
 use super::isa::vectorize;
-use super::nest::{Dim, Nest, Shared, slice_of};
+use super::nest::{Dim, Nest, Shared, least_part, slice_of};
 use crate::dtype::DType;
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
@@ -212,10 +212,8 @@ impl Cut {
         // A product with few rows or columns takes the time of reading its operands.
         let each = p.m.saturating_mul(p.n).saturating_mul(p.k.max(1));
         let each = each.saturating_add(READ.saturating_mul((p.m + p.n).saturating_mul(p.k)));
-        // To one that is awake a quarter pays: a Llama's step of 15 M weights, in one call, took 2
-        // to 5 % less than with halves.
-        let part = if par.is_awake() { PART / 4 } else { PART };
-        let wanted = match (each.saturating_mul(matrices) / part).min(par.threads()) {
+        let all = each.saturating_mul(matrices);
+        let wanted = match (all / least_part(all, PART, par)).min(par.threads()) {
             0 | 1 => 1,
             many => many,
         };

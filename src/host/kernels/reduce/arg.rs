@@ -147,7 +147,7 @@ fn first_best(finder: &Finder, candidates: impl Iterator<Item = Best>) -> usize 
 
 fn rows(task: &Task<'_>, kernel: &Kernel, finder: &Finder) {
     let (results, count) = (task.kept.numel(), task.count);
-    let chunk = chunk_of(count, results, least(kernel.size), task.par.threads());
+    let chunk = chunk_of(count, results, least(kernel.size), task.par);
     if chunk >= count {
         in_parts(results, (least(kernel.size) / count).max(1), task.par, &|part| {
             for (_, [at, offset]) in task.kept.turns(part) {
@@ -196,7 +196,7 @@ fn columns(task: &Task<'_>, kernel: &Kernel, finder: &Finder, column: usize) {
     let columns = Columns::new(task, column, kernel.size);
     let (units, width, count) = (columns.units(), columns.width(), task.count);
     let least = (least(kernel.size) / width).max(1);
-    let chunk = chunk_of(count, units, least, task.par.threads());
+    let chunk = chunk_of(count, units, least, task.par);
     let chunks = count.div_ceil(chunk);
     let mut partials: Vec<Best> =
         room::filled(if chunks == 1 { 0 } else { units * chunks * width }, (0, 0));

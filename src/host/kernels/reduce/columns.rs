@@ -94,7 +94,7 @@ pub(super) fn fold_columns(task: &Task<'_>, kernel: &Kernel, column: usize) {
     let columns = Columns::new(task, column, kernel.size);
     let (units, width, count) = (columns.units(), columns.width(), task.count);
     let least = (least(kernel.size) / width).max(1);
-    let chunk = chunk_of(count, units, least, task.par.threads());
+    let chunk = chunk_of(count, units, least, task.par);
     // Levels of the trees, lanes' and blocks', of as many results as a strip has or as one turn of
     // the kernel takes.
     let room = width.max(STRIP);

@@ -1,10 +1,11 @@
 //! Reductions along memory: a result's elements lie side by side, or are gathered into a tile.
 
-use super::super::nest::{Dim, Shared, in_parts};
+use super::super::nest::{Dim, Shared, in_parts, least_part};
 use super::fold::{BLOCK, Tree};
 use super::gather::Tiles;
 use super::kernel::{Kernel, RowsCall, To};
 use super::{Scratch, TILE_BYTES, TILE_BYTES_MAX, Task, least};
+use crate::view::Parallel;
 use std::ops::Range;
 
 /// Partial results that one call keeps, at most.
@@ -12,7 +13,7 @@ pub(super) const PARTIALS: usize = 256;
 
 pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
     let results = task.kept.numel();
-    let chunk = chunk_of(task.count, results, least(kernel.size), task.par.threads());
+    let chunk = chunk_of(task.count, results, least(kernel.size), task.par);
     if chunk >= task.count {
         in_parts(results, (least(kernel.size) / task.count.max(1)).max(1), task.par, &|part| {
             some_rows(task, kernel, part);
@@ -42,12 +43,10 @@ pub(super) fn fold_rows(task: &Task<'_>, kernel: &Kernel) {
 
 /// Elements of a result that one part folds: all of them unless results are few and long; then a
 /// power of two of blocks, so that the tree is the same however many threads there are.
-pub(super) fn chunk_of(count: usize, results: usize, least: usize, threads: usize) -> usize {
-    if threads <= 1
-        || results >= 4 * threads
-        || results.saturating_mul(count) < 2 * least
-        || count < 2 * BLOCK
-    {
+pub(super) fn chunk_of(count: usize, results: usize, least: usize, par: &dyn Parallel) -> usize {
+    let (threads, work) = (par.threads(), results.saturating_mul(count));
+    let least = least_part(work, least, par);
+    if threads <= 1 || results >= 4 * threads || work < 2 * least || count < 2 * BLOCK {
         return count;
     }
     let parts = (4 * threads).div_ceil(results).min(PARTIALS / results).max(1);
