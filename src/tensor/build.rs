@@ -117,7 +117,7 @@ impl Asked {
     #[inline]
     pub(crate) fn go(self) -> TensorFuture {
         if let Some(queued) = self.queued {
-            self.value.port().push(queued);
+            caller::push(self.value.port(), queued);
         }
         self.value
     }
@@ -220,7 +220,7 @@ fn ask_slowly(op: Op, operands: &[&TensorFuture], ruled: Result<Meta, Refusal>, 
             let Some(op) = again else { return Asked { value: TensorFuture::new(node), queued } };
             if is_checked {
                 if let Some(queued) = queued.take() {
-                    port.push(queued);
+                    caller::push(port, queued);
                 }
                 node = checked(&op, node, operands, at);
             }

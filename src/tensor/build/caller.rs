@@ -1,5 +1,7 @@
-//! On whose behalf ops are called: the line, and the name, that the user sees in errors.
+//! On whose behalf ops are called: the line, and the name, that the user sees in errors. The parts
+//! of a function that is composed of ops are passed to the engine together.
 
+use crate::engine::port::{Port, Queued};
 use crate::sync::threads::thread_local;
 use crate::tensor::future::At;
 use std::cell::Cell;
@@ -14,20 +16,60 @@ struct Caller {
 
 thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
+    /// Parts of the function that are made and not passed to the engine yet.
+    static HELD: Cell<Vec<(&'static Port, Queued)>> = const { Cell::new(Vec::new()) };
 }
 
-/// While it lives, errors of calls are reported as errors of the caller's function.
+/// The most parts that are held back: a function of very many starts before it has made them all.
+const HELD_MAX: usize = 64;
+
+/// While it lives, errors of calls are reported as errors of the caller's function, and the engine
+/// does not see its parts.
 pub(crate) struct Within(Option<Caller>);
 
 impl Drop for Within {
     fn drop(&mut self) {
+        let ends = is_part() && self.0.is_none_or(|caller| caller.name.is_none());
         CALLER.set(self.0);
+        if ends {
+            release();
+        }
     }
+}
+
+/// Passes a new node to the engine; a part of a composed function when the function is done. A
+/// worker that is awake would take up the first parts before the others are there, write what is
+/// between them to memory, and read it again.
+#[inline]
+pub(super) fn push(port: &'static Port, queued: Queued) {
+    match is_part() {
+        true => hold(port, queued),
+        false => port.push(queued),
+    }
+}
+
+fn hold(port: &'static Port, queued: Queued) {
+    let Ok(mut held) = HELD.try_with(Cell::take) else {
+        return port.push(queued); // the thread ends
+    };
+    held.push((port, queued));
+    let is_full = held.len() >= HELD_MAX;
+    HELD.set(held);
+    if is_full {
+        release();
+    }
+}
+
+/// Passes the parts that are held back to the engine, in their order.
+fn release() {
+    let Ok(mut held) = HELD.try_with(Cell::take) else { return };
+    held.drain(..).for_each(|(port, queued)| port.push(queued));
+    HELD.set(held);
 }
 
 /// For a function that is composed of ops: errors of these ops, also in closures, get the
 /// function's name and its caller's line. Of nested functions the outermost is the one that the
-/// user called. No user code may be called meanwhile.
+/// user called. No user code may be called meanwhile, and nothing may be awaited.
 #[must_use]
 pub(crate) fn within(name: &'static str, at: At) -> Within {
     let before = CALLER.get();
@@ -38,6 +80,7 @@ pub(crate) fn within(name: &'static str, at: At) -> Within {
 }
 
 /// True while the ops that are called are parts of a function that the user called.
+#[inline]
 pub(super) fn is_part() -> bool {
     CALLER.get().is_some_and(|caller| caller.name.is_some())
 }
@@ -64,6 +107,9 @@ fn in_layers(at: At) -> bool {
 /// line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
+    if is_part() {
+        release();
+    }
     let _back = Within(before);
     let outer = before.map_or(at, |caller| caller.at);
     CALLER.set(Some(Caller { at: if in_layers(at) { outer } else { at }, name: None }));
@@ -76,5 +122,41 @@ pub(crate) fn seen(at: At) -> At {
     match CALLER.get() {
         Some(caller) if caller.name.is_some() || in_layers(at) => caller.at,
         _ => at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, TensorFuture};
+    use std::panic::Location;
+    use std::time::Duration;
+
+    fn is_there(x: &TensorFuture) -> bool {
+        x.node.completion.state().is_complete()
+    }
+
+    #[tokio::test]
+    async fn parts_of_a_function_reach_the_engine_together() {
+        let x = Device::cpu().ones([64]).await.unwrap();
+        let within_both = within("composed", Location::caller());
+        let parts: Vec<TensorFuture> = (0..3).map(|_| &x + 1.0).collect();
+        drop(within("a part that is composed as well", Location::caller()));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!parts.iter().any(is_there), "a worker has taken a part up");
+        drop(within_both);
+        for part in parts {
+            assert_eq!(part.to_vec::<f32>().await.unwrap(), [2.0; 64]);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_function_of_very_many_parts_starts_before_its_end() {
+        let x = Device::cpu().ones([64]).await.unwrap();
+        let _within = within("composed", Location::caller());
+        let parts: Vec<TensorFuture> = (0..HELD_MAX).map(|_| &x + 1.0).collect();
+        while !is_there(&parts[0]) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }

@@ -103,7 +103,13 @@ pub(crate) fn is_intercepted() -> bool {
 #[inline]
 pub(crate) fn enqueue(port: &'static Port, node: Node) -> NodeHandle {
     match INTERCEPTOR.get() {
-        None => port.enqueue(node),
+        None => {
+            let (handle, queued) = port.enter(node);
+            if let Some(queued) = queued {
+                super::caller::push(port, queued);
+            }
+            handle
+        }
         Some(interceptor) => (interceptor.node)(port, node),
     }
 }
