@@ -23,7 +23,6 @@ use crate::shape::Shape;
 use std::fmt::Display;
 use std::future::Future;
 use std::panic::Location;
-use std::sync::Arc;
 
 /// Creation of tensors. The type is float32 by default; each function has a `_dtype` form or takes
 /// the type of its data. Nothing waits.
@@ -217,16 +216,18 @@ impl Device {
         };
         match n {
             0 | 1 => self.handed("linspace", vec![a; n], n.into(), at),
-            // The caller's thread does no device-sized work: a kernel computes long ones.
+            // The caller's thread does no device-sized work: the device computes long ones.
             2..=1024 => self.handed("linspace", (0..n).map(value).collect(), n.into(), at),
             _ => {
-                let run = move |run: &mut crate::graph::operation::CpuRun<'_>| {
-                    run.output.fill_from((0..n).map(value));
-                    Ok(())
+                let _within = build::within("linspace", at);
+                let numbers = |start: usize, step: i64, dtype: DType| {
+                    let (start, step) = (Scalar::Int(start as i64), Scalar::Int(step));
+                    build::create(self.port, Op::Arange { start, step }, n.into(), dtype, at)
                 };
-                let infer = move |_: &[&Meta]| Ok(Meta::new([n], DType::F32));
-                let op = crate::ops::custom::Closures { name: "linspace".into(), infer, run };
-                build::create(self.port, Op::Custom(Arc::new(op)), n.into(), DType::F32, at)
+                let up = numbers(0, 1, DType::F32) * step + a;
+                let down = f64::from(b) - numbers(n - 1, -1, DType::F32) * step;
+                let place = if n <= i32::MAX as usize { DType::I32 } else { DType::I64 };
+                numbers(0, 1, place).lt((n / 2) as i64).where_cond(up, down)
             }
         }
     }

@@ -348,6 +348,7 @@ def creation(g):
         (5.0, 7.0, 0),
         (-1e30, 1e30, 11),
         (0, 10, 6),
+        (-0.1, 0.7, 1500),
     ):
         f = lambda a, b, steps: torch.linspace(a, b, steps)  # noqa: E731
         numeric(g, "linspace", f, [a, b], {"steps": n}, n=1, ulp=1)

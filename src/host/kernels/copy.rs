@@ -113,7 +113,7 @@ fn fill_sized<T: Copy + Send + Sync>(x: T, dst: &ViewMut<'_>, par: &dyn Parallel
         let out = unsafe {
             std::slice::from_raw_parts_mut(first.cast::<std::mem::MaybeUninit<T>>(), part.len())
         };
-        vectorize!(|| out.iter_mut().for_each(|o| {
+        vectorize!(move || out.iter_mut().for_each(|o| {
             o.write(x);
         }));
     });

@@ -11,13 +11,23 @@ use super::simd::{Baseline, Level, Simd, level};
 /// A macro, so that there is a closure for each level, with one caller: one that all levels call is
 /// compiled once, for none of them, wherever it is too long to be inlined (a softmax of bfloat16
 /// rows took five times as long for that).
+///
+/// A loop that writes through a pointer takes it, and the numbers that it needs, along with `move`:
+/// of what is only referred to, the compiler thinks that each write may change it, and computes one
+/// element at a time.
 macro_rules! vectorize {
-    (|| $body:expr) => {{
+    (|| $body:expr) => {
+        $crate::host::kernels::isa::vectorize!(@ [] $body)
+    };
+    (move || $body:expr) => {
+        $crate::host::kernels::isa::vectorize!(@ [move] $body)
+    };
+    (@ [$($by:tt)?] $body:expr) => {{
         use $crate::host::kernels::{isa, simd::Level};
         match $crate::host::kernels::simd::level() {
-            Level::Avx512 => isa::within_avx512(|| $body),
-            Level::Avx2 => isa::within_avx2(|| $body),
-            Level::Baseline => isa::within_baseline(|| $body),
+            Level::Avx512 => isa::within_avx512($($by)? || $body),
+            Level::Avx2 => isa::within_avx2($($by)? || $body),
+            Level::Baseline => isa::within_baseline($($by)? || $body),
         }
     }};
 }

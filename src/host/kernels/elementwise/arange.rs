@@ -51,7 +51,7 @@ unsafe fn of_floats<T>(
     store: impl Fn(f64) -> T + Copy,
 ) {
     let dst = dst.cast::<T>();
-    vectorize!(|| for run in (0..n).step_by(RUN) {
+    vectorize!(move || for run in (0..n).step_by(RUN) {
         // Whole numbers below 2^53: the sum of two is exact.
         let base = (first + run) as f64;
         for i in 0..RUN.min(n - run) as i32 {
@@ -72,7 +72,7 @@ unsafe fn of_ints<T>(
     store: impl Fn(i64) -> T + Copy,
 ) {
     let dst = dst.cast::<T>();
-    vectorize!(|| for i in 0..n {
+    vectorize!(move || for i in 0..n {
         let x = start.wrapping_add(((first + i) as i64).wrapping_mul(step));
         // SAFETY: the caller's promise.
         unsafe { dst.add(i).write(store(x)) };
