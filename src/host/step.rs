@@ -257,6 +257,7 @@ fn run_reduction_of(
     program.outputs.extend(out.iter().map(|o| o.reg).filter(|r| *r != reg));
     let dtype = program.dtype(reg);
     let result = place.view(node.dtype, &node.shape);
+    let front = elementwise::Front::new(&program, shape, views);
     let tiles = |range: std::ops::Range<usize>, to: *mut u8| {
         let at = |view: &ViewMut<'_>| view.ptr.wrapping_add(range.start * view.dtype.size());
         let mut places: SmallVec<[*mut u8; 4]> = SmallVec::from_slice(&[to]);
@@ -264,7 +265,7 @@ fn run_reduction_of(
         // SAFETY: the reduction hands in memory of its own for exactly these elements, and reads an
         // element from one part only (`argmax` some of them twice), so no other thread writes
         // there.
-        unsafe { elementwise::run_into(&program, shape, views, range.clone(), &mut places) };
+        unsafe { front.read(range.clone(), &mut places) };
         if let Some(Output { view, .. }) = out.iter().find(|o| o.reg == reg) {
             // SAFETY: as above; the tile was just computed.
             unsafe {

@@ -129,7 +129,7 @@ fn a_program_has_the_cpus_bits_fused_and_op_by_op() {
         one.outputs = [reg].into_iter().collect();
         let tiles = |range: std::ops::Range<usize>, to: *mut u8| {
             // SAFETY: memory of the reduction's own for exactly these elements.
-            unsafe { elementwise::run_into(&one, &shape, &views, range, &mut [to]) };
+            unsafe { elementwise::Front::new(&one, &shape, &views).read(range, &mut [to]) };
         };
         let dtype = p.dtype(reg);
         let out = ViewMut { ptr: best.as_mut_ptr().cast(), dtype, shape: &kept, life: PhantomData };

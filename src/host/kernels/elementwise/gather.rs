@@ -124,6 +124,32 @@ impl Gather {
         self.band = self.band.take().filter(|band| positions >= 2 * band.positions);
     }
 
+    /// Where it stays the same for some positions in a row: how many, and at each multiple of them
+    /// it may change.
+    pub fn stays(&self) -> Option<usize> {
+        self.dims.last().filter(|d| d.stride == 0).map(|d| d.size)
+    }
+
+    /// True where it stays the same along each stretch of so many positions.
+    pub fn stays_for(&self, stretch: usize) -> bool {
+        self.stays().is_some_and(|n| n.is_multiple_of(stretch))
+    }
+
+    /// Copies the element at a position.
+    ///
+    /// # Safety
+    /// The input may be read there; `dst` has room for an element.
+    pub unsafe fn element(&self, position: usize, dst: *mut u8) {
+        let (mut offset, mut rest) = (0isize, position);
+        for d in self.dims.iter().rev() {
+            offset += (rest % d.size) as isize * d.stride;
+            rest /= d.size;
+        }
+        let from = self.ptr.wrapping_offset(offset);
+        // SAFETY: the caller's promise.
+        unsafe { std::ptr::copy_nonoverlapping(from, dst, self.size) };
+    }
+
     /// Copies the elements of a band, and of those that follow, as far as positions go.
     ///
     /// # Safety
@@ -224,7 +250,7 @@ impl Gather {
                     if run <= 8 {
                         (0..run).for_each(|j| dst.add(j).write(x));
                     } else {
-                        vectorize!(|| (0..run).for_each(|j| dst.add(j).write(x)));
+                        vectorize!(move || (0..run).for_each(|j| dst.add(j).write(x)));
                     }
                 } else {
                     for j in 0..run {

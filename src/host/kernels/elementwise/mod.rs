@@ -1,7 +1,7 @@
 //! Runs a fused elementwise [`Program`] over views: the CPU's kernel for everything elementwise.
 //!
 //! Called by `host/step` ([`run_parallel`], [`run`]), and by kernels that take a program in front
-//! of their own work ([`run_into`]). A range of positions is cut into tiles that stay in the first
+//! of their own work ([`Front`]). A range of positions is cut into tiles that stay in the first
 //! cache; each instruction is one vectorised loop over a tile. Every instruction rounds to its own
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
@@ -31,10 +31,11 @@ mod tests;
 
 use crate::graph::cost::program_ns;
 use crate::graph::program::{OUTPUTS_MAX, Program};
-use crate::host::kernels::nest::even;
+use crate::host::kernels::nest::parts_of;
 use crate::host::kernels::random;
 use crate::host::kernels::simd::{Level, level};
-use crate::host::kernels::stream::{self, Ahead, STREAM_FROM};
+use crate::host::kernels::stream::{self, Ahead, LINE, STREAM_FROM};
+use crate::sync::plain::{AtomicU64, Ordering};
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 pub(crate) use direct::{Lone, One, lone_number, one};
@@ -48,14 +49,17 @@ use std::ops::Range;
 const SLOT_STREAMED: usize = SLOT / 4;
 /// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
 const AHEAD_FROM: usize = 1 << 20;
-/// A part of a step that is handed to another thread takes at least so long, by the estimate. Two
+/// Positions from which on a program in front of another kernel is planned once for each thread.
+const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
+/// A part of a step that is handed to another thread takes at least so long, by the estimate (a
+/// quarter of it where that thread is awake). Two
 /// threads are faster than one from some 5 us of work on where the second is awake, and from 30 to
 /// 60 us on where it sleeps (`benches/hand_over.rs`): parts of 20 us cost nothing then, and below
 /// two threads would be busy for what one does nearly as fast. Here and at the other kernels'
 /// constants stand three times in us for two parts: on one thread, on two, and on two of which one
 /// has slept. 64 Ki of `exp`: 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7, 19.1, 32.3; of `gelu`, 16
 /// Ki: 30.3, 21.3, 28.5.
-const PART_NS: u64 = 20_000;
+const PART_NS: usize = 20_000;
 
 /// Computes the positions `range` (row-major, of `shape`) of all outputs of a program.
 ///
@@ -94,27 +98,82 @@ fn run_at(
     unsafe { execute(&call, range) }
 }
 
-/// Computes the positions `range` of all outputs into memory that begins at that range: element
-/// `range.start` of output k is written to `outputs[k]`.
-///
-/// # Safety
-/// `outputs[k]` is valid for writes of `range.len()` elements of the type of output k, and does not
-/// overlap an input.
-pub(crate) unsafe fn run_into(
-    program: &Program,
-    shape: &[usize],
-    inputs: &[View<'_>],
-    range: Range<usize>,
-    outputs: &mut [*mut u8],
-) {
-    let mut bases = [std::ptr::null_mut::<u8>(); OUTPUTS_MAX];
-    for ((base, output), &r) in bases.iter_mut().zip(&*outputs).zip(&program.outputs) {
-        *base = output.wrapping_sub(range.start * program.dtype(r).size());
+/// A program in front of a kernel that asks for its elements tile by tile.
+pub(crate) struct Front<'a> {
+    program: &'a Program,
+    shape: &'a [usize],
+    inputs: &'a [View<'a>],
+    /// Tells it from all others of the process.
+    number: u64,
+}
+
+/// The plan of the front that a thread has asked last: plans take as long as some tiles.
+struct Planned {
+    number: u64,
+    plan: Plan,
+    _slots: Slots,
+}
+
+static FRONTS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static PLANNED: Cell<Option<Box<Planned>>> = const { Cell::new(None) };
+}
+
+impl<'a> Front<'a> {
+    pub fn new(program: &'a Program, shape: &'a [usize], inputs: &'a [View<'a>]) -> Front<'a> {
+        Front { program, shape, inputs, number: FRONTS.fetch_add(1, Ordering::Relaxed) }
     }
-    let bases = &bases[..outputs.len()];
-    let call = Call { level: level(), program, shape, inputs, outputs: bases, stream: false };
-    // SAFETY: the caller's promise, and that of the views.
-    unsafe { execute(&call, range) }
+
+    /// Computes the positions `range` of all outputs into memory that begins at that range: element
+    /// `range.start` of output k is written to `outputs[k]`.
+    ///
+    /// # Safety
+    /// `outputs[k]` is valid for writes of `range.len()` elements of the type of output k, and does
+    /// not overlap an input.
+    pub unsafe fn read(&self, range: Range<usize>, outputs: &mut [*mut u8]) {
+        let Front { program, shape, inputs, number } = *self;
+        if range.is_empty() {
+            return;
+        }
+        #[cfg(test)]
+        COMPUTED.set(COMPUTED.get() + range.len());
+        let mut bases = [std::ptr::null_mut::<u8>(); OUTPUTS_MAX];
+        for ((base, output), &r) in bases.iter_mut().zip(&*outputs).zip(&program.outputs) {
+            *base = output.wrapping_sub(range.start * program.dtype(r).size());
+        }
+        let outputs = &bases[..outputs.len()];
+        let call = Call { level: level(), program, shape, inputs, outputs, stream: false };
+        let numel = crate::shape::numel(shape);
+        // SAFETY: the caller's promise, and that of the views.
+        if unsafe { direct::run(&call, &range) } {
+            return;
+        }
+        if numel < PLANNED_FROM {
+            // SAFETY: as above.
+            return unsafe { tiled(&call, range) };
+        }
+        let known = PLANNED.try_with(Cell::take).ok().flatten();
+        let mut planned = match known.filter(|planned| planned.number == number) {
+            Some(mut planned) => {
+                planned.plan.move_outputs(outputs);
+                planned
+            }
+            None => {
+                let slots = Slots::take();
+                let plan = Plan::new(slots.ptr);
+                let mut planned = Box::new(Planned { number, plan, _slots: slots });
+                // SAFETY: the caller's promise; the plan stays in its box, and the slots with it.
+                unsafe { plan::make(&mut planned.plan, &call) };
+                planned.plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
+                planned
+            }
+        };
+        // SAFETY: as above. The inputs of a plan that is found again are there: its front is.
+        unsafe { walk(&call, &mut planned.plan, range) };
+        // A thread that is at its end keeps nothing.
+        let _ = PLANNED.try_with(|last| last.set(Some(planned)));
+    }
 }
 
 /// Computes a program over its whole shape, on several threads where that pays.
@@ -126,10 +185,7 @@ pub(crate) fn run_parallel(
     par: &dyn Parallel,
 ) {
     let numel = crate::shape::numel(shape);
-    let parts = match par.threads() {
-        0 | 1 => 1,
-        threads => even((program_ns(program, numel) / PART_NS) as usize, threads),
-    };
+    let parts = parts_of(program_ns(program, numel) as usize, PART_NS, par);
     if parts <= 1 {
         return run(program, shape, inputs, outputs, 0..numel);
     }
@@ -176,8 +232,21 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     // function.
     unsafe { plan::make(&mut plan, call) };
     plan.gathers.iter_mut().for_each(|gather| gather.expect(range.len()));
+    // SAFETY: as above.
+    unsafe { walk(call, &mut plan, range) }
+}
+
+/// Runs a plan over a range.
+///
+/// # Safety
+/// As for [`execute`]; the plan is one of the call.
+unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
     let slot = if call.stream { SLOT_STREAMED } else { SLOT };
     let mut tile = slot / plan.widest;
+    if let Some(stretch) = plan.stretch {
+        // As long as each other, in whole lines.
+        tile = stretch.div_ceil(stretch.div_ceil(tile)).next_multiple_of(LINE).min(tile);
+    }
     if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {
         tile = range.len(); // one loop straight from memory to memory
     }
@@ -193,48 +262,58 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
             ahead.add(view.ptr, view.dtype.size(), tile, plan.steps().len());
         }
     }
-    let (steps, gathers) = plan.parts();
     let mut position = range.start;
     while position < range.end {
-        let n = tile.min(range.end - position);
-        ahead.begin(position + tile);
-        for step in steps {
-            if !matches!(step, Step::Stream { .. }) {
-                ahead.step();
-            }
-            // SAFETY: places are valid for n elements from `position` on: inputs and outputs by the
-            // caller's promise, slots because a tile fits them.
-            unsafe {
-                match *step {
-                    Step::Loop { run, dst, a, b, c } => {
-                        run(dst.at(position), a.at(position), b.at(position), c.at(position), n);
-                    }
-                    Step::Gather { which, dst } => {
-                        gathers[which as usize].tile(position, n, dst.ptr)
-                    }
-                    Step::Arange { dtype, start, step, dst } => {
-                        arange::fill(dtype, start, step, position, dst.at(position), n);
-                    }
-                    Step::Random { normal, dtype, seed, offset, dst } => {
-                        let f = if normal { random::normal } else { random::uniform };
-                        f(call.level, dtype, seed, offset, position, dst.at(position), n);
-                    }
-                    Step::Stream { dst, a, size } => {
-                        stream::copy(
-                            call.level,
-                            a.at(position),
-                            dst.at(position),
-                            n * size,
-                            &mut ahead,
-                        );
-                    }
-                }
-            }
+        let mut end = range.end;
+        if let Some(stretch) = plan.stretch {
+            end = end.min((position / stretch + 1) * stretch);
+            // SAFETY: inputs may be read at every position, by the caller's promise.
+            unsafe { plan.begin_stretch(position) };
         }
-        position += n;
+        while position < end {
+            let n = tile.min(end - position);
+            ahead.begin(position + tile);
+            // SAFETY: inputs may be read and outputs written at these positions, by the caller's
+            // promise; slots have room for a tile.
+            unsafe { one_tile(call, plan, position, n, &mut ahead) };
+            position += n;
+        }
     }
     if call.stream {
         stream::fence();
+    }
+}
+
+/// Runs the steps of a plan over `n` positions.
+///
+/// # Safety
+/// Places are valid for `n` elements from `position` on.
+#[inline(always)]
+unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize, ahead: &mut Ahead) {
+    let (steps, gathers) = plan.parts();
+    for step in steps {
+        if !matches!(step, Step::Stream { .. }) {
+            ahead.step();
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match *step {
+                Step::Loop { run, dst, a, b, c } => {
+                    run(dst.at(position), a.at(position), b.at(position), c.at(position), n);
+                }
+                Step::Gather { which, dst } => gathers[which as usize].tile(position, n, dst.ptr),
+                Step::Arange { dtype, start, step, dst } => {
+                    arange::fill(dtype, start, step, position, dst.at(position), n);
+                }
+                Step::Random { normal, dtype, seed, offset, dst } => {
+                    let f = if normal { random::normal } else { random::uniform };
+                    f(call.level, dtype, seed, offset, position, dst.at(position), n);
+                }
+                Step::Stream { dst, a, size } => {
+                    stream::copy(call.level, a.at(position), dst.at(position), n * size, ahead);
+                }
+            }
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! Made once per call by the executor, without allocating. Registers of inputs that lie row by row
 //! are the inputs' own memory, registers that are written out are the outputs' own memory where
 //! that is possible; the others are slots of a tile each, used again after their last reader. A
-//! value that is the same at every position is computed here, once, in a cell. Knows nothing of
-//! threads.
+//! value that is the same at every position is computed here, once, in a cell; one that is the same
+//! along each *stretch* of positions (a number for each channel, beside images) is computed in a
+//! cell as each begins. Knows nothing of threads.
 
 #![allow(unsafe_code)]
 
@@ -40,19 +41,35 @@ const CELLS: usize = 5 * INSTRS_MAX + OUTPUTS_MAX;
 pub(super) struct Place {
     pub ptr: *mut u8,
     scale: u8,
-    /// The same at every position, and there already. Only meant while the plan is made.
+    /// The same at every position, and there already; or, if it `varies`, the same along each
+    /// stretch, and there from its beginning on. Only meant while the plan is made.
     uniform: bool,
+    varies: bool,
     /// The slot that it occupies, or [`NO_SLOT`]. Only meant while the plan is made.
     slot: u8,
+    /// The output that it is, or [`NO_OUTPUT`].
+    output: u8,
 }
 
 const NO_SLOT: u8 = u8::MAX;
-const NOWHERE: Place = Place { ptr: std::ptr::null_mut(), scale: 0, uniform: true, slot: NO_SLOT };
+const NOWHERE: Place = Place {
+    ptr: std::ptr::null_mut(),
+    scale: 0,
+    uniform: true,
+    varies: false,
+    slot: NO_SLOT,
+    output: NO_OUTPUT,
+};
 
 impl Place {
     /// Memory of the caller's: one element after the other.
     fn memory(ptr: *mut u8, size: usize) -> Place {
-        Place { ptr, scale: size as u8, uniform: false, slot: NO_SLOT }
+        Place { ptr, scale: size as u8, uniform: false, ..NOWHERE }
+    }
+
+    /// Memory of an output's.
+    fn output(k: usize, ptr: *mut u8, size: usize) -> Place {
+        Place { output: k as u8, ..Place::memory(ptr, size) }
     }
 
     /// One element that is there already.
@@ -96,6 +113,12 @@ pub(super) struct Plan {
     cells: [MaybeUninit<u64>; CELLS],
     cells_used: usize,
     pub gathers: SmallVec<[Gather; 4]>,
+    /// Positions along which some inputs stay the same, if there are such inputs.
+    pub stretch: Option<usize>,
+    /// These inputs, and the cells for an element of each.
+    spots: SmallVec<[(Gather, *mut u8); 4]>,
+    /// What is computed of them, as each stretch begins.
+    first: SmallVec<[Step; 4]>,
     /// Bytes of the widest element that a tile holds.
     pub widest: usize,
     slots_free: u128,
@@ -113,6 +136,9 @@ impl Plan {
             cells: [const { MaybeUninit::uninit() }; CELLS],
             cells_used: 0,
             gathers: SmallVec::new(),
+            stretch: None,
+            spots: SmallVec::new(),
+            first: SmallVec::new(),
             widest: 1,
             slots_free: (1 << SLOTS) - 1,
             slots,
@@ -152,7 +178,7 @@ impl Plan {
         let i = self.slots_free.trailing_zeros();
         self.slots_free &= !(1 << i);
         let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
-        Place { ptr, scale: 0, uniform: false, slot: i as u8 }
+        Place { ptr, uniform: false, slot: i as u8, ..NOWHERE }
     }
 
     /// A place for what is kept from tile to tile. Other slots are taken from the other end, so
@@ -162,12 +188,15 @@ impl Plan {
         let i = u128::BITS - 1 - self.slots_free.leading_zeros();
         self.slots_free &= !(1 << i);
         let ptr = self.slots.wrapping_add(i as usize * SLOT_STEP);
-        Place { ptr, scale: 0, uniform: false, slot: NO_SLOT }
+        Place { ptr, uniform: false, ..NOWHERE }
     }
 
-    /// A place for a value that is the same everywhere, or for a tile of one that is not.
-    fn room(&mut self, uniform: bool) -> Place {
-        if uniform { self.cell() } else { self.slot() }
+    /// A place for what is computed of operands: one element, or a tile.
+    fn room(&mut self, operands: &[Place]) -> Place {
+        match operands.iter().all(|a| a.uniform) {
+            true => Place { varies: operands.iter().any(|a| a.varies), ..self.cell() },
+            false => self.slot(),
+        }
     }
 
     /// Gives a slot back, if the place is one.
@@ -186,10 +215,49 @@ impl Plan {
         cell
     }
 
+    /// Has the outputs lie elsewhere from now on.
+    pub fn move_outputs(&mut self, outputs: &[*mut u8]) {
+        // SAFETY: the first `count` are initialised.
+        let steps: &mut [Step] =
+            unsafe { std::slice::from_raw_parts_mut(self.steps.as_mut_ptr().cast(), self.count) };
+        let moved = |place: &mut Place| {
+            if let Some(&ptr) = outputs.get(place.output as usize) {
+                place.ptr = ptr;
+            }
+        };
+        for step in steps {
+            match step {
+                Step::Loop { dst, a, b, c, .. } => [dst, a, b, c].into_iter().for_each(moved),
+                Step::Stream { dst, a, .. } => [dst, a].into_iter().for_each(moved),
+                Step::Gather { dst, .. } | Step::Arange { dst, .. } | Step::Random { dst, .. } => {
+                    moved(dst)
+                }
+            }
+        }
+    }
+
+    /// Makes the elements of the stretch that begins at a position, or has this one.
+    ///
+    /// # Safety
+    /// The inputs may be read at the position.
+    pub unsafe fn begin_stretch(&mut self, position: usize) {
+        for (input, cell) in &self.spots {
+            // SAFETY: the caller's promise; a cell has room for any element.
+            unsafe { input.element(position, *cell) };
+        }
+        for step in &self.first {
+            let Step::Loop { run, dst, a, b, c } = *step else { continue };
+            // SAFETY: all are cells that hold an element, or single elements of inputs.
+            unsafe { run(dst.ptr, a.ptr, b.ptr, c.ptr, 1) };
+        }
+    }
+
     /// A loop over a tile, or, where nothing depends on the position, at once over one element.
     #[inline]
     fn run(&mut self, run: Loop, dst: Place, [a, b, c]: [Place; 3]) {
-        if dst.uniform {
+        if dst.varies {
+            self.first.push(Step::Loop { run, dst, a, b, c });
+        } else if dst.uniform {
             // SAFETY: all operands are cells that hold an element, or single elements of inputs.
             unsafe { run(dst.ptr, a.ptr, b.ptr, c.ptr, 1) }
         } else {
@@ -268,6 +336,7 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
         let converts = is_stored_on_a_side(instr);
         plan.widest = plan.widest.max(if converts { 8 } else { held(instr.dtype) });
     }
+    plan.stretch = stretch(call);
     // Which registers are written out, and which of them are computed in the output itself.
     let (mut written, mut direct) = (0u64, [NO_OUTPUT; INSTRS_MAX]);
     for (k, &r) in call.program.outputs.iter().enumerate() {
@@ -304,14 +373,15 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
                 let uniform = !placed && args.iter().all(|a| a.uniform);
                 let dst = match direct[i] {
                     k if k != NO_OUTPUT && !uniform => {
-                        Place::memory(call.outputs[k as usize], instr.dtype.size())
+                        Place::output(k as usize, call.outputs[k as usize], instr.dtype.size())
                     }
-                    _ => plan.room(uniform),
+                    _ if placed => plan.slot(),
+                    _ => plan.room(&args),
                 };
                 compute(plan, call, i, dst, args);
                 // A 16-bit result that is only stored is rounded by the store.
                 if is_half(instr.dtype) && !is_exact(instr.code) && (uniform || last[i] > i as u8) {
-                    let rounded = plan.room(uniform);
+                    let rounded = plan.room(&[dst]);
                     plan.run(
                         moves::round(call.level, instr.dtype),
                         rounded,
@@ -359,6 +429,11 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     let raw = match how(view) {
         Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
+        Lie::Strided(gather) if plan.stretch.is_some_and(|n| gather.stays_for(n)) => {
+            let cell = Place { varies: true, ..plan.cell() };
+            plan.spots.push((gather, cell.ptr));
+            cell
+        }
         Lie::Strided(gather) => {
             // What repeats is kept in its slot from tile to tile, so the slot is never given back.
             let dst = if gather.period.is_some() { plan.kept_slot() } else { plan.slot() };
@@ -370,10 +445,22 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     if !is_half(dtype) {
         return raw;
     }
-    let wide = plan.room(raw.uniform);
+    let wide = plan.room(&[raw]);
     plan.run(moves::widen(call.level, dtype), wide, [raw, NOWHERE, NOWHERE]);
     plan.release(raw);
     wide
+}
+
+/// The least positions along which inputs stay the same that are worth a beginning of their own.
+const STRETCH: usize = if cfg!(all(test, debug_assertions)) { 3 } else { 128 };
+
+/// The positions along which inputs stay the same, for those that do so for long.
+fn stretch(call: &Call<'_>) -> Option<usize> {
+    let stays = |view: &View<'_>| match how(view) {
+        Lie::Strided(gather) => gather.stays(),
+        _ => None,
+    };
+    call.inputs.iter().filter_map(stays).filter(|&n| n >= STRETCH).min()
 }
 
 /// How an input lies.
@@ -395,7 +482,7 @@ fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place;
         Code::Unary(op, _) => plan.run(loops::unary(level, op, on), dst, args),
         Code::Binary(op, _, _) if op.class() == Class::logic && on != Rep::Bool => {
             let truths = [a, b].map(|x| {
-                let truth = plan.room(x.uniform);
+                let truth = plan.room(&[x]);
                 plan.run(moves::cast(level, on, Rep::Bool), truth, [x, NOWHERE, NOWHERE]);
                 truth
             });
@@ -403,7 +490,7 @@ fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place;
             truths.into_iter().for_each(|truth| plan.release(truth));
         }
         Code::Binary(op, _, _) => binary(plan, level, op, on, dst, [a, b]),
-        Code::Where(..) if a.uniform => {
+        Code::Where(..) if a.uniform && !a.varies => {
             // SAFETY: a uniform register holds its element already.
             let chosen = if unsafe { *a.ptr.cast::<bool>() } { args[1] } else { args[2] };
             let size = held(instr.dtype);
@@ -411,15 +498,24 @@ fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place;
             plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
         }
         Code::Where(..) => {
+            // The loop takes a truth for each element.
+            let truths = if a.uniform && !dst.uniform { plan.slot() } else { a };
+            if truths.slot != a.slot {
+                plan.run(moves::fill(level, size_of::<bool>()), truths, [a, NOWHERE, NOWHERE]);
+            }
             let splat = (args[1].uniform, args[2].uniform);
-            plan.run(moves::select(level, held(instr.dtype), splat), dst, args);
+            let select = moves::select(level, held(instr.dtype), splat);
+            plan.run(select, dst, [truths, args[1], args[2]]);
+            if truths.slot != a.slot {
+                plan.release(truths);
+            }
         }
         Code::Cast(_) if is_stored_on_a_side(instr) => {
             let loops = moves::conversion(level, instr.on, instr.dtype);
             let mut from = a;
             for (i, run) in loops.iter().enumerate() {
                 let is_last = i + 1 == loops.len();
-                let to = if is_last { dst } else { plan.room(dst.uniform) };
+                let to = if is_last { dst } else { plan.room(&[dst]) };
                 plan.run(*run, to, [from, NOWHERE, NOWHERE]);
                 if i > 0 {
                     plan.release(from);
@@ -453,7 +549,7 @@ fn binary(plan: &mut Plan, level: Level, op: BinaryOp, on: Rep, dst: Place, [a, 
 /// Writes a register to output `k`, unless it was computed there.
 fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Place) {
     let size = dtype.size();
-    let dst = Place::memory(call.outputs[k], size);
+    let dst = Place::output(k, call.outputs[k], size);
     if reg.ptr == dst.ptr && reg.scale == dst.scale {
         return; // computed there, or an input that shares its memory
     }
@@ -461,7 +557,7 @@ fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Place) {
     let (run, a) = if reg.uniform {
         let mut one = reg;
         if is_half(dtype) {
-            one = plan.cell();
+            one = plan.room(&[reg]);
             plan.run(narrow, one, [reg, NOWHERE, NOWHERE]);
         }
         (moves::fill(call.level, size), one)

@@ -42,20 +42,23 @@ impl<'a, 'b> Tiles<'a, 'b> {
     /// whole blocks unless it is the last.
     pub fn next(&mut self) -> Option<(usize, *const u8, usize)> {
         let first = self.next;
-        let n = self.room.min(self.end - first);
+        let mut n = self.room.min(self.end - first);
         if n == 0 {
             return None;
         }
         let (length, step) = self.task.inner();
+        // Elements that lie side by side from here on: whole blocks of them are read in place, and
+        // a block that goes on elsewhere is gathered alone.
+        let beside = if step == 1 { length - first % length } else { 0 };
+        if beside < n && length >= 2 * BLOCK && step == 1 {
+            n = if beside < BLOCK { BLOCK.min(n) } else { beside / BLOCK * BLOCK };
+        }
         self.next += n;
-        if step == 1 && first % length + n <= length {
+        if n <= beside {
             let at = self.offset + self.task.reduced.at(first)[0];
             // SAFETY: elements of the input; the scratch has room.
-            return Some((
-                first,
-                unsafe { self.task.run(at, n, self.size, self.scratch.ptr()) },
-                n,
-            ));
+            let tile = unsafe { self.task.run(at, n, self.size, self.scratch.ptr()) };
+            return Some((first, tile, n));
         }
         let mut done = 0;
         while done < n {

@@ -254,7 +254,7 @@ impl<'a> Task<'a> {
 }
 
 /// Bytes that are evaluated or gathered at a time, where it need not be more.
-const TILE_BYTES: usize = 16 << 10;
+const TILE_BYTES: usize = 8 << 10;
 /// Bytes that they are at most: half of a second-level cache.
 const TILE_BYTES_MAX: usize = 1 << 20;
 /// Results that one turn of the innermost loop of columns holds in registers.
