@@ -6,12 +6,14 @@ use super::{Entry, entries};
 use futensor::cuda::CudaOptions;
 use futensor::{Device, TensorFuture};
 use futensor_simulated_driver::Simulator;
+use std::time::Duration;
 
 pub fn all() -> Vec<Entry> {
     let mut list = entries![6, false; leaving_out_any_one_wait_is_reported].to_vec();
     list.extend(entries![1, false;
         a_wait_that_is_left_out_is_reported_where_the_driver_gives_memory_out_again
             what_lanes_keep_goes_back_behind_those_who_use_it
+            a_steady_state_grows_no_pool
             lanes_keep_no_more_than_they_may]);
     list
 }
@@ -141,6 +143,32 @@ fn what_lanes_keep_goes_back_behind_those_who_use_it(simulator: &Simulator, _: u
     until(|| simulator.stats().frees > before);
     simulator.resume();
     last.iter().for_each(|end| drop(block_on(end).unwrap()));
+}
+
+/// What a round has freed is enough for the next one, though the host waits in between.
+fn a_steady_state_grows_no_pool(simulator: &Simulator, _: u64) {
+    // Each value is asked of the driver, and a reaper waits for each event.
+    let options = CudaOptions::default().streams(1).kept_bytes(0).spin(Duration::ZERO);
+    let device = Device::cuda_with(0, options).unwrap();
+    let x = device.arange(0.0, 500_000.0, 1.0).reshape([500, 1000]) + 0.5;
+    let x: TensorFuture = block_on(x).unwrap().into();
+    let round = || {
+        let y = (0..6).fold(&x + 1.0, |y, _| y.t().reshape([500, 1000]) * 0.5);
+        block_on(y.sum_all().item::<f32>()).unwrap();
+        block_on(device.waitall()).unwrap();
+        until(|| simulator.pending() == 0);
+    };
+    // Once beside others, so that it is a matter of no chance how much there is at once.
+    let others = [2.0, 3.0, 4.0].map(|k| block_on(&x + k).unwrap());
+    round();
+    drop(others);
+    round();
+    let before = simulator.stats();
+    (0..5).for_each(|_| round());
+    let after = simulator.stats();
+    assert!(after.allocations > before.allocations + 30, "the pool is asked for nothing");
+    assert_eq!(after.growths, before.growths, "of {}", after.allocations - before.allocations);
+    assert!(before.growths > 0);
 }
 
 fn lanes_keep_no_more_than_they_may(simulator: &Simulator, _: u64) {

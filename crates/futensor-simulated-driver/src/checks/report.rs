@@ -132,4 +132,6 @@ pub struct Stats {
     pub reused: u64,
     /// Events put on a stream that tell the time.
     pub timed_records: u64,
+    /// Allocations for which a pool had to reserve more memory, which takes a driver milliseconds.
+    pub growths: u64,
 }

@@ -114,6 +114,7 @@ fn allocate_async(
             None => sim.memory.add(len, Place::Device(device), Some(pool), Life::Coming)?,
         };
         sim.note_high(pool);
+        sim.grow(pool, stream);
         sim.count_bytes();
         let Some(allocation) = sim.memory.at(start) else { return Err(OUT_OF_MEMORY) };
         let work = Work::Open(allocation.span);

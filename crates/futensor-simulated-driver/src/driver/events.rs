@@ -128,6 +128,7 @@ pub extern "C" fn cuEventSynchronize(event: Handle) -> Status {
             });
         if outcome.is_ok() {
             sim.race.host_waits(&clock);
+            sim.shrink();
         }
         outcome
     })

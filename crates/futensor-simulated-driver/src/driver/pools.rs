@@ -12,6 +12,9 @@ use crate::machine::objects::Pool;
 use crate::machine::sim::Sim;
 use crate::status::{INVALID_HANDLE, INVALID_VALUE, Outcome, Status};
 
+/// A pool reserves so many bytes at a time.
+const STEP: usize = 2 << 20;
+
 /// The number of a device's default pool.
 pub fn default_of(device: usize) -> u64 {
     u64::from(u32::MAX) - device as u64
@@ -43,6 +46,30 @@ impl Sim {
         let [used, kept] = self.memory.of_pool(number);
         let Some(pool) = self.pools.get_mut(&number) else { return };
         pool.high = [pool.high[0].max(used), pool.high[1].max(used + kept)];
+    }
+
+    /// Reserves more where a pool has too little for what is allocated now. What was freed earlier
+    /// on the same stream is room.
+    pub fn grow(&mut self, number: u64, stream: u64) {
+        let Some(pool) = self.pools.get_mut(&number) else { return };
+        let used = self.memory.of_pool(number)[0];
+        if used <= pool.reserved {
+            return;
+        }
+        let needed = used.saturating_sub(self.memory.leaving_on(pool.device, stream));
+        if needed > pool.reserved {
+            pool.reserved = needed.next_multiple_of(STEP);
+            self.stats.growths += 1;
+        }
+    }
+
+    /// Somebody has waited for the device: pools give back what is free beyond their thresholds.
+    pub fn shrink(&mut self) {
+        for (&number, pool) in &mut self.pools {
+            let keep = usize::try_from(pool.threshold).unwrap_or(usize::MAX);
+            let used = self.memory.of_pool(number)[0].next_multiple_of(STEP);
+            pool.reserved = pool.reserved.min(used.max(keep));
+        }
     }
 
     /// The pool behind a handle.
@@ -111,7 +138,10 @@ pub extern "C" fn cuMemPoolDestroy(pool: Handle) -> Status {
 pub extern "C" fn cuMemPoolTrimTo(pool: Handle, _keep: usize) -> Status {
     call_holding(|mut sim| {
         sim.pool(pool)?;
-        sim.memory.trim(id(Kind::Pool, pool)?);
+        let number = id(Kind::Pool, pool)?;
+        sim.memory.trim(number);
+        let used = sim.memory.of_pool(number)[0];
+        sim.pool(pool)?.reserved = used.next_multiple_of(STEP);
         may_wait(sim, "cuMemPoolTrimTo")
     })
 }

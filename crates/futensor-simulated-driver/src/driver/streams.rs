@@ -189,6 +189,7 @@ pub fn synchronize(sim: Guard, call: &str, context: u64, streams: &[u64]) -> (Gu
     });
     if outcome.is_ok() {
         sim.race.host_waits(&clock);
+        sim.shrink();
     }
     (sim, outcome)
 }

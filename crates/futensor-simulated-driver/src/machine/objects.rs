@@ -99,13 +99,15 @@ pub struct Pool {
     pub chances: bool,
     /// The most bytes that were allocated, and reserved.
     pub high: [usize; 2],
+    /// Bytes that it has of the device, allocated or not.
+    pub reserved: usize,
 }
 
 impl Pool {
     /// A pool of a device.
     pub fn of(device: usize) -> Pool {
         let (access, high) = (BTreeSet::new(), [0; 2]);
-        Pool { device, access, threshold: 0, follows: true, chances: true, high }
+        Pool { device, access, threshold: 0, follows: true, chances: true, high, reserved: 0 }
     }
 
     /// It keeps what is freed.

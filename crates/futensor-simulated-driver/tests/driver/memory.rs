@@ -21,6 +21,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("a_thread_that_launches_is_not_to_make_what_may_wait", stalls),
     ("a_pool_of_ones_own_ends_when_its_memory_is_freed", pools),
     ("a_pool_gives_out_what_was_freed_by_its_rules", rules),
+    ("a_pool_grows_where_it_has_too_little_and_shrinks_to_its_threshold", growth),
     ("whoever_uses_an_address_that_has_a_new_owner_is_reported", stale),
     ("a_silent_peer_brings_nothing_and_says_nothing", silent),
     ("two_thousand_updates_of_four_mebibytes_stay_within_three", updates),
@@ -283,6 +284,45 @@ fn from(pool: sys::CUmemoryPool, stream: &CudaStream) -> u64 {
 fn free(x: u64, stream: &CudaStream) {
     // SAFETY: allocated by `from`; who uses it afterwards is what the tests are about.
     unsafe { sys::cuMemFreeAsync(x, stream.cu_stream()) }.result().unwrap();
+}
+
+fn growth(simulator: &Simulator) {
+    let context = context(0);
+    let [a, b] = [0; 2].map(|_| context.new_stream().unwrap());
+    let pool = keeping();
+    let grown = |body: &dyn Fn()| {
+        let before = simulator.stats().growths;
+        body();
+        simulator.stats().growths - before
+    };
+    let round = || {
+        let x = from(pool, &a);
+        free(x, &a);
+        a.synchronize().unwrap();
+    };
+    assert_eq!([grown(&round), grown(&round), grown(&round)], [1, 0, 0]);
+    // A little more fits what was reserved.
+    let two = || {
+        let both = [&a, &b].map(|stream| (from(pool, stream), stream));
+        for (x, stream) in both {
+            free(x, stream);
+            stream.synchronize().unwrap();
+        }
+    };
+    assert_eq!(grown(&two), 0);
+    // SAFETY: the pool is alive.
+    unsafe { sys::cuMemPoolTrimTo(pool, 0) }.result().unwrap();
+    assert_eq!([grown(&round), grown(&round)], [1, 0]);
+    let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    let mut none = 0u64;
+    // SAFETY: the pool is alive, and a threshold is a u64.
+    unsafe { sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut none).cast()) }
+        .result()
+        .unwrap();
+    // Each wait gives all back.
+    assert_eq!([grown(&round), grown(&round), grown(&round)], [0, 1, 1]);
+    // SAFETY: nothing of it is held.
+    unsafe { sys::cuMemPoolDestroy(pool) }.result().unwrap();
 }
 
 fn rules(simulator: &Simulator) {
