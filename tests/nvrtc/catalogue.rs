@@ -354,7 +354,8 @@ fn quantised() -> Vec<Kernel> {
         [
             Few(f, 1),
             Few(f, 8),
-            Many(f),
+            Many(f, if f.dtype().is_some() { 4 } else { 2 }),
+            Many(f, if f.dtype().is_some() { 4 } else { 8 }),
             Grouped(f, I64),
             Dequantize(f),
             Embedding(f, I64),

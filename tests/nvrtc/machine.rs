@@ -227,8 +227,10 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
             vec![
                 ("Q8_0, a row", Kernel::Quantized(quantized::Key::Few(Format::Q8_0, 1))),
                 ("Q4_K, a row", Kernel::Quantized(quantized::Key::Few(Format::Q4_K, 1))),
-                ("Q8_0, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q8_0))),
-                ("Q4_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K))),
+                ("Q8_0, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q8_0, 8))),
+                ("Q4_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K, 8))),
+                ("Q6_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q6_K, 8))),
+                ("Q4_K, 64 rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K, 2))),
             ],
         ),
     ]

@@ -140,9 +140,14 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             .map(|dtype| Kernel::Index(index::Key::ScatterRuns { mode: *mode, dtype }))
             .to_vec(),
         // The calls of a model in this format: one row, a few, many.
-        Kernel::Quantized(Key::Few(f, _) | Key::Many(f)) => {
-            let first = if f.dtype().is_some() { Key::Pack } else { Key::Activations };
-            [first, Key::Few(*f, 1), Key::Few(*f, 8), Key::Many(*f)].map(Kernel::Quantized).to_vec()
+        Kernel::Quantized(Key::Few(f, _) | Key::Many(f, _)) => {
+            let (first, many): (_, &[u8]) = match f.dtype() {
+                Some(_) => (Key::Pack, &[4]),
+                None => (Key::Activations, &[2, 8]),
+            };
+            let many = many.iter().map(|&panels| Key::Many(*f, panels));
+            let all = [first, Key::Few(*f, 1), Key::Few(*f, 8)].into_iter().chain(many);
+            all.map(Kernel::Quantized).collect()
         }
         Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
             vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]

@@ -89,57 +89,61 @@ template <class H> FN void read_columns(const u8* panel, u32 block, u32 row, Hal
     for (u32 i = 0; i < 32; ++i) c.w[i] = widen(tile[16 * i + row]);
 }
 
-template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Columns<F>& c) {
-    const u8* tile =
-        panel + (u64)(block / Packed<F>::PARTS) * (32 * Packed<F>::HALVES + 64 * Packed<F>::WORDS);
-    const u32 part = block % Packed<F>::PARTS;
-    c.d = tile_half<F>(tile, 0, row);
-    c.m = 0.0f;
-    if (F == Q8_0) {
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) c.w[i] = (i32)tile_word<F>(tile, i, row);
-    } else if (F == Q4_0 || F == Q4_1) {
-        if (F == Q4_1) c.m = tile_half<F>(tile, Packed<F>::HALVES - 1, row);
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            const u32 both = tile_word<F>(tile, i, row);
-            c.w[i] = (i32)(both & 0x0f0f0f0fu);
-            c.w[i + 4] = (i32)(both >> 4 & 0x0f0f0f0fu);
-        }
-    } else if (F == Q4_K || F == Q5_K) {
+// The tile of a block of 32 columns, and which of its parts they are.
+template <int F> FN const u8* tile_of(const u8* panel, u32 block) {
+    return panel +
+           (u64)(block / Packed<F>::PARTS) * (32 * Packed<F>::HALVES + 64 * Packed<F>::WORDS);
+}
+
+// Four bytes of the 32 columns of a row: those from 4 i on.
+template <int F> FN i32 bytes_of(const u8* tile, u32 part, u32 i, u32 row) {
+    const u32 low4 = 0x0f0f0f0fu;
+    if (F == Q8_0) return (i32)tile_word<F>(tile, i, row);
+    if (F == Q4_0 || F == Q4_1) return (i32)(tile_word<F>(tile, i % 4, row) >> i / 4 * 4 & low4);
+    if (F == Q4_K || F == Q5_K) {
+        const u32 first = F == Q5_K ? 11 : 3;
+        const u32 q =
+            tile_word<F>(tile, first + 8 * (part / 2) + i, row) >> 4 * (part % 2) & low4;
+        // A fifth bit of each weight.
+        if (F == Q5_K)
+            return (i32)(q | (tile_word<F>(tile, 3 + i, row) >> part & 0x01010101u) << 4);
+        return (i32)q;
+    }
+    const u32 half = part / 4, quarter = part % 4;
+    const u32 low = tile_word<F>(tile, 16 * half + 8 * (quarter % 2) + i, row);
+    const u32 high = tile_word<F>(tile, 32 + 8 * half + i, row);
+    return (i32)((low >> 4 * (quarter / 2) & low4) | (high >> 2 * quarter & 0x03030303u) << 4);
+}
+
+// Their scale, and a minimum or the scale of the second half.
+template <int F> FN void scales_of(const u8* tile, u32 part, u32 row, float& d, float& m) {
+    d = tile_half<F>(tile, 0, row);
+    m = 0.0f;
+    if (F == Q4_1) m = tile_half<F>(tile, Packed<F>::HALVES - 1, row);
+    if (F == Q4_K || F == Q5_K) {
         const u32 a = tile_word<F>(tile, 0, row), b = tile_word<F>(tile, 1, row),
                   both = tile_word<F>(tile, 2, row);
         const u32 at = 8 * (part % 4);
         const u32 six = 0x3f3f3f3fu, low = 0x0f0f0f0fu, top = 0x30303030u;
         const u32 scales = part < 4 ? a & six : (both & low) | (a >> 2 & top);
         const u32 minima = part < 4 ? b & six : (both >> 4 & low) | (b >> 2 & top);
-        c.d = c.d * (float)(scales >> at & 0xff);
-        c.m =
-            (0.0f - tile_half<F>(tile, Packed<F>::HALVES - 1, row)) * (float)(minima >> at & 0xff);
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) {
-            const u32 first = F == Q5_K ? 11 : 3;
-            c.w[i] = (i32)(tile_word<F>(tile, first + 8 * (part / 2) + i, row) >> 4 * (part % 2) &
-                           0x0f0f0f0fu);
-            // A fifth bit of each weight.
-            if (F == Q5_K)
-                c.w[i] |= (i32)((tile_word<F>(tile, 3 + i, row) >> part & 0x01010101u) << 4);
-        }
-    } else {
-        const u32 half = part / 4, quarter = part % 4;
-#pragma unroll
-        for (u32 i = 0; i < 8; ++i) {
-            const u32 low = tile_word<F>(tile, 16 * half + 8 * (quarter % 2) + i, row);
-            const u32 high = tile_word<F>(tile, 32 + 8 * half + i, row);
-            c.w[i] = (i32)((low >> 4 * (quarter / 2) & 0x0f0f0f0fu) |
-                           (high >> 2 * quarter & 0x03030303u) << 4);
-        }
-        const u32 scales =
-            tile_word<F>(tile, 48 + 2 * half + quarter / 2, row) >> 16 * (quarter % 2);
-        const float d = c.d;
-        c.d = d * (float)((i32)(scales << 24) >> 24);
-        c.m = d * (float)((i32)(scales << 16) >> 24);
+        d = d * (float)(scales >> at & 0xff);
+        m = (0.0f - tile_half<F>(tile, Packed<F>::HALVES - 1, row)) * (float)(minima >> at & 0xff);
     }
+    if (F == Q6_K) {
+        const u32 scales =
+            tile_word<F>(tile, 48 + 2 * (part / 4) + part % 4 / 2, row) >> 16 * (part % 2);
+        m = d * (float)((i32)(scales << 16) >> 24);
+        d = d * (float)((i32)(scales << 24) >> 24);
+    }
+}
+
+template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Columns<F>& c) {
+    const u8* tile = tile_of<F>(panel, block);
+    const u32 part = block % Packed<F>::PARTS;
+    scales_of<F>(tile, part, row, c.d, c.m);
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) c.w[i] = bytes_of<F>(tile, part, i, row);
 }
 
 // The part of a block of columns in a result; `low` and `high` are the products of its halves.
@@ -211,77 +215,148 @@ FN void product_of_groups(const u8* w, const typename ColumnsOf<F>::C::X* x, con
     product_of_few<F, 1>(w, x, out, gridDim.y, n, blocks, panel_bytes);
 }
 
-// d[16, 8] += a[16, 32] b[32, 8] of signed bytes, of a warp (PTX ISA, "Matrix Fragments for
-// mma.m16n8k32"). With g = lane / 4 and t = lane % 4 a lane holds, four neighbours of k a register:
-// of `a`, in rows g, g + 8, g, g + 8, columns 4t.. twice and 16 + 4t.. twice; of `b`, in column g,
-// rows 4t.. and 16 + 4t..; of `d`, columns 2t and 2t + 1 of row g, then of row g + 8.
-FN void mma_bytes(i32 (&d)[4], const i32 (&a)[4], const i32 (&b)[2]) {
+// d[16, 8] = c + a[16, K] b[K, 8] of signed bytes, of a warp, with K of 16 for each of WORDS (PTX
+// ISA, "Matrix Fragments for mma.m16n8k32" and of "k16"). With g = lane / 4 and t = lane % 4 a lane
+// holds, four neighbours of k a register: of `a`, in rows g, g + 8 columns 4t.., and of 32 also
+// columns 16 + 4t..; of `b`, in column g, rows 4t.. and 16 + 4t..; of `d`, columns 2t and 2t + 1 of
+// row g, then of row g + 8.
+template <int WORDS> FN void mma_bytes(i32 (&d)[4], const i32* a, const i32* b, i32 c) {
 #if defined(FUTENSOR_SIM) || __CUDA_ARCH__ < 800
     const u32 all = 0xffffffffu, lane = threadIdx.x & 31, row = lane / 4 * 4, column = lane % 4 * 8;
+    for (u32 e = 0; e < 4; ++e) d[e] = c;
     for (u32 t = 0; t < 4; ++t)
         for (u32 e = 0; e < 4; ++e)
-            for (u32 k = 0; k < 2; ++k) {
+            for (u32 k = 0; k < WORDS; ++k) {
                 const i32 left = __shfl_sync(all, a[2 * k + e / 2], (int)(row + t));
                 d[e] = __dp4a(left, __shfl_sync(all, b[k], (int)(column + 4 * (e % 2) + t)), d[e]);
             }
 #else
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    if (WORDS == 2)
+        asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+            "{%8, %9}, {%10, %10, %10, %10};"
+            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+            "{%7, %7, %7, %7};"
+            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+            : "r"(a[0]), "r"(a[1]), "r"(b[0]), "r"(c));
 #endif
 }
 
-// Many rows: each of eight warps computes a panel of 8 rows in tensor cores, block of columns after
-// block.
+// 3 2^22: a float beside which whole numbers below 2^22 are exact. A tensor core adds to its bits,
+// and what it finds is a float without a conversion.
+enum { WHOLE_BITS = 0x4b400000 };
+FN float whole() { return 12582912.0f; }
+
+// The same as `term`, of sums that began with `WHOLE_BITS`; `x` is d, sum, low, high.
 template <int F>
+FN float term_of(i32 low, i32 high, const Vec<float, 2>& s, const Vec<float, 4>& x) {
+    const float d = s.v[0], m = s.v[1], first = as_float((u32)low);
+    float y;
+    if (F == Q8_0) y = d * (first - whole());
+    else if (F == Q4_0) y = d * (first - (whole() + 8.0f * x.v[1]));
+    else if (F == Q6_K)
+        y = d * (first - (whole() + 32.0f * x.v[2])) +
+            m * (as_float((u32)high) - (whole() + 32.0f * x.v[3]));
+    else y = d * (first - whole()) + m * x.v[1];
+    return y * x.v[0];
+}
+
+// Many rows: 64 of them by 2 P panels a block, D blocks of columns after D. A warp has 16 rows by P
+// panels. Each brings one panel's bytes of one of the next blocks, as tensor cores want them, while
+// it works on these.
+template <int F, int P, int D>
 FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks,
                         u64 panel_bytes) {
-    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
-    const u64 first = (u64)blockIdx.y * 64 + threadIdx.x / 32 * 8, last = rows - 1;
-    if (first >= rows) return;
-    // Rows that are not there are the last one, and not written.
-    const u64 own = first + g, left = first + 2 * t, right = left + 1;
-    const Activations* mine = x + (own < last ? own : last) * blocks;
-    const Activations* sides[2] = {x + (left < last ? left : last) * blocks,
-                                   x + (right < last ? right : last) * blocks};
-    const u8* panel = w + blockIdx.x * panel_bytes;
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (u32 block = 0; block < blocks; ++block) {
-        // Of the words of two rows each lane of four needs two: all four read them, from one line.
-        Columns<F> rows_of[2];
-        read_columns(panel, block, g, rows_of[0]);
-        read_columns(panel, block, g + 8, rows_of[1]);
-        i32 a[4] = {0, 0, 0, 0};
+    const u32 PIECES = sizeof(Activations) / 16;
+    __shared__ Vec<i32, 4> as[2][8][32];
+    __shared__ Vec<float, 2> scales[2][8][16];
+    __shared__ Vec<float, 4> xs[2][D][64][PIECES];
+    const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const u32 wide = warp % 2 * P, high = warp / 2 * 16, own_block = warp / (2 * P);
+    const u64 first = (u64)blockIdx.y * 64, panels = (n + 15) / 16;
+    const u64 first_panel = (u64)blockIdx.x * 2 * P, own = first_panel + warp % (2 * P);
+    // Panels that are not there are the first one, and not written.
+    const u8* panel = w + (own < panels ? own : 0) * panel_bytes;
+    auto copy = [&](u32 block, u32 half) {
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i)
-            if (i == t) {
-                a[0] = rows_of[0].w[i];
-                a[1] = rows_of[1].w[i];
-                a[2] = rows_of[0].w[i + 4];
-                a[3] = rows_of[1].w[i + 4];
+        for (u32 e = threadIdx.x; e < D * 64 * PIECES; e += 256) {
+            const u32 row = e / PIECES / D, c = e / PIECES % D;
+            const bool there = first + row < rows && block + c < blocks;
+            const Activations* from = x + (there ? (first + row) * blocks + block + c : 0);
+            copy_async(&xs[half][c][row][e % PIECES], (const u8*)from + e % PIECES * 16, there);
+        }
+    };
+    Vec<i32, 4> a;
+    Vec<float, 2> scale;
+    auto read = [&](u32 block) {
+        if (block >= blocks) return;
+        const u8* tile = tile_of<F>(panel, block);
+        const u32 part = block % Packed<F>::PARTS;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) a.v[i] = bytes_of<F>(tile, part, t + i / 2 * 4, g + i % 2 * 8);
+        scales_of<F>(tile, part, g + t % 2 * 8, scale.v[0], scale.v[1]);
+    };
+    float sums[P][2][4] = {};
+    copy(0, 0);
+    read(own_block);
+    for (u32 block = 0, half = 0; block < blocks; block += D, half ^= 1) {
+        as[half][warp][lane] = a;
+        if (t < 2) scales[half][warp][g + t * 8] = scale;
+        await_copies();
+        __syncthreads();  // these columns are there, and those before were read
+        if (block + D < blocks) {
+            copy(block + D, half ^ 1);
+            read(block + D + own_block);
+        }
+        if (first + high >= rows) continue;
+#pragma unroll
+        for (u32 c = 0; c < D; ++c) {
+            if (block + c >= blocks) break;
+            i32 b[2][2];
+            Vec<float, 4> beside[2][2];
+#pragma unroll
+            for (u32 j = 0; j < 2; ++j) {
+                const i32* q = (const i32*)xs[half][c][high + 8 * j + g];
+                b[j][0] = q[t];
+                b[j][1] = q[t + 4];
+#pragma unroll
+                for (u32 e = 0; e < 2; ++e)
+                    beside[j][e] = xs[half][c][high + 8 * j + 2 * t + e][2];
             }
-        const i32 b[2] = {mine[block].q[t], mine[block].q[t + 4]};
-        i32 low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
-        if (F == Q6_K) {
-            const i32 front[4] = {a[0], a[1], 0, 0}, back[4] = {0, 0, a[2], a[3]};
-            mma_bytes(low, front, b);
-            mma_bytes(high, back, b);
-        } else {
-            mma_bytes(low, a, b);
-        }
 #pragma unroll
-        for (u32 e = 0; e < 4; ++e) {
-            const Columns<F>& c = rows_of[e / 2];
-            sums[e] = sums[e] + term<F>(low[e], high[e], c.d, c.m, sides[e % 2][block]);
+            for (u32 p = 0; p < P; ++p) {
+                const u32 which = c * 2 * P + wide + p;
+                const Vec<i32, 4> left = as[half][which][lane];
+                const Vec<float, 2> s[2] = {scales[half][which][g], scales[half][which][g + 8]};
+#pragma unroll
+                for (u32 j = 0; j < 2; ++j) {
+                    i32 low[4], back[4] = {0, 0, 0, 0};
+                    if (F == Q6_K) {
+                        mma_bytes<1>(low, left.v, b[j], WHOLE_BITS);
+                        mma_bytes<1>(back, left.v + 2, b[j] + 1, WHOLE_BITS);
+                    } else {
+                        mma_bytes<2>(low, left.v, b[j], WHOLE_BITS);
+                    }
+#pragma unroll
+                    for (u32 e = 0; e < 4; ++e)
+                        sums[p][j][e] =
+                            sums[p][j][e] + term_of<F>(low[e], back[e], s[e / 2], beside[j][e % 2]);
+                }
+            }
         }
     }
 #pragma unroll
-    for (u32 e = 0; e < 4; ++e) {
-        const u64 row = first + 2 * t + e % 2, column = (u64)blockIdx.x * 16 + g + 8 * (e / 2);
-        if (row < rows && column < n) out[row * n + column] = sums[e];
-    }
+    for (u32 p = 0; p < P; ++p)
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+            for (u32 e = 0; e < 4; ++e) {
+                const u64 row = first + high + 8 * j + 2 * t + e % 2,
+                          column = (first_panel + wide + p) * 16 + g + 8 * (e / 2);
+                if (row < rows && column < n) out[row * n + column] = sums[p][j][e];
+            }
 }
 
 // Many rows by a weight of halves: 64 rows by four panels a block of 256 threads, 4 x 4 a thread.
