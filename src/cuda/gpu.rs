@@ -1,6 +1,7 @@
 //! A GPU as a device: its options, and how it is opened.
 
 use crate::cuda::device::driver_context;
+use crate::cuda::kernels::halves::HalfProducts;
 use crate::cuda::worker::{CudaRunner, Settings};
 use crate::engine::limits::Limits;
 use crate::engine::port::{Opening, Port, Profile};
@@ -42,6 +43,7 @@ pub struct CudaOptions {
     nvtx: bool,
     tf32: bool,
     cudnn: bool,
+    half_products: HalfProducts,
     warm: bool,
     kept_bytes: usize,
     pinned_bytes: usize,
@@ -72,6 +74,11 @@ impl Default for CudaOptions {
             nvtx: std::env::var_os("FUTENSOR_NVTX").is_some_and(|v| v != "0" && !v.is_empty()),
             tf32: std::env::var_os("FUTENSOR_TF32").is_some_and(|v| v == "1"),
             cudnn: std::env::var_os("FUTENSOR_CUDNN").is_none_or(|v| v != "never"),
+            half_products: match std::env::var("FUTENSOR_HALVES").as_deref() {
+                Ok("rounded") => HalfProducts::Rounded,
+                Ok("exact") => HalfProducts::Exact,
+                _ => HalfProducts::Split,
+            },
             warm: false,
             kept_bytes: 512 << 20,
             pinned_bytes: 64 << 20,
@@ -150,6 +157,9 @@ options! { CudaOptions;
     /// but the last bits differ between the two. On by default; `FUTENSOR_CUDNN=never` in the
     /// environment turns it off.
     cudnn: bool;
+    /// How half weights are multiplied: [`HalfProducts::Split`] by default. `rounded` or `exact` in
+    /// `FUTENSOR_HALVES` chooses another way.
+    half_products: HalfProducts;
     /// Whether the device creates library handles in the background when it opens, so that the
     /// first product does not wait for one (a third of a second on some machines); off by default.
     /// For a block of ops see [`Region::warm`](crate::region::Region::warm).
@@ -218,6 +228,7 @@ fn open(index: usize, name: String, options: CudaOptions) -> Device {
         nvtx: options.nvtx,
         tf32: options.tf32,
         cudnn: options.cudnn,
+        half_products: options.half_products,
         warm: options.warm,
         stream: options.stream,
         kept_bytes: options.kept_bytes,

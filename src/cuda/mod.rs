@@ -30,3 +30,5 @@ pub(crate) mod worker;
 pub use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaRun, CudaView, CudaViewMut};
 #[cfg(feature = "cuda")]
 pub use gpu::CudaOptions;
+#[cfg(feature = "cuda")]
+pub use kernels::halves::HalfProducts;

@@ -4,7 +4,8 @@
 //! files; [`gguf`](crate::gguf) loads them. A product quantises its activations to 8 bits in blocks
 //! of 32, and adds integer products: the weights are never unpacked in memory. Half weights
 //! ([`Format::F16`], [`Format::BF16`]) are widened in registers, and multiplied with float32
-//! activations in float32. A [`Weight`] is either a `Quantized` or a dense tensor.
+//! activations in float32. (On a GPU, tensor cores multiply them with 16 or 22 bits of the
+//! activations: `cuda::HalfProducts`.) A [`Weight`] is either a `Quantized` or a dense tensor.
 //!
 //! The bits of a row of a product do not depend on the other rows, the number of threads, or the
 //! instruction set.

@@ -6,8 +6,8 @@ use crate::cuda::kernels::generate::Form;
 use crate::cuda::kernels::index::{self, Indexed};
 use crate::cuda::kernels::softmax::{self, RowOp};
 use crate::cuda::kernels::{
-    Kernel, Operand, Plan, attention, copy, matmul, paged, quantized, reduce, rope, scan, sort,
-    top_p, window,
+    Kernel, Operand, Plan, attention, copy, halves, matmul, paged, quantized, reduce, rope, scan,
+    sort, top_p, window,
 };
 use crate::dtype::{DType, Scalar};
 use crate::graph::program::{Arg, Code, Program};
@@ -163,6 +163,7 @@ pub fn all() -> Vec<(&'static str, Vec<Kernel>)> {
     out.push(("windows", windows()));
     out.push(("attention_kernels", attentions()));
     out.push(("quantised_kernels", quantised()));
+    out.push(("products_of_halves", products_of_halves()));
     out
 }
 
@@ -365,6 +366,14 @@ fn quantised() -> Vec<Kernel> {
     };
     let all = crate::format::Format::ALL.into_iter().flat_map(each);
     all.chain([Activations, Pack]).map(Kernel::Quantized).collect()
+}
+
+fn products_of_halves() -> Vec<Kernel> {
+    use halves::{Key, Work::*};
+    let each = [F16, BF16].into_iter().flat_map(|dtype| [1, 2].map(|pieces| (dtype, pieces)));
+    let works = [Cut, Few, Tiles(2), Tiles(8)];
+    let all = each.flat_map(|(dtype, pieces)| works.map(|work| Key { dtype, pieces, work }));
+    all.map(Kernel::Halves).collect()
 }
 
 fn products() -> Vec<Kernel> {

@@ -67,6 +67,10 @@ template <class T> static T __shfl_sync(unsigned, T x, int lane) { return shuffl
 template <class T> static T __shfl_up_sync(unsigned, T x, unsigned d) {
     return shuffle(x, current % 32 < d ? current : current - d);
 }
+static int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 32; i += 8) c += (signed char)(a >> i) * (signed char)(b >> i);
+    return c;
+}
 template <class T> static T atomicCAS(T* p, T old, T x) {
     T was = *p;
     if (was == old) *p = x;

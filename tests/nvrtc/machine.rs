@@ -4,18 +4,18 @@
 //!     cargo test -p futensor-nvrtc machine_code                       # red beyond the bounds
 //!     FUTENSOR_MACHINE=write cargo test -p futensor-nvrtc machine_code  # writes them anew
 //!
-//! `machine.txt` has the bounds, a kernel a line: at most so many registers, bytes of shared memory
-//! and 64-bit divisions (each some 70 to 100 instructions); at least so many bytes in its widest
-//! load from global memory, and so many instructions for tensor cores, for the matrices that these
-//! take from shared memory (`ldmatrix`), and for copies to there past the registers (`cp.async`).
-//! The registers and the shared memory are the assembler's word, the rest is counted in nvdisasm's
-//! text.
+//! `machine.txt` has the bounds, a kernel a line: at most so many registers, bytes of shared
+//! memory, 64-bit divisions (each some 70 to 100 instructions) and instructions in all; at least so
+//! many bytes in its widest load from global memory, and so many instructions for tensor cores, for
+//! the matrices that these take from shared memory (`ldmatrix`), and for copies to there past the
+//! registers (`cp.async`). The registers and the shared memory are the assembler's word, the rest
+//! is counted in nvdisasm's text.
 
 use crate::catalogue::{binary, flat, unary};
 use crate::cuda::kernels::attention::{Result as Made, Team};
 use crate::cuda::kernels::{
-    Kernel, Operand, Plan, attention, copy, index, matmul, paged, quantized, reduce, scan, softmax,
-    sort, window,
+    Kernel, Operand, Plan, attention, copy, halves, index, matmul, paged, quantized, reduce, scan,
+    softmax, sort, window,
 };
 use crate::dtype::DType::*;
 use crate::format::Format;
@@ -36,13 +36,14 @@ struct Facts {
     divisions: u32,
     matrices: u32,
     copies: u32,
+    all: u32,
 }
 
 impl fmt::Display for Facts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Facts { registers, shared, load, tensor, divisions, matrices, copies } = self;
+        let Facts { registers, shared, load, tensor, divisions, matrices, copies, all } = self;
         write!(f, "{registers:>4} {shared:>6} {load:>3} {tensor:>4} {divisions:>3}")?;
-        write!(f, " {matrices:>4} {copies:>3}")
+        write!(f, " {matrices:>4} {copies:>3} {all:>5}")
     }
 }
 
@@ -50,10 +51,11 @@ impl Facts {
     fn of(line: &str) -> Facts {
         let numbers: Vec<u32> =
             line.split_whitespace().map(|n| n.parse().expect("a number")).collect();
-        let [registers, shared, load, tensor, divisions, matrices, copies] = numbers[..] else {
-            panic!("seven numbers: {line}")
+        let [registers, shared, load, tensor, divisions, matrices, copies, all] = numbers[..]
+        else {
+            panic!("eight numbers: {line}")
         };
-        Facts { registers, shared, load, tensor, divisions, matrices, copies }
+        Facts { registers, shared, load, tensor, divisions, matrices, copies, all }
     }
 
     fn is_within(&self, bounds: &Facts) -> bool {
@@ -64,6 +66,7 @@ impl Facts {
             && self.divisions <= bounds.divisions
             && self.matrices >= bounds.matrices
             && self.copies >= bounds.copies
+            && self.all <= bounds.all
     }
 
     /// Counts an instruction.
@@ -72,6 +75,8 @@ impl Facts {
         let mut parts = words.next().unwrap_or_default().split('.');
         let op = parts.next().unwrap_or_default();
         let parts: Vec<&str> = parts.collect();
+        // What fills up the end does nothing.
+        self.all += (op.trim_end_matches(';') != "NOP") as u32;
         // What is `STRONG` is a record that threads share.
         if matches!(op, "LDG" | "LDGSTS") && !parts.contains(&"STRONG") {
             let bytes = |part: &&str| match *part {
@@ -122,6 +127,7 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
         let (table, lengths, capped) = (I64, I32, false);
         Kernel::Paged(paged::Key::Spans { dtype, cache, table, lengths, heads, capped })
     };
+    let by_halves = |dtype, pieces, work| Kernel::Halves(halves::Key { dtype, pieces, work });
     let norm = softmax::RowOp::LayerNorm { weight: true, bias: true };
     let mut sorts: Vec<_> = sorted(5000).into_iter().map(|l| ("radix sort", l.kernel)).collect();
     sorts.extend(sorted(5).into_iter().map(|l| ("top-k", l.kernel)));
@@ -233,6 +239,17 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
                 ("Q4_K, 64 rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K, 2))),
             ],
         ),
+        (
+            "halves",
+            vec![
+                ("bf16 in two, cut", by_halves(BF16, 2, halves::Work::Cut)),
+                ("bf16 in two, few rows", by_halves(BF16, 2, halves::Work::Few)),
+                ("bf16 in two, 64 rows", by_halves(BF16, 2, halves::Work::Tiles(2))),
+                ("bf16 in two, many rows", by_halves(BF16, 2, halves::Work::Tiles(8))),
+                ("f16 rounded, few rows", by_halves(F16, 1, halves::Work::Few)),
+                ("f16 rounded, many rows", by_halves(F16, 1, halves::Work::Tiles(8))),
+            ],
+        ),
     ]
 }
 
@@ -310,7 +327,7 @@ pub fn check(compiler: &Compiler, family: &str) -> Result<(), String> {
 }
 
 const HEAD: &str =
-    "# family: kernel             registers shared load tensor divisions matrices copies\n";
+    "# family: kernel             registers shared load tensor divisions matrices copies all\n";
 
 /// Replaces a family's lines.
 fn write(lines: impl Iterator<Item = String>, family: &str) -> Result<(), String> {
@@ -340,11 +357,12 @@ pub fn counting() {
         "BRA `(.L_x_0) ;",
         "LDSM.16.MT88.4 R4, [R8] ;",
         "LDGSTS.E [R3], desc[UR4][R6.64], P1 ;",
+        "NOP;",
     ] {
         facts.add(instruction);
     }
     let counted = Facts { load: 4, tensor: 1, divisions: 2, ..Facts::default() };
-    assert_eq!(facts, Facts { matrices: 1, copies: 1, ..counted });
+    assert_eq!(facts, Facts { matrices: 1, copies: 1, all: 9, ..counted });
     facts.add("LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;");
     assert_eq!(facts.load, 16);
     let bounds = Facts { registers: 32, load: 16, tensor: 1, divisions: 2, matrices: 1, ..facts };
@@ -357,6 +375,7 @@ pub fn counting() {
         Facts { divisions: 3, ..facts },
         Facts { matrices: 0, ..facts },
         Facts { copies: 0, ..facts },
+        Facts { all: 11, ..facts },
     ] {
         assert!(!worse.is_within(&bounds), "{worse:?}");
     }

@@ -18,6 +18,7 @@ mod driver;
 mod edges;
 mod faults;
 mod foreign;
+mod halves;
 mod hosted;
 mod odd;
 mod optim;
@@ -137,6 +138,7 @@ fn main() -> ExitCode {
         ("edges", edges::all()),
         ("odd", odd::all()),
         ("foreign", foreign::all()),
+        ("halves", halves::all()),
         ("doors", doors::all()),
         ("hosted", hosted::all()),
     ]

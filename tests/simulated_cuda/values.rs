@@ -2,7 +2,7 @@
 
 use super::support::{Rng, block_on, until};
 use super::{Entry, device, entries, two_devices};
-use futensor::cuda::CudaOptions;
+use futensor::cuda::{CudaOptions, HalfProducts};
 use futensor::custom::custom_fn;
 use futensor::quant::{Format, Quantized, Weight};
 use futensor::{
@@ -315,7 +315,8 @@ fn choices_by_weight_are_the_cpus_bit_by_bit(_: &Simulator, seed: u64) {
 }
 
 fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
-    let (gpu, cpu) = (device(0), Device::cpu());
+    let options = CudaOptions::default().half_products(HalfProducts::Exact);
+    let (gpu, cpu) = (Device::cuda_with(0, options).expect("a simulated GPU"), Device::cpu());
     cpu.seed(seed);
     let file = block_on(futensor::gguf::open_bytes(include_bytes!("../reference/reference.gguf")))
         .unwrap();

@@ -11,7 +11,7 @@ use super::elementwise::{self, lanes};
 use super::generate::Form;
 use super::quantized::Key;
 use super::softmax::RowOp;
-use super::{Kernel, attention, copy, index, paged, reduce, scan, softmax, sort, window};
+use super::{Kernel, attention, copy, halves, index, paged, reduce, scan, softmax, sort, window};
 use crate::dtype::DType;
 use crate::graph::program::{Code, Instr, Program, number_beside};
 use crate::op::{BinaryOp, Class, ReduceOp, UnaryOp};
@@ -148,6 +148,11 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             let many = many.iter().map(|&panels| Key::Many(*f, panels));
             let all = [first, Key::Few(*f, 1), Key::Few(*f, 8)].into_iter().chain(many);
             all.map(Kernel::Quantized).collect()
+        }
+        Kernel::Halves(key) => {
+            use halves::Work::*;
+            let of = |work| Kernel::Halves(halves::Key { work, ..*key });
+            [Cut, Few, Tiles(2), Tiles(8)].map(of).to_vec()
         }
         Kernel::Paged(paged::Key::Spans { dtype, .. }) => {
             vec![Kernel::Paged(paged::Key::Meet { dtype: *dtype })]

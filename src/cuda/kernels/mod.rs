@@ -18,6 +18,7 @@ pub(crate) mod copy;
 pub(crate) mod elementwise;
 pub(crate) mod generate;
 pub(crate) mod geometry;
+pub(crate) mod halves;
 pub(crate) mod index;
 pub(crate) mod matmul;
 pub(crate) mod paged;
@@ -47,6 +48,7 @@ pub(crate) enum Kernel {
     Matmul(matmul::Key),
     Window(window::Key),
     Attention(attention::Key),
+    Halves(halves::Key),
     Quantized(quantized::Key),
     Paged(paged::Key),
     Rope(rope::Key),
@@ -67,6 +69,7 @@ impl Kernel {
             Kernel::Matmul(key) => key.source(),
             Kernel::Window(key) => key.source(),
             Kernel::Attention(key) => key.source(),
+            Kernel::Halves(key) => key.source(),
             Kernel::Quantized(key) => key.source(),
             Kernel::Paged(key) => key.source(),
             Kernel::Rope(key) => key.source(),

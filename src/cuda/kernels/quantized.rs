@@ -3,8 +3,8 @@
 //! Activations are quantised to 8 bits in scratch memory. Then `dp4a` multiplies few rows, and
 //! tensor cores many: in machine code for sm_90, beside each product of 16 x 8 x 32 stand 35 (Q8_0)
 //! to 52 (Q5_K) other instructions, 16 of which scale and add its results. Nothing of it was timed.
-//! Beside weights that are halves, activations stay as they are. All products add in the order of
-//! the CPU, so the bits are the same.
+//! Beside weights that are halves, activations stay as they are; [`halves`](super::halves) has
+//! other ways. All products add in the order of the CPU, so the bits are the same.
 
 use super::generate::storage;
 use super::source::{KernelSource, Part};
@@ -47,15 +47,15 @@ fn launch(key: Key, [x, y]: [usize; 2], args: smallvec::SmallVec<[Arg; 8]>) -> L
     }
 }
 
-const fn input(index: u8) -> Arg {
+pub(super) const fn input(index: u8) -> Arg {
     Arg::In { index, bytes: 0 }
 }
 
-const OUT: Arg = Arg::Out { index: 0, bytes: 0 };
+pub(super) const OUT: Arg = Arg::Out { index: 0, bytes: 0 };
 
 /// The launches of `x w^T` for `rows` rows that lie without gaps. `None` where there are more than
 /// four million.
-pub(crate) fn linear(packing: Packing, rows: usize) -> Option<Plan> {
+pub(crate) fn plan(packing: Packing, rows: usize) -> Option<Plan> {
     let mut plan = Plan::default();
     let (blocks, panels) = (packing.columns / 32, packing.rows.div_ceil(ROWS));
     if rows * packing.rows == 0 {

@@ -2,7 +2,7 @@
 //! packed.
 
 use super::{OnCuda, contiguous, run};
-use crate::cuda::kernels::quantized;
+use crate::cuda::kernels::{halves, quantized};
 use crate::dtype::DType;
 use crate::graph::device_run::{CudaRun, CudaView};
 use crate::graph::operation::Refusal;
@@ -32,7 +32,11 @@ impl OnCuda for QuantizedLinear {
         let mut lent = [Strides::new(), Strides::new()];
         let [a, b] = &mut lent;
         let (x, w) = (contiguous(cuda, x, a)?, weight(cuda, w, b)?);
-        let plan = quantized::linear(self.0, out.numel() / self.0.rows);
+        let rows = out.numel() / self.0.rows;
+        if self.0.format.dtype().is_some() {
+            return cuda.work(&halves::Product { packing: self.0, rows }, &[x, w], &[out]);
+        }
+        let plan = quantized::plan(self.0, rows);
         let refused =
             || Refusal::kernel(format!("linear of shape {:?} has no CUDA kernel", x.shape));
         run(cuda, plan.ok_or_else(refused)?, &[x, w], &[out])

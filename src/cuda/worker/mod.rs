@@ -27,6 +27,7 @@ use crate::cuda::device::modules::store::SEEN_BEFORE_COMPILED;
 use crate::cuda::device::report::{DeclinedConvolutions, report};
 #[cfg(all(feature = "ranks", unix))]
 use crate::cuda::exchange::Exchange;
+use crate::cuda::kernels::halves::HalfProducts;
 use crate::cuda::ops;
 use crate::dtype::DType;
 use crate::engine::exchange::Engine;
@@ -75,6 +76,8 @@ pub(crate) struct Settings {
     pub tf32: bool,
     /// Convolutions go through cuDNN, where it is there.
     pub cudnn: bool,
+    /// How half weights are multiplied.
+    pub half_products: HalfProducts,
     /// Handles are made as the device opens.
     pub warm: bool,
     /// The stream of the one lane for steps, which is somebody else's.

@@ -124,6 +124,7 @@ pub(super) fn live(shared: Arc<Shared>, running: Arc<AtomicBool>) {
             context: {
                 let settings = shared.settings;
                 context.set(settings.tf32, settings.cudnn, settings.warm, shared.declined.clone());
+                context.launcher.half_products = settings.half_products;
                 context
             },
             queues: (0..lanes).map(|_| Queue::default()).collect(),

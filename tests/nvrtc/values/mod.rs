@@ -2,6 +2,7 @@
 
 mod attention;
 mod elementwise;
+mod halves;
 mod indexing;
 mod ops;
 mod paged;
@@ -54,6 +55,8 @@ pub const TESTS: &[(&str, fn())] = &[
     ("topk_takes_the_first_of_a_sort", indexing::topk),
     ("attention_and_its_gradients_agree_with_plain_loops", attention::all_results),
     ("attention_over_pages_agrees_with_plain_loops", paged::pages),
+    ("rows_by_halves_have_the_same_bits_among_any_others_and_are_near_float64", halves::neighbours),
+    ("an_infinite_row_by_halves_stays_alone", halves::without_numbers),
     ("integer_products_wrap_and_float_products_agree", indexing::products),
 ];
 

@@ -17,6 +17,7 @@ use crate::cuda::device::libraries::nvidia::{self, Function, Idle};
 use crate::cuda::device::modules::cache::Disk;
 use crate::cuda::device::modules::store::{Fusion, Modules};
 use crate::cuda::device::{DeviceView, DeviceViewMut, Gpu, Site, Trouble};
+use crate::cuda::kernels::halves::HalfProducts;
 use crate::cuda::kernels::source::INDEX_ERROR_BYTES;
 use crate::cuda::kernels::{Arg, Launch, Operand, Plan, copy, reduce};
 use crate::cuda::ops::operand;
@@ -32,6 +33,7 @@ pub(crate) struct Launcher {
     pub(crate) modules: Modules,
     pub(crate) blas: Blas,
     pub(crate) convolutions: Convolutions,
+    pub(crate) half_products: HalfProducts,
     pub(crate) batch: Batch,
     pub background: Background,
     /// A custom op has launched since the flag was last cleared.
@@ -55,6 +57,7 @@ impl Launcher {
             modules: Modules::new(&gpu, fusion, disk, background.clone()),
             blas: Blas::new(&gpu, background.clone()),
             convolutions: Convolutions::new(pool, background.clone()),
+            half_products: HalfProducts::default(),
             batch: Batch::default(),
             background,
             had_custom: false,

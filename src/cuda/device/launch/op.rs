@@ -7,8 +7,8 @@
 use super::launcher::Launcher;
 use crate::cuda::convolution::Convolution;
 use crate::cuda::device::{DeviceView, DeviceViewMut, Site, Trouble};
-use crate::cuda::kernels::Plan;
 use crate::cuda::kernels::matmul::Product;
+use crate::cuda::kernels::{Plan, halves};
 use crate::cuda::ops;
 use crate::graph::device_run::{CudaArg, CudaGrid, CudaKernel, CudaQueue, CudaRun, StreamCall};
 use crate::graph::node::Op;
@@ -135,6 +135,15 @@ impl CudaQueue for Queue<'_> {
             self.launcher.run(self.site, plan, &inputs, &outputs)
         } else if let Some(product) = work.downcast_ref::<Product>() {
             self.launcher.product(self.site, product, inputs[0].ptr, inputs[1].ptr, outputs[0].ptr)
+        } else if let Some(product) = work.downcast_ref::<halves::Product>() {
+            let inputs: [u64; 2] = [inputs[0].ptr, inputs[1].ptr];
+            match halves::plan(*product, self.launcher.half_products) {
+                Some(plan) => self.launcher.run(self.site, &plan, &inputs, &[outputs[0].ptr]),
+                None => Err(Trouble::no_kernel(format_args!(
+                    "linear over {:?}",
+                    [product.rows, product.packing.rows]
+                ))),
+            }
         } else if let Some(asked) = work.downcast_ref::<Convolution>() {
             self.launcher.convolution(
                 self.site,
