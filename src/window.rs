@@ -87,17 +87,35 @@ impl Window {
     #[inline(always)]
     pub fn span(&self, axis: usize, tap: usize) -> Range<usize> {
         let (stride, last) = (self.stride[axis] as isize, self.input[axis] as isize - 1);
-        let shift = self.shift(axis, tap);
-        let end = if shift > last { 0 } else { (last - shift) / stride + 1 };
-        let end = end.min(self.output[axis] as isize);
+        let (shift, all) = (self.shift(axis, tap), self.output[axis] as isize);
+        // Most taps are on the input for the first and the last output: they need no division.
+        let end = if (all - 1) * stride + shift <= last {
+            all
+        } else if shift > last {
+            0
+        } else {
+            (last - shift) / stride + 1
+        };
         let start = if shift >= 0 { 0 } else { (stride - 1 - shift) / stride };
         start.min(end) as usize..end as usize
+    }
+
+    /// The taps along an axis that are on the input for an output.
+    #[inline(always)]
+    pub fn on(&self, axis: usize, output: usize) -> Range<usize> {
+        let start = (output * self.stride[axis]) as isize - self.padding[axis][0] as isize;
+        // Taps that lie before a coordinate.
+        let before = |end: isize| {
+            let room = (end - start).max(0) as usize;
+            room.div_ceil(self.dilation[axis]).min(self.kernel[axis])
+        };
+        before(0)..before(self.input[axis] as isize)
     }
 
     /// The taps along an axis that may be on the input for some output: a pool may have far more
     /// taps.
     #[inline(always)]
-    fn near(&self, axis: usize) -> Range<usize> {
+    pub fn near(&self, axis: usize) -> Range<usize> {
         let (before, dilation) = (self.padding[axis][0], self.dilation[axis]);
         let walked = self.output[axis].saturating_sub(1) * self.stride[axis];
         let end = (self.input[axis] + before).div_ceil(dilation).min(self.kernel[axis]);
@@ -241,6 +259,9 @@ mod tests {
                             want,
                             "{window:?} {tap}"
                         );
+                        for o in 0..output {
+                            assert_eq!(window.on(2, o).contains(&tap), on(&o), "{window:?} {tap}");
+                        }
                         wanted.extend(want.into_iter().map(|o| (o, at(o) as usize)));
                     }
                     assert_eq!(met, wanted, "{window:?}");

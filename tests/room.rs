@@ -141,7 +141,10 @@ fn cases() -> Vec<(&'static str, Case)> {
             |d| x = some(d, [3, 5000]), w = half(d, [5000]) => x.layer_norm_weighted(&w, 1e-5)),
         case!("max_pool2d", |d| x = some(d, [1, 2, 130, 130]) => x.max_pool2d(2)),
         case!("max_pool2d_with_positions",
-            |d| x = some(d, [1, 1, 90, 90]) => x.max_pool2d_with_positions(2).1),
+            |d| x = some(d, [1, 2, 9000]) => x.max_pool2d_with_positions(2).1),
+        case!("gradient of max_pool2d",
+            |d| x = there(some(d, [1, 1, 130, 130])).requires_grad(), y = there(x.max_pool2d(2))
+                => gradient(&y, &x)),
         case!("avg_pool2d", |d| x = some(d, [1, 1, 130, 130]) => x.avg_pool2d(2)),
         case!("gradient of avg_pool2d",
             |d| x = there(some(d, [1, 1, 130, 130])).requires_grad(), y = there(x.avg_pool2d(2))

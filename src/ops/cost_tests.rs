@@ -30,6 +30,7 @@ use crate::ops::shaping::roll::Roll;
 use crate::ops::shaping::slice_assign::SliceAssign;
 use crate::ops::shaping::triangle::Triangle;
 use crate::ops::windows::conv::{Conv, Role, Walk};
+use crate::ops::windows::largest::{Largest, Parts};
 use crate::ops::windows::pool::{Pool, Pooled};
 use crate::window::Window;
 use std::any::Any;
@@ -252,6 +253,9 @@ fn windows_cost_at_least_what_they_walk_over() {
         for what in [Pooled::Max, Pooled::MaxPosition, Pooled::Mean(Divisor::Padded)] {
             assert_custom_covers(Pool { window, what }, std::slice::from_ref(&image));
         }
+        let parts = Parts::Windows(window);
+        let back = Largest { name: "max_pool2d", parts, back: true };
+        assert_custom_covers(back, &[image.clone(), few.clone()]);
         let what = Pooled::Spread(Divisor::Padded);
         assert_custom_covers(Pool { window, what }, std::slice::from_ref(&few));
 

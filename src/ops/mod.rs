@@ -75,6 +75,7 @@ pub(crate) mod shaping {
 pub(crate) mod windows {
     pub(crate) mod adaptive;
     pub(crate) mod conv;
+    pub(crate) mod largest;
     pub(crate) mod pool;
     pub(crate) mod resample;
 }
@@ -238,6 +239,9 @@ macro_rules! for_each_operation {
                     conv_transpose1d conv_transpose2d conv_transpose3d
                 ],
                 gpu: plan, storage: refused,
+            }
+            windows::largest::Largest {
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             windows::pool::Pool {
                 values: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],

@@ -1,11 +1,11 @@
-//! The largest element, or its position, of as many cells as are asked for, which cover the last
-//! one, two or three dimensions evenly. The way back is a `scatter_add` at the position. Only host
-//! devices are asked for it; elsewhere elements are picked by ops that are there.
+//! The largest element of as many cells as are asked for, which cover the last one, two or three
+//! dimensions evenly. Only host devices are asked for it; elsewhere elements are picked by ops that
+//! are there. The way back is [`Largest`].
 
-use crate::dtype::DType;
+use super::largest::{Largest, Parts};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::windows::adaptive::{self, Cells};
-use crate::{Backward, TensorFuture, own};
+use crate::{Backward, own};
 
 /// Cells, with the input's size, that were checked when the op was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,8 +13,6 @@ pub(crate) struct AdaptiveMax {
     /// The function that was called.
     pub name: &'static str,
     pub cells: Cells,
-    /// Where the element is in its line, plane or volume, as int64, instead of the element.
-    pub position: bool,
 }
 
 impl Operation for AdaptiveMax {
@@ -32,7 +30,7 @@ impl Operation for AdaptiveMax {
             return Err(Refusal::shape(format!("{} does not end in {from:?}", x.shape)));
         };
         let shape = lead.iter().chain(to).copied().collect();
-        Ok(Meta { shape, dtype: if self.position { DType::I64 } else { x.dtype } })
+        Ok(Meta { shape, dtype: x.dtype })
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
@@ -42,28 +40,17 @@ impl Operation for AdaptiveMax {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
-        match self.position {
-            false => adaptive::max(&self.cells, x, out, par),
-            true => adaptive::max_positions(&self.cells, x, out, par),
-        }
+        adaptive::max(&self.cells, x, out, par);
         Ok(())
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        let needs = if self.position { Needs::NOTHING } else { Needs::inputs(&[0]) };
-        needs.as_they_are()
+        Needs::inputs(&[0]).as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        if self.position {
-            return Ok(());
-        }
-        call.give(0, |call| {
-            let planes = |x: &TensorFuture| x.flatten(-(self.cells.spatial as isize), -1);
-            let from = planes(&own(AdaptiveMax { position: true, ..*self }, &[call.input(0)]));
-            let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
-            sums.reshape(call.meta(0).shape.dims())
-        });
+        let back = Largest { name: self.name, parts: Parts::Cells(self.cells), back: true };
+        call.give(0, |call| own(back, &[call.input(0), call.upstream()]));
         Ok(())
     }
 }

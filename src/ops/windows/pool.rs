@@ -1,6 +1,8 @@
 //! Pooling over the last one, two or three dimensions: the largest element or its position, the
-//! mean, and the mean's way back. The way back of the largest is a `scatter_add` at its position.
+//! mean, and the mean's way back. The way back of the largest is [`Largest`], or a `scatter_add` at
+//! its position.
 
+use super::largest::{Largest, Parts};
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::windows::pool::{self, Divisor};
@@ -27,10 +29,12 @@ pub(crate) struct Pool {
     pub what: Pooled,
 }
 
+const MAX: [&str; 3] = ["max_pool1d", "max_pool2d", "max_pool3d"];
+
 impl Operation for Pool {
     fn name(&self) -> &str {
         let [one, two, three] = match self.what {
-            Pooled::Max => ["max_pool1d", "max_pool2d", "max_pool3d"],
+            Pooled::Max => MAX,
             Pooled::MaxPosition => {
                 ["max_pool1d_positions", "max_pool2d_positions", "max_pool3d_positions"]
             }
@@ -96,9 +100,15 @@ impl Operation for Pool {
         let pool = |what: Pooled, x: &TensorFuture| own(Pool { window, what }, &[x]);
         match self.what {
             Pooled::Max => call.give(0, |call| {
-                let planes = |x: &TensorFuture| x.flatten(-(window.spatial as isize), -1);
-                let from = planes(&pool(Pooled::MaxPosition, call.input(0)));
-                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(call.upstream()));
+                let (x, g) = (call.input(0), call.upstream());
+                let (name, parts) = (MAX[window.spatial - 1], Parts::Windows(window));
+                let one = Largest { name, parts, back: true };
+                if x.port().runner.has_kernel(&one) {
+                    return own(one, &[x, g]);
+                }
+                let planes = |x: &TensorFuture| parts.planes(x);
+                let from = planes(&pool(Pooled::MaxPosition, x));
+                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(g));
                 sums.reshape(call.meta(0).shape.dims())
             }),
             Pooled::MaxPosition => {}

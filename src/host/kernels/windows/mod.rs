@@ -2,5 +2,7 @@
 
 pub(crate) mod adaptive;
 pub(crate) mod conv;
+mod largest;
+mod planes;
 pub(crate) mod pool;
 pub(crate) mod resample;

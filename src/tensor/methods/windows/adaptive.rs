@@ -206,11 +206,8 @@ impl TensorFuture {
             return self.reshape(shape);
         }
         let input = triple(&self.dims()[first..], 1);
-        let largest = AdaptiveMax {
-            name,
-            cells: Cells { spatial, input, output: triple(&sizes, 1) },
-            position: false,
-        };
+        let largest =
+            AdaptiveMax { name, cells: Cells { spatial, input, output: triple(&sizes, 1) } };
         if of == Of::Largest && self.port().runner.has_kernel(&largest) {
             return match self.dims()[first..] == sizes {
                 true => self.clone(),
