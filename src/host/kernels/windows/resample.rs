@@ -41,6 +41,8 @@ pub(crate) struct Taps<W> {
     weights: Vec<W>,
     /// True where those of an element are neighbours in the old axis, in its order.
     runs: bool,
+    /// What these are the way back of, where that has runs.
+    forth: Option<Box<Taps<W>>>,
 }
 
 impl<W: Float> Taps<W> {
@@ -52,6 +54,7 @@ impl<W: Float> Taps<W> {
             places: room::filled(N * n, 0),
             weights: room::filled(N * n, W::default()),
             runs: false,
+            forth: None,
         };
         for i in 0..n {
             for (k, (place, weight)) in of(i).into_iter().enumerate() {
@@ -70,7 +73,7 @@ impl<W: Float> Taps<W> {
             weights.extend(own.iter().map(|&weight| W::of(weight)));
             starts.push(places.len());
         }
-        Taps { each: None, starts, places, weights, runs: true }
+        Taps { each: None, starts, places, weights, runs: true, forth: None }
     }
 
     /// Those of the way back, from `n` elements to an axis of a size: what flows to each element.
@@ -87,7 +90,21 @@ impl<W: Float> Taps<W> {
                 *at += 1;
             }
         }
-        Taps { each: None, starts, places, weights, runs: false }
+        let forth = self.runs.then(|| Box::new(self));
+        Taps { each: None, starts, places, weights, runs: false, forth }
+    }
+
+    /// The runs of old elements, of which each is of one new element, and their weights; if they
+    /// are long enough to be worked on side by side.
+    #[inline(always)]
+    fn long_runs(&self) -> Option<impl Iterator<Item = (usize, &[W])>> {
+        let elements = self.starts.len().saturating_sub(1);
+        (self.runs && self.places.len() >= elements * LANES).then(|| {
+            self.starts.windows(2).map(|ends| {
+                let first = self.places.get(ends[0]).map_or(0, |&place| place as usize);
+                (first, &self.weights[ends[0]..ends[1]])
+            })
+        })
     }
 
     /// Those of an element.
@@ -201,17 +218,26 @@ unsafe fn added<W: Float, const N: usize>(
 unsafe fn along<W: Float>(x: *const W, y: *mut W, n: usize, taps: &Taps<W>) {
     // SAFETY: by the caller's promise.
     unsafe {
+        if let Some(runs) = taps.long_runs() {
+            return vectorize!(|| for (i, (first, weights)) in runs.enumerate() {
+                let x = std::slice::from_raw_parts(x.add(first), weights.len());
+                y.add(i).write(dot(x, weights));
+            });
+        }
+        if let Some(runs) = taps.forth.as_ref().and_then(|forth| forth.long_runs()) {
+            return vectorize!(|| {
+                (0..n).for_each(|i| y.add(i).write(W::default()));
+                for (i, (first, weights)) in runs.enumerate() {
+                    let (x, y) = (*x.add(i), y.add(first));
+                    for (k, &weight) in weights.iter().enumerate() {
+                        y.add(k).write(*y.add(k) + x * weight);
+                    }
+                }
+            });
+        }
         match taps.each {
             Some(2) => vectorize!(|| picked::<W, 2>(x, y, n, taps)),
             Some(4) => vectorize!(|| picked::<W, 4>(x, y, n, taps)),
-            None if taps.runs && taps.places.len() >= n * LANES => vectorize!(|| {
-                for i in 0..n {
-                    let range = taps.starts[i]..taps.starts[i + 1];
-                    let first = taps.places.get(range.start).map_or(0, |&place| place as usize);
-                    let x = std::slice::from_raw_parts(x.add(first), range.len());
-                    y.add(i).write(dot(x, &taps.weights[range]));
-                }
-            }),
             _ => {
                 for i in 0..n {
                     let terms = taps.of(i, n).map(|(place, weight)| *x.offset(place) * weight);
@@ -322,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_along_memory_is_added_up_whole() {
+    fn an_interval_along_memory_is_added_up_whole_and_so_is_its_way_back() {
         let mut rng = Rng::new(65);
         for _ in turns(40) {
             let shape = [1 + rng.below(4), 1 + rng.below(700)];
@@ -344,11 +370,20 @@ mod tests {
             for (got, want) in got.iter().zip(plain(&x, 1, &lists)) {
                 assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{got} {want} {shape:?}");
             }
+
+            let g = Value::<f32>::random(&mut rng, &[shape[0], n], small);
+            let back = taps.turned(n, shape[1]);
+            let got = filled::<f32>(&shape, |out| resample(g.view(), 1, &back, out, &par));
+            let mut turned = vec![Vec::new(); shape[1]];
+            for (i, taps) in lists.iter().enumerate() {
+                taps.iter().for_each(|&(place, weight)| turned[place].push((i, weight)));
+            }
+            assert_eq!(got, plain(&g, 1, &turned), "back, {shape:?} {n}");
         }
     }
 
     at_every_level! {
-        an_interval_along_memory_is_added_up_whole
+        an_interval_along_memory_is_added_up_whole_and_so_is_its_way_back
         each_element_is_the_weighted_sum_of_its_taps_and_the_way_back_is_their_transpose
     }
 }
