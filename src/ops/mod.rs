@@ -78,6 +78,7 @@ pub(crate) mod windows {
     pub(crate) mod largest;
     pub(crate) mod pool;
     pub(crate) mod resample;
+    pub(crate) mod sample;
 }
 
 #[cfg(all(test, not(futensor_loom)))]
@@ -250,6 +251,9 @@ macro_rules! for_each_operation {
             }
             windows::resample::Resample {
                 values: [interpolate], gradients: [interpolate], gpu: none, storage: refused,
+            }
+            windows::sample::Sample {
+                values: [grid_sample], gradients: [], gpu: none, storage: refused,
             }
         }
     };

@@ -356,7 +356,14 @@ pub fn cases() -> Vec<Case> {
             &[&[1, 2, 3, 3], &[1, 2, 2, 2]],
             Any,
             |x| x[0].grid_sample(&x[1] * 0.3, ()).exp(),
-            false,
+            true,
+        ),
+        Case(
+            "grid_sample, volumes",
+            &[&[1, 2, 2, 3, 2], &[1, 1, 2, 2, 3]],
+            Any,
+            |x| x[0].grid_sample(&x[1] * 0.3, ()).exp(),
+            true,
         ),
         Case(
             "adaptive_avg_pool2d",

@@ -6,3 +6,4 @@ mod largest;
 mod planes;
 pub(crate) mod pool;
 pub(crate) mod resample;
+pub(crate) mod sample;

@@ -1,15 +1,17 @@
 //! Elements that are rearranged by windows and by grids: patches, shuffled pixels, samples.
 
 use super::conv::{ConvOptions, each};
-use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
+use crate::host::kernels::windows::sample::Taken;
+use crate::ops::windows::sample::{Flow, Sample};
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
+use std::sync::Arc;
 
 /// Windows over an image: sizes of the padded image, of the window, and how many there are.
 struct Patches {
@@ -327,42 +329,18 @@ impl TensorFuture {
             options.placed(&p.reshape([batch, count]), sizes[a])
         };
         let places: Vec<TensorFuture> = (0..spatial).map(place).collect();
-        let flat = x.reshape([batch, channels, sizes.iter().product()]);
-        let mut sum: Option<TensorFuture> = None;
-        let corners = if options.nearest { 1 } else { 1 << spatial };
-        for corner in 0..corners {
-            let mut at = self.device().zeros_dtype([batch, count], DType::I64);
-            let mut weight: Option<TensorFuture> = None;
-            let mut inside: Option<TensorFuture> = None;
-            for (a, p) in places.iter().enumerate() {
-                let low = p.stop_gradient();
-                let low = if options.nearest { low.round() } else { low.floor() };
-                let upper = corner >> a & 1 == 1;
-                let there = if upper { &low + 1.0 } else { low.clone() };
-                if !options.nearest {
-                    let share = if upper { p - &low } else { &there + 1.0 - p };
-                    weight = Some(weight.map_or(share.clone(), |w| w * &share));
-                }
-                let last = sizes[a] as i64 - 1;
-                let is_there = there.ge(0).logical_and(there.le(last));
-                inside = Some(inside.map_or(is_there.clone(), |all| all.logical_and(&is_there)));
-                let index = is_there.where_cond(there, 0.0).to_dtype(DType::I64);
-                at = at * sizes[a] + index;
-            }
-            let index = at.unsqueeze(1).expand([batch, channels, count]);
-            let mut taken = flat.gather(2, index);
-            // What is beyond the ends is 0 before it is weighed, so that a point that is no number
-            // makes NaN of its own result alone.
-            if let Some(inside) = inside {
-                taken = inside.unsqueeze(1).where_cond(taken, 0.0);
-            }
-            if let Some(weight) = weight {
-                taken = taken * weight.unsqueeze(1);
-            }
-            sum = Some(sum.map_or(taken.clone(), |sum| sum + &taken));
-        }
+        let mut taken = Taken { spatial, sizes: [1; 3], nearest: options.nearest };
+        taken.sizes[..spatial].copy_from_slice(sizes);
+        let one = Sample { taken, flow: Flow::Samples };
+        let mut all: Vec<&TensorFuture> = places.iter().collect();
+        let samples = if x.port().runner.has_kernel(&one) {
+            all.push(&x);
+            build::custom(Arc::new(one), &all, at)
+        } else {
+            one.composed(&all, &x)
+        };
         let shape = [&[batch, channels][..], &grid.dims()[1..=spatial]].concat();
-        sum.unwrap_or(flat).reshape(shape).to_dtype(self.dtype())
+        samples.reshape(shape).to_dtype(self.dtype())
     }
 }
 
