@@ -45,6 +45,7 @@ pub(crate) fn offset(at: [usize; 3], steps: [isize; 3]) -> isize {
 
 /// Adjacent outputs that a tap maps to a row of the input.
 pub(crate) struct Row {
+    pub tap: [usize; 3],
     /// The index of the row of outputs.
     pub line: usize,
     /// The first of these outputs.
@@ -138,7 +139,7 @@ impl Window {
                         for oy in self.span(1, y) {
                             let line = oz * self.output[1] + oy;
                             let (out, from) = ([oz, oy, span.start], [iz, self.met(1, oy, y), ix]);
-                            f(Row { line, out, count: span.len(), from });
+                            f(Row { tap: [z, y, x], line, out, count: span.len(), from });
                         }
                     }
                 }

@@ -145,6 +145,7 @@ fn cases() -> Vec<(&'static str, Case)> {
         case!("gradient of max_pool2d",
             |d| x = there(some(d, [1, 1, 130, 130])).requires_grad(), y = there(x.max_pool2d(2))
                 => gradient(&y, &x)),
+        case!("fold", |d| x = some(d, [1, 4, 129 * 129]) => x.fold(130, 2, ())),
         case!("avg_pool2d", |d| x = some(d, [1, 1, 130, 130]) => x.avg_pool2d(2)),
         case!("gradient of avg_pool2d",
             |d| x = there(some(d, [1, 1, 130, 130])).requires_grad(), y = there(x.avg_pool2d(2))

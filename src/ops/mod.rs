@@ -76,6 +76,7 @@ pub(crate) mod windows {
     pub(crate) mod adaptive;
     pub(crate) mod conv;
     pub(crate) mod largest;
+    pub(crate) mod patches;
     pub(crate) mod pool;
     pub(crate) mod resample;
     pub(crate) mod sample;
@@ -243,6 +244,9 @@ macro_rules! for_each_operation {
             }
             windows::largest::Largest {
                 values: [], gradients: [], gpu: none, storage: refused,
+            }
+            windows::patches::Patches {
+                values: [unfold fold], gradients: [unfold fold], gpu: none, storage: refused,
             }
             windows::pool::Pool {
                 values: [max_pool2d avg_pool1d avg_pool2d avg_pool3d],

@@ -3,6 +3,7 @@
 pub(crate) mod adaptive;
 pub(crate) mod conv;
 mod largest;
+pub(crate) mod patches;
 mod planes;
 pub(crate) mod pool;
 pub(crate) mod resample;

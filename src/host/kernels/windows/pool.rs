@@ -271,12 +271,12 @@ pub(crate) fn spread(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::super::testing::*;
     use super::*;
     use crate::window::{places, triple};
 
-    fn random_window(rng: &mut Rng) -> Window {
+    pub fn random_window(rng: &mut Rng) -> Window {
         let spatial = 1 + rng.below(3);
         let mut window = Window {
             spatial,

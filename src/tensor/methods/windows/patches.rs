@@ -4,17 +4,21 @@ use super::conv::{ConvOptions, each};
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::windows::sample::Taken;
+use crate::ops::windows::patches as op;
 use crate::ops::windows::sample::{Flow, Sample};
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
+use crate::window::Window;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// Windows over an image: sizes of the padded image, of the window, and how many there are.
+/// Windows over an image: its size and that of the padded one, of the window, and how many there
+/// are.
 struct Patches {
+    image: [usize; 2],
     padding: [[usize; 2]; 2],
     padded: [usize; 2],
     kernel: [usize; 2],
@@ -39,7 +43,7 @@ impl Patches {
             return Err(Refusal::shape(text));
         }
         let count = [0, 1].map(|a| (padded[a] - reach[a]) / stride[a] + 1);
-        Ok(Patches { padding, padded, kernel, count, stride, dilation })
+        Ok(Patches { image, padding, padded, kernel, count, stride, dilation })
     }
 
     /// The position in the padded image of each element of a window, in each window:
@@ -55,6 +59,25 @@ impl Patches {
         // [kernel rows, kernel columns, rows, columns]
         let rows = rows.unsqueeze(1).unsqueeze(3);
         (rows + columns.unsqueeze(1).unsqueeze(0)).reshape(-1)
+    }
+
+    /// Columns of images, or their sums, as one op, if the device has it for elements of this type.
+    #[track_caller]
+    fn at_once(&self, name: &'static str, x: &TensorFuture, sums: bool) -> Option<TensorFuture> {
+        let three = |[a, b]: [usize; 2]| [1, a, b];
+        let window = Window {
+            spatial: 2,
+            input: three(self.image),
+            kernel: three(self.kernel),
+            output: three(self.count),
+            stride: three(self.stride),
+            padding: [[0; 2], self.padding[0], self.padding[1]],
+            dilation: three(self.dilation),
+        };
+        let one = op::Patches { name, window, sums };
+        let knows =
+            (x.dtype().is_float() || x.dtype().is_int()) && x.port().runner.has_kernel(&one);
+        knows.then(|| build::custom(Arc::new(one), &[x], Location::caller()))
     }
 
     fn elements(&self) -> usize {
@@ -150,14 +173,14 @@ impl TensorFuture {
             Ok(patches) => patches,
             Err(refusal) => return build::refused("unfold", self, refusal, at),
         };
-        let [rows, columns] = patches.padding.map(|side| side.map(|n| n as isize));
-        let padded = images.pad([columns[0], columns[1], rows[0], rows[1]], 0);
-        let flat = padded.reshape([batch, channels, patches.area()]);
-        let all = flat.index_select(2, patches.places(&self.device())).reshape([
-            batch,
-            channels.saturating_mul(patches.elements()),
-            patches.windows(),
-        ]);
+        let all = patches.at_once("unfold", images, false).unwrap_or_else(|| {
+            let [rows, columns] = patches.padding.map(|side| side.map(|n| n as isize));
+            let padded = images.pad([columns[0], columns[1], rows[0], rows[1]], 0);
+            let flat = padded.reshape([batch, channels, patches.area()]);
+            flat.index_select(2, patches.places(&self.device()))
+        });
+        let rows = channels.saturating_mul(patches.elements());
+        let all = all.reshape([batch, rows, patches.windows()]);
         if alone { all.squeeze(0) } else { all }
     }
 
@@ -205,6 +228,10 @@ impl TensorFuture {
             return refuse(Refusal::shape(text));
         }
         let channels = rows / elements;
+        let parts = columns.reshape([batch, channels, elements, windows]);
+        if let Some(images) = patches.at_once("fold", &parts, true) {
+            return if alone { images.squeeze(0) } else { images };
+        }
         let [high, wide] = patches.padded;
         let source = columns.reshape([batch, channels, elements.saturating_mul(windows)]);
         let zeros = self.device().zeros_dtype([batch, channels, patches.area()], self.dtype());
