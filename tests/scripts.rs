@@ -16,7 +16,7 @@ fn asked(script: &str, arguments: &[&str]) -> (bool, String) {
 #[test]
 fn each_part_of_a_run_on_a_gpu_fits_into_a_borrowed_machines_command() {
     let (well, limits) = asked("tests/gpu/run", &["limits"]);
-    let parts = ["smoke", "right1", "fast1", "right2", "safe", "fast2", "peers", "hosts"];
+    let parts = ["smoke", "right1", "fast1", "right2", "safe", "fast2", "peers", "worst", "hosts"];
     assert!(
         well && limits.lines().map(|line| line.split(' ').next().unwrap()).eq(parts),
         "{limits}"

@@ -1,13 +1,13 @@
 //! One op of each family of kernels: the GPU's own time for it, by events.
 
-use super::{median, row, wait};
+use super::{median, row, row_of, wait};
 use futensor::cuda::CudaOptions;
 use futensor::quant::{Format, Quantized};
 use futensor::{AttentionOptions, ConvOptions, DType, Device, TensorFuture};
 use futures::executor::block_on;
 
-/// The GPU's time for what one call queues, in microseconds. Its kernels are compiled before.
-fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) {
+/// The GPU's time for what one call queues, in seconds. Its kernels are compiled before.
+fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) -> f64 {
     let time = median(10, || {
         let recording = device.record();
         block_on(call().wait_to_read()).expect("a value");
@@ -19,10 +19,12 @@ fn on_gpu(device: &Device, name: &str, call: impl Fn() -> TensorFuture) {
         times.iter().map(|time| time.as_secs_f64()).sum()
     });
     row(&format!("GPU's time: {name}"), time * 1e6, "us");
+    time
 }
 
-/// All families; `n` is the side of the large matrices.
-pub fn all(n: usize) {
+/// All families; `n` is the side of the large matrices. With `only`, that one is called three times
+/// and not timed, for a profiler.
+pub fn all(n: usize, only: Option<&str>) {
     let device =
         Device::cuda_with(0, CudaOptions::default().streams(1).timed(1)).expect("there was one");
     let made = |value: TensorFuture| TensorFuture::from(block_on(value).expect("a value"));
@@ -32,9 +34,19 @@ pub fn all(n: usize) {
     let (weight, bias) = (made(device.ones([n]) + 0.0), made(device.zeros([n]) + 0.0));
     let index = made((device.rand([n]) * n as f64).floor().to_dtype(DType::I64));
     let ids = made(device.zeros([n, n]).to_dtype(DType::I64) + &index.reshape([n, 1]));
-    let run = |name: &str, call: &dyn Fn() -> TensorFuture| on_gpu(&device, name, call);
+    let run = |name: &str, call: &dyn Fn() -> TensorFuture| match only {
+        None => on_gpu(&device, name, call),
+        Some(only) => {
+            for _ in 0..if only == name { 3 } else { 0 } {
+                block_on(call().wait_to_read()).expect("a value");
+                wait(&device);
+            }
+            f64::NAN
+        }
+    };
 
-    run("add", &|| &x + &x);
+    // What moves most is what the memory gives.
+    let bytes_a_second = 12.0 * (n * n) as f64 / run("add", &|| &x + &x);
     run("gelu", &|| x.gelu());
     run("sum of rows", &|| x.sum([1]));
     run("sum of columns", &|| x.sum([0]));
@@ -80,11 +92,21 @@ pub fn all(n: usize) {
     run("attention of 32 sequences, bf16, grouped heads of 128", &|| {
         one.paged_attention(&cache, &cache, &table, &lengths, ())
     });
-    // The peer's weights are bf16, so it reads 3.6 times the bytes.
-    let weight = Quantized::from_tensor(&x, Format::Q4_0).expect("rows of whole blocks");
-    for rows in [1, 8, 512] {
-        let few = made(x.narrow(0, 0, 1).expand([rows, n]) + 0.0);
-        run(&format!("{rows} rows by weights"), &|| weight.linear(&few));
+    // The peer's weights are bf16. Beside each the time for its bytes: weights and rows read, rows
+    // written.
+    let on_host = made(x.to_device(&Device::cpu()));
+    for format in [Format::Q4_0, Format::Q8_0, Format::BF16] {
+        let weight = Quantized::from_tensor(&on_host, format).expect("rows of whole blocks");
+        let weight = weight.to_device(&device);
+        for rows in [1, 8, 64, 512] {
+            let few = made(x.narrow(0, 0, 1).expand([rows, n]) + 0.0);
+            let name = format!("{rows} rows by weights, {format}");
+            run(&name, &|| weight.linear(&few));
+            if only.is_none() {
+                let floor = (weight.bytes() + 8 * rows * n) as f64 / bytes_a_second;
+                row_of("the bytes' floor", &format!("GPU's time: {name}"), floor * 1e6, "us");
+            }
+        }
     }
     for (dtype, name) in [(DType::F32, "float32"), (DType::BF16, "bf16")] {
         let q = made(device.randn([4, 16, n / 2, 64]).to_dtype(dtype));

@@ -2,12 +2,14 @@
 //! each.
 //!
 //!     cargo bench -p futensor-benches --bench gpu                # says so where there is no GPU
+//!     cargo bench -p futensor-benches --bench gpu -- --only gelu # one family alone, to profile
 //!
 //! Each row is the median of several samples after a warm-up; values are awaited or detached as its
 //! name says, every op has operands of its own, and what was computed is checked. With
 //! `FUTENSOR_FUSION=now` no fused kernel is missing as it is timed.
 
 mod families;
+mod training;
 
 use futensor::cuda::CudaOptions;
 use futensor::{DType, Device, TensorFuture};
@@ -15,8 +17,12 @@ use futures::executor::block_on;
 use std::time::Instant;
 
 fn row(name: &str, value: f64, unit: &str) {
+    row_of("futensor", name, value, unit);
+}
+
+fn row_of(who: &str, name: &str, value: f64, unit: &str) {
     println!(
-        "{{\"name\": \"{name}\", \"who\": \"futensor\", \"value\": {value}, \"unit\": \"{unit}\"}}"
+        "{{\"name\": \"{name}\", \"who\": \"{who}\", \"value\": {value}, \"unit\": \"{unit}\"}}"
     );
 }
 
@@ -193,10 +199,15 @@ fn main() {
     };
     eprintln!("{}", device.libraries());
     let small = std::env::args().any(|a| a == "--quick");
+    let side = if small { 128 } else { 8192 };
+    if let Some(name) = std::env::args().skip_while(|a| a != "--only").nth(1) {
+        return families::all(side, Some(&name));
+    }
     increments(&device);
     chain(&device, if small { 1 << 20 } else { 64 << 20 });
-    products(&device, if small { 128 } else { 8192 });
+    products(&device, side);
     region(small);
     copies(&device, if small { 1 << 20 } else { 64 << 20 });
-    families::all(if small { 128 } else { 8192 });
+    training::all(&device, small);
+    families::all(side, None);
 }

@@ -182,9 +182,10 @@ def torch_families():
     many["attention of 32 sequences, bf16, grouped heads of 128"] = lambda: (
         F.scaled_dot_product_attention(one, cache, cache, enable_gqa=True)
     )
-    for rows in (1, 8, 512):
+    for rows in (1, 8, 64, 512):
         few = half[:1].expand(rows, n).contiguous()
-        many[f"{rows} rows by weights"] = lambda few=few: few @ half
+        for name in ("Q4_0", "Q8_0", "BF16"):
+            many[f"{rows} rows by weights, {name}"] = lambda few=few: few @ half
     asked = [("PyTorch eager", lambda f: f, many)]
     # What TF32 changes.
     differ = {k: f for k, f in many.items() if "product" in k and "bf16" not in k or "convol" in k}
@@ -213,6 +214,119 @@ def torch_families():
                 print(f"left out: {name} by {who}: {str(error)[:200]}", file=sys.stderr)
 
 
+def torch_training():
+    """Training steps of benches/gpu/training.rs."""
+    import torch
+    from torch import nn
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    who = "torch.compile" if COMPILED else "PyTorch eager"
+    small = ("784-256-10", [784, 256, 10], 256, 3 if QUICK else 50)
+    sizes, batch = ([784, 256, 10], 256) if QUICK else ([4096, 4096, 4096, 1000], 4096)
+    large = ("three layers of 4,096", sizes, batch, 3 if QUICK else 10)
+    for name, sizes, batch, steps in (small, large):
+        layers = []
+        for a, b in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(a, b, device="cuda"), nn.ReLU()]
+        net = nn.Sequential(*layers[:-1])
+        x = torch.randn(batch, sizes[0], device="cuda")
+        y = torch.arange(batch, device="cuda") * 7 % sizes[-1]
+        sgd = torch.optim.SGD(net.parameters(), lr=0.05)
+        forward = torch.compile(net) if COMPILED else net
+
+        def many():
+            for _ in range(steps):
+                sgd.zero_grad()
+                nn.functional.cross_entropy(forward(x), y).backward()
+                sgd.step()
+
+        time = median(5, timed(many, torch.cuda.synchronize)) / steps
+        row(who, f"a training step, {name}", time * 1e6, "us")
+
+
+def torch_generation():
+    """The language model of benches/gpu/generate.rs: all requests in step, and as many pages as
+    they fill. Compiled, a token is a CUDA graph."""
+    import torch
+    from torch.nn import functional as F
+
+    width, layers, heads, kv, inner, words = 2048, 16, 32, 8, 8192, 32_000
+    prompt, answer, requests = 512, 128, 32
+    if QUICK:
+        width, layers, heads, kv, inner, words = 64, 2, 4, 2, 96, 320
+        prompt, answer, requests = 20, 4, 3
+    head = width // heads
+    half = lambda *dims: torch.randn(*dims, device="cuda").bfloat16() * dims[-1] ** -0.5
+    table, last = half(words, width), half(words, width)
+    norm = torch.ones(width, device="cuda", dtype=torch.bfloat16)
+    each = [
+        [half((heads + 2 * kv) * head, width), half(width, width)]
+        + [half(2 * inner, width), half(width, inner)]
+        for _ in range(layers)
+    ]
+    places = torch.arange(prompt + answer, device="cuda")
+    angle = places[:, None] * 10_000.0 ** (-torch.arange(0, head, 2, device="cuda") / head)
+    cosine, sine = angle.cos().bfloat16(), angle.sin().bfloat16()
+
+    def turned(x, at):
+        c, s = cosine[at][:, None], sine[at][:, None]
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+    def step(tokens, at, cache, whole):
+        """Tokens [n, t] at these places to the next token of each of n."""
+        n, t = tokens.shape
+        x = table[tokens]
+        for k, (qkv, out, up, down) in enumerate(each):
+            y = F.rms_norm(x, (width,), norm, 1e-5) @ qkv.t()
+            q, keys, values = y.view(n, t, -1, head).split([heads, kv, kv], 2)
+            q, keys = turned(q, at).transpose(1, 2), turned(keys, at)
+            cache[k, 0].index_copy_(1, at, keys)
+            cache[k, 1].index_copy_(1, at, values)
+            if whole:
+                keys, values = keys.transpose(1, 2), values.transpose(1, 2)
+                seen = {"is_causal": True}
+            else:
+                keys, values = cache[k, 0].transpose(1, 2), cache[k, 1].transpose(1, 2)
+                seen = {"attn_mask": (places <= at)[None]}
+            y = F.scaled_dot_product_attention(q, keys, values, enable_gqa=True, **seen)
+            x = x + y.transpose(1, 2).reshape(n, t, width) @ out.t()
+            gate, up = (F.rms_norm(x, (width,), norm, 1e-5) @ up.t()).chunk(2, -1)
+            x = x + (F.silu(gate) * up) @ down.t()
+        return (F.rms_norm(x[:, -1:], (width,), norm, 1e-5) @ last.t()).argmax(-1)
+
+    one = torch.compile(step, mode="reduce-overhead") if COMPILED else step
+    who = "torch.compile" if COMPILED else "PyTorch eager"
+
+    @torch.no_grad()
+    def ask(n):
+        """The seconds of the prompts, and of the rest of the answers."""
+        cache = torch.zeros(layers, 2, n, prompt + answer, kv, head, device="cuda").bfloat16()
+        tokens = torch.randint(words, (n, prompt), device="cuda")
+
+        def sample():
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            token = step(tokens, places[:prompt], cache, True)
+            # Each token is seen by the host, as whoever reads it along has it.
+            token.tolist()
+            first = time.perf_counter()
+            for k in range(prompt, prompt + answer - 1):
+                token = one(token, places[k : k + 1], cache, False).clone()
+                token.tolist()
+            ended = time.perf_counter()
+            return first - began, ended - first
+
+        return [sample() for _ in range(3)][1:]
+
+    took = ask(1)
+    row(who, "language model, a prompt", prompt / min(a for a, _ in took), "tokens/s")
+    row(who, "language model, an answer", (answer - 1) / min(b for _, b in took), "tokens/s")
+    all_of = min(a + b for a, b in ask(requests))
+    name = "language model, many answers, prompts included"
+    row(who, name, requests * answer / all_of, "tokens/s")
+
+
 def cupy_rows():
     import cupy
 
@@ -224,7 +338,8 @@ def cupy_rows():
     ask("CuPy", array, add, chain, lambda x: (x * 0.5).sum(), cupy.matmul, wait, types)
 
 
-for rows in (torch_rows, torch_families, *([] if COMPILED else [cupy_rows])):
+torch_questions = (torch_rows, torch_training, torch_generation, torch_families)
+for rows in (*torch_questions, *([] if COMPILED else [cupy_rows])):
     try:
         rows()
     except Exception as error:
