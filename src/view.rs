@@ -262,8 +262,8 @@ pub trait Parallel: Sync {
     /// done.
     fn run(&self, parts: usize, part: &(dyn Fn(usize) + Sync));
     /// True if another thread is awake, so that parts of a quarter of the usual work are worth a
-    /// hand-over. A step asks whose work lies between the two, since who asks often is given
-    /// threads that stay awake.
+    /// hand-over, or if a step asked shortly before, so that threads had better stay awake. Ask
+    /// only where the answer matters.
     #[doc(hidden)]
     fn is_awake(&self) -> bool {
         false

@@ -104,6 +104,13 @@ fn joined(shape: &[usize], strides: &[isize], size: usize) -> SmallVec<[Dim; 4]>
     dims
 }
 
+/// The positions in a row for which an input stays the same; at each multiple of them it may
+/// change.
+pub(super) fn stays(shape: &[usize], strides: &[isize]) -> usize {
+    let dims = shape.iter().zip(strides).rev();
+    dims.take_while(|&(&n, &s)| n == 1 || s == 0).map(|(n, _)| n).product()
+}
+
 /// Finds out how an input lies over the iteration shape.
 pub(super) fn lie(ptr: *const u8, size: usize, shape: &[usize], strides: &[isize]) -> Lie {
     let dims = joined(shape, strides, size);
@@ -122,17 +129,6 @@ impl Gather {
     /// Says how many positions are asked for in all: few are not worth a band.
     pub fn expect(&mut self, positions: usize) {
         self.band = self.band.take().filter(|band| positions >= 2 * band.positions);
-    }
-
-    /// Where it stays the same for some positions in a row: how many, and at each multiple of them
-    /// it may change.
-    pub fn stays(&self) -> Option<usize> {
-        self.dims.last().filter(|d| d.stride == 0).map(|d| d.size)
-    }
-
-    /// True where it stays the same along each stretch of so many positions.
-    pub fn stays_for(&self, stretch: usize) -> bool {
-        self.stays().is_some_and(|n| n.is_multiple_of(stretch))
     }
 
     /// Copies the element at a position.

@@ -52,13 +52,12 @@ const AHEAD_FROM: usize = 1 << 20;
 /// Positions from which on a program in front of another kernel is planned once for each thread.
 const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
 /// A part of a step that is handed to another thread takes at least so long, by the estimate (a
-/// quarter of it where that thread is awake). Two
-/// threads are faster than one from some 5 us of work on where the second is awake, and from 30 to
-/// 60 us on where it sleeps (`benches/hand_over.rs`): parts of 20 us cost nothing then, and below
-/// two threads would be busy for what one does nearly as fast. Here and at the other kernels'
-/// constants stand three times in us for two parts: on one thread, on two, and on two of which one
-/// has slept. 64 Ki of `exp`: 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7, 19.1, 32.3; of `gelu`, 16
-/// Ki: 30.3, 21.3, 28.5.
+/// quarter of it where that thread is awake). Two threads are faster than one from some 5 us of
+/// work on where the second is awake, and from 30 to 60 us on where it sleeps
+/// (`benches/hand_over.rs`): parts of 20 us cost nothing then, and below two threads would be busy
+/// for what one does nearly as fast. Here and at the other kernels' constants stand three times in
+/// us for two parts: on one thread, on two, and on two of which one has slept. 64 Ki of `exp`:
+/// 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7, 19.1, 32.3; of `gelu`, 16 Ki: 30.3, 21.3, 28.5.
 const PART_NS: usize = 20_000;
 
 /// Computes the positions `range` (row-major, of `shape`) of all outputs of a program.

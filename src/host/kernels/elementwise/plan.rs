@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use super::gather::{Gather, Lie, lie};
+use super::gather::{Gather, Lie, lie, stays};
 use super::loops;
 use super::moves;
 use super::rep::{Rep, held};
@@ -429,7 +429,9 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     let raw = match how(view) {
         Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
-        Lie::Strided(gather) if plan.stretch.is_some_and(|n| gather.stays_for(n)) => {
+        Lie::Strided(gather)
+            if plan.stretch.is_some_and(|n| stays(view.shape, view.strides).is_multiple_of(n)) =>
+        {
             let cell = Place { varies: true, ..plan.cell() };
             plan.spots.push((gather, cell.ptr));
             cell
@@ -456,11 +458,8 @@ const STRETCH: usize = if cfg!(all(test, debug_assertions)) { 3 } else { 128 };
 
 /// The positions along which inputs stay the same, for those that do so for long.
 fn stretch(call: &Call<'_>) -> Option<usize> {
-    let stays = |view: &View<'_>| match how(view) {
-        Lie::Strided(gather) => gather.stays(),
-        _ => None,
-    };
-    call.inputs.iter().filter_map(stays).filter(|&n| n >= STRETCH).min()
+    let all = call.inputs.iter().map(|view| stays(view.shape, view.strides));
+    all.filter(|&n| n >= STRETCH && n < crate::shape::numel(call.shape)).min()
 }
 
 /// How an input lies.

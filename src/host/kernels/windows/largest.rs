@@ -244,7 +244,7 @@ pub(super) fn back(
                 }
                 let to = to.at((i * size) as isize);
                 let sums = sums.iter().enumerate();
-                vectorize!(|| {
+                vectorize!(move || {
                     // SAFETY: the output's plane, which is this part's own.
                     sums.for_each(|(k, &sum)| unsafe { to.add(k).write(T::store(sum)) });
                 });
