@@ -246,12 +246,7 @@ impl Memory {
                     self.uncount(size);
                     return None;
                 };
-                #[cfg(target_os = "linux")]
-                if size >= HUGE {
-                    // SAFETY: the range was just allocated, and advice changes no contents. A
-                    // refusal only means small pages.
-                    unsafe { libc::madvise(ptr as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
-                }
+                ask_for_huge_pages(ptr, size);
                 ptr
             }
         };
@@ -295,6 +290,21 @@ impl Memory {
         self.had(self.count_for_values(bytes)?);
         Some(Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
     }
+}
+
+/// Asks for huge pages for those of a fresh allocation's bytes that fill some. Of a value of 16 MiB
+/// in pages of 4 KiB, cores know half at a time: its sum took 175 us on two cores of a Zen 4, and
+/// 95 in huge pages.
+pub(crate) fn ask_for_huge_pages(ptr: *const u8, bytes: usize) {
+    let first = ptr.align_offset(HUGE);
+    let whole = bytes.saturating_sub(first) / HUGE * HUGE;
+    #[cfg(target_os = "linux")]
+    if whole > 0 {
+        // SAFETY: advice changes no contents, whatever lies there. A refusal means small pages.
+        unsafe { libc::madvise(ptr.wrapping_add(first) as *mut _, whole, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = whole;
 }
 
 fn release(ptr: *mut u8, size: usize) {

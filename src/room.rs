@@ -7,6 +7,7 @@
 //! as well.
 
 use crate::error::bytes_of;
+use crate::memory::ask_for_huge_pages;
 use std::fmt;
 use std::panic::resume_unwind;
 
@@ -23,6 +24,9 @@ impl fmt::Display for NoRoom {
 pub(crate) fn reserve<T>(to: &mut Vec<T>, more: usize) {
     if to.try_reserve(more).is_err() {
         denied(to.len().saturating_add(more).saturating_mul(size_of::<T>()));
+    }
+    if to.is_empty() {
+        ask_for_huge_pages(to.as_ptr().cast(), to.capacity() * size_of::<T>());
     }
 }
 

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, bytes_of, number_of};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::memory::ask_for_huge_pages;
 use crate::shape::Shape;
 use std::fmt::Display;
 use std::future::Future;
@@ -376,7 +377,10 @@ impl Device {
     #[doc(alias("array", "frombuffer"))]
     #[track_caller]
     pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
-        self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())
+        let mut copy: Vec<T> = Vec::with_capacity(data.len());
+        ask_for_huge_pages(copy.as_ptr().cast(), size_of_val(data));
+        copy.extend_from_slice(data);
+        self.handed("from_slice", copy, shape.into(), Location::caller())
     }
 
     pub(crate) fn handed<T: Element>(

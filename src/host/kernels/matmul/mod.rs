@@ -2,7 +2,8 @@
 //! strides.
 //!
 //! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
-//! of the output, but for one row or column of f32 ([`row`]); halves are widened tile by tile and
+//! of the output, but for one row or column of f32 ([`row`]) and for one term a result ([`outer`]);
+//! halves are widened tile by tile and
 //! rounded once, but for bfloat16 where the machine multiplies it well ([`pairs`]); integers wrap.
 //! A transposed right operand of up to 4 MiB a piece is turned before it is multiplied. A weight
 //! that stays is packed once ([`Packed`]); the op decides which weight that is, and for how many
@@ -20,6 +21,7 @@ mod half;
 mod integer;
 mod laid;
 mod lanes;
+mod outer;
 mod packed;
 mod pairs;
 mod panel;
@@ -97,6 +99,12 @@ pub(crate) fn matmul(
     }
     let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
     match a.dtype {
+        DType::F32 if product.k == 1 => {
+            outer::multiply::<f32>(&product, a.ptr, b.ptr, out.ptr, par)
+        }
+        DType::F64 if product.k == 1 => {
+            outer::multiply::<f64>(&product, a.ptr, b.ptr, out.ptr, par)
+        }
         DType::F32 if row::takes(&product) => row::multiply(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F64 => float::<f64>(&product, a.ptr, b.ptr, out.ptr, par),

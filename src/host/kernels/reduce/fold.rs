@@ -20,11 +20,10 @@ pub(in super::super) const BLOCK: usize = 512;
 const FAR: usize = 2 << 20;
 /// How far ahead lines are asked for: 4, 8, 16 and 24 KiB took 610, 530, 450 and 450 us.
 const AHEAD: usize = 16 << 10;
+/// Elements that are added at a time where there is no turn of them.
+const GROUP: usize = 16;
 /// Lanes of a block: four 512-bit registers of f32.
 pub(in super::super) const LANES: usize = 64;
-
-/// Lanes of a group: a 512-bit register of f32.
-const GROUP: usize = 16;
 
 /// A reduction of elements of one type. Joining with `start` changes nothing.
 pub(in super::super) trait Fold: 'static {
@@ -49,67 +48,140 @@ pub(in super::super) trait Fold: 'static {
     fn end(acc: Self::Acc, mean: Option<usize>) -> Self::Out;
     /// Whether it is computed in whole numbers.
     const WHOLE: bool;
-    /// Whether joining chooses one of two floats. Of lanes in memory the compiler makes that a
-    /// store on a condition, for which the next load waits: a block's lanes are folded group by
-    /// group then, in registers. (The largest of each row of [4096, 4096] took 2.7 ms on two cores
-    /// of a Xeon and takes 1.5; sums would take 1.7 instead of 1.2.)
-    const CHOOSES: bool = false;
+    /// What a lane keeps beside its result: see [`Wide::Size`].
+    type Mark: Copy;
+    /// That of no element.
+    const UNMARKED: Self::Mark;
+    /// That of one element.
+    fn mark(x: Self::Acc) -> Self::Mark;
+    /// That of two neighbours.
+    fn mark_both(a: Self::Mark, b: Self::Mark) -> Self::Mark;
+    /// As [`join`](Fold::join), where marks tell the rest.
+    fn join_marked(a: Self::Acc, b: Self::Acc) -> Self::Acc;
+    /// The result of a lane and its mark.
+    fn marked(acc: Self::Acc, mark: Self::Mark) -> Self::Acc;
+    /// Whether elements may be joined in any order and more than once.
+    const REPEATS: bool = false;
     /// Whether a block is folded by lanes, so that a short one can do with fewer.
     const BY_LANES: bool = true;
-    /// The result of a block of what is made of its elements. Of one in a row that [is far](FAR),
-    /// what comes later is asked for on the way.
+    /// The result of a whole block of what is made of its elements. Of one in a row that [is
+    /// far](FAR), what comes later is asked for on the way.
     #[inline(always)]
-    fn block<const IS_FAR: bool>(x: &[Self::In], of: impl Fn(Self::In) -> Self::Acc) -> Self::Acc {
-        // On the stack lanes lie anywhere: a row of 1000 took 1.2 to 1.7 times as long where they
-        // crossed cache lines.
-        #[repr(align(64))]
-        struct Aligned<T>(T);
+    fn block<const IS_FAR: bool>(
+        x: &[Self::In; BLOCK],
+        of: impl Fn(Self::In) -> Self::Acc,
+    ) -> Self::Acc {
+        let mut lanes = Lanes::<Self, LANES>::new();
+        lanes.add::<BLOCK>(x, IS_FAR, &of);
+        lanes.end()
+    }
+    /// That of a shorter one.
+    #[inline(always)]
+    fn short_block(mut x: &[Self::In], of: impl Fn(Self::In) -> Self::Acc) -> Self::Acc {
+        let mut lanes = Lanes::<Self, LANES>::new();
+        lanes.add_first::<{ BLOCK / 2 }>(&mut x, &of);
+        lanes.add_first::<{ BLOCK / 4 }>(&mut x, &of);
+        lanes.add_first::<LANES>(&mut x, &of);
+        if !x.is_empty() {
+            lanes.add_some(x, &of);
+        }
+        lanes.end()
+    }
+}
 
-        let mut lanes = Aligned([Self::start(); LANES]);
-        let lanes = &mut lanes.0;
-        let (turns, rest) = x.as_chunks::<LANES>();
-        let ask = |turn: &[Self::In; LANES]| {
-            let ahead = turn.as_ptr().cast::<u8>().wrapping_add(AHEAD);
-            (0..size_of_val(turn)).step_by(LINE).for_each(|at| prefetch(ahead.wrapping_add(at)));
-        };
-        if Self::CHOOSES {
-            // Each waits for itself alone.
-            let [mut a, mut b, mut c, mut d] = [[Self::start(); GROUP]; LANES / GROUP];
-            for turn in turns {
-                if IS_FAR {
-                    ask(turn);
-                }
-                let turn = turn.as_chunks::<GROUP>().0;
-                for l in 0..GROUP {
-                    a[l] = Self::join(a[l], of(turn[0][l]));
-                }
-                for l in 0..GROUP {
-                    b[l] = Self::join(b[l], of(turn[1][l]));
-                }
-                for l in 0..GROUP {
-                    c[l] = Self::join(c[l], of(turn[2][l]));
-                }
-                for l in 0..GROUP {
-                    d[l] = Self::join(d[l], of(turn[3][l]));
-                }
+/// The lanes of a block.
+///
+/// In loops of constant length over arrays whose every index is constant the compiler keeps them in
+/// registers. With an index or a length of data in one place they are in memory everywhere, and
+/// each turn waits for what the last one wrote: sums of 16 MiB on two cores of a Zen 4 took 165 us
+/// instead of 100.
+struct Lanes<F: Fold + ?Sized, const N: usize> {
+    accs: [F::Acc; N],
+    marks: [F::Mark; N],
+}
+
+impl<F: Fold + ?Sized, const N: usize> Lanes<F, N> {
+    #[inline(always)]
+    fn new() -> Self {
+        Lanes { accs: [F::start(); N], marks: [F::UNMARKED; N] }
+    }
+
+    /// Adds `COUNT` elements, whole turns.
+    #[inline(always)]
+    fn add<const COUNT: usize>(
+        &mut self,
+        x: &[F::In; COUNT],
+        is_far: bool,
+        of: &impl Fn(F::In) -> F::Acc,
+    ) {
+        const { assert!(COUNT % N == 0) };
+        for turn in 0..COUNT / N {
+            if is_far {
+                let ahead = x[turn * N..].as_ptr().cast::<u8>().wrapping_add(AHEAD);
+                let bytes = N * size_of::<F::In>();
+                (0..bytes).step_by(LINE).for_each(|at| prefetch(ahead.wrapping_add(at)));
             }
-            for (group, acc) in [a, b, c, d].iter().enumerate() {
-                lanes[group * GROUP..][..GROUP].copy_from_slice(acc);
-            }
-        } else {
-            for turn in turns {
-                if IS_FAR {
-                    ask(turn);
-                }
-                for l in 0..LANES {
-                    lanes[l] = Self::join(lanes[l], of(turn[l]));
-                }
+            for l in 0..N {
+                let x = of(x[turn * N + l]);
+                self.accs[l] = F::join_marked(self.accs[l], x);
+                self.marks[l] = F::mark_both(self.marks[l], F::mark(x));
             }
         }
-        for (lane, &x) in lanes.iter_mut().zip(rest) {
-            *lane = Self::join(*lane, of(x));
+    }
+
+    /// Adds `COUNT` elements and takes them off, where there are so many.
+    #[inline(always)]
+    fn add_first<const COUNT: usize>(&mut self, x: &mut &[F::In], of: &impl Fn(F::In) -> F::Acc) {
+        if let Some((first, rest)) = x.split_first_chunk::<COUNT>() {
+            self.add(first, false, of);
+            *x = rest;
         }
-        fold_lanes::<Self, LANES>(*lanes)
+    }
+
+    /// Adds fewer than `N` elements, or `N`.
+    #[inline(always)]
+    fn add_some(&mut self, x: &[F::In], of: &impl Fn(F::In) -> F::Acc) {
+        let (groups, rest) = x.as_chunks::<GROUP>();
+        let mut some = [F::start(); GROUP];
+        some.iter_mut().zip(rest).for_each(|(to, &x)| *to = of(x));
+        for g in 0..N.div_ceil(GROUP) {
+            if g > groups.len() {
+                break;
+            }
+            for l in 0..GROUP.min(N) {
+                let x = if g < groups.len() { of(groups[g][l]) } else { some[l] };
+                let l = g * GROUP + l;
+                self.accs[l] = F::join_marked(self.accs[l], x);
+                self.marks[l] = F::mark_both(self.marks[l], F::mark(x));
+            }
+        }
+    }
+
+    /// Adds all elements, at least `N`: the last ones once more, rather than some by themselves.
+    #[inline(always)]
+    fn add_again<const TWICE: usize>(&mut self, x: &[F::In], of: &impl Fn(F::In) -> F::Acc) {
+        let (pairs, mut rest) = x.as_chunks::<TWICE>();
+        for pair in pairs {
+            self.add(pair, false, of);
+        }
+        self.add_first::<N>(&mut rest, of);
+        if let Some(last) = x.last_chunk::<N>().filter(|_| !rest.is_empty()) {
+            self.add(last, false, of);
+        }
+    }
+
+    /// The lanes' result.
+    #[inline(always)]
+    fn end(mut self) -> F::Acc {
+        let mut half = N / 2;
+        while half > 0 {
+            for l in 0..half {
+                self.accs[l] = F::join_marked(self.accs[l], self.accs[l + half]);
+                self.marks[l] = F::mark_both(self.marks[l], self.marks[l + half]);
+            }
+            half /= 2;
+        }
+        F::marked(self.accs[0], self.marks[0])
     }
 }
 
@@ -150,6 +222,16 @@ pub(in super::super) trait Wide:
     const MOST: Self;
     fn add(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
+    /// Its bits without the sign, of which NaN has more than infinity has; nothing for a whole
+    /// number. Lanes that look for the largest number of all, and for the largest of these, take
+    /// two instructions an element that wait for none of the other; asking each for NaN takes four,
+    /// one behind the other (`max` of 16 MiB, two cores of a Zen 4: 115 us and 210).
+    type Size: Copy + PartialOrd + Send + Sync + 'static;
+    const NO_SIZE: Self::Size;
+    const INFINITE: Self::Size;
+    /// NaN, where there is one.
+    const NAN: Self;
+    fn size(self) -> Self::Size;
     fn over(self, count: usize) -> Self;
     fn is_nan(self) -> bool;
     /// The larger, or NaN.
@@ -168,8 +250,16 @@ pub(in super::super) trait Wide:
 }
 
 macro_rules! wide {
-    ($($t:ident, $least:expr, $most:expr, $one:expr, $add:expr, $mul:expr, $nan:expr;)*) => {$(
+    ($(
+        $t:ident, $least:expr, $most:expr, $one:expr, $add:expr, $mul:expr, $nan:expr,
+        $Size:ty, $none:expr, $infinite:expr, $not:expr, $size:expr;
+    )*) => {$(
         impl Wide for $t {
+            type Size = $Size;
+            const NO_SIZE: $Size = $none;
+            const INFINITE: $Size = $infinite;
+            const NAN: $t = $not;
+            #[inline(always)] fn size(self) -> $Size { ($size)(self) }
             const WHOLE: bool = 0.5 as $t == 0 as $t;
             const ZERO: $t = 0 as $t;
             const NOTHING: $t = -0.0 as $t;
@@ -184,15 +274,68 @@ macro_rules! wide {
     )*};
 }
 wide! {
-    f32, f32::NEG_INFINITY, f32::INFINITY, 1.0, |a, b| a + b, |a, b| a * b, f32::is_nan;
-    f64, f64::NEG_INFINITY, f64::INFINITY, 1.0, |a, b| a + b, |a, b| a * b, f64::is_nan;
-    i64, i64::MIN, i64::MAX, 1, i64::wrapping_add, i64::wrapping_mul, |_| false;
-    i32, i32::MIN, i32::MAX, 1, i32::wrapping_add, i32::wrapping_mul, |_| false;
-    u8, 0, 255, 1, u8::wrapping_add, u8::wrapping_mul, |_| false;
+    f32, f32::NEG_INFINITY, f32::INFINITY, 1.0, |a, b| a + b, |a, b| a * b, f32::is_nan,
+        u32, 0, f32::INFINITY.to_bits(), f32::NAN, |x: f32| x.to_bits() & !SIGN_32;
+    f64, f64::NEG_INFINITY, f64::INFINITY, 1.0, |a, b| a + b, |a, b| a * b, f64::is_nan,
+        u64, 0, f64::INFINITY.to_bits(), f64::NAN, |x: f64| x.to_bits() & !SIGN_64;
+    i64, i64::MIN, i64::MAX, 1, i64::wrapping_add, i64::wrapping_mul, |_| false,
+        (), (), (), 0, |_| ();
+    i32, i32::MIN, i32::MAX, 1, i32::wrapping_add, i32::wrapping_mul, |_| false,
+        (), (), (), 0, |_| ();
+    u8, 0, 255, 1, u8::wrapping_add, u8::wrapping_mul, |_| false, (), (), (), 0, |_| ();
+}
+
+const SIGN_32: u32 = 1 << 31;
+const SIGN_64: u64 = 1 << 63;
+
+/// Lanes without marks.
+macro_rules! unmarked {
+    ($($repeats:literal)?) => {
+        $(const REPEATS: bool = $repeats;)?
+        type Mark = ();
+        const UNMARKED: () = ();
+        #[inline(always)]
+        fn mark(_: Self::Acc) {}
+        #[inline(always)]
+        fn mark_both(_: (), _: ()) {}
+        #[inline(always)]
+        fn join_marked(a: Self::Acc, b: Self::Acc) -> Self::Acc {
+            Self::join(a, b)
+        }
+        #[inline(always)]
+        fn marked(acc: Self::Acc, _: ()) -> Self::Acc {
+            acc
+        }
+    };
+}
+
+/// Lanes that join as if there were no NaN, and whose marks are the largest [size](Wide::Size).
+macro_rules! marked {
+    ($better:expr) => {
+        const REPEATS: bool = true;
+        type Mark = W::Size;
+        const UNMARKED: W::Size = W::NO_SIZE;
+        #[inline(always)]
+        fn mark(x: W) -> W::Size {
+            x.size()
+        }
+        #[inline(always)]
+        fn mark_both(a: W::Size, b: W::Size) -> W::Size {
+            if b > a { b } else { a }
+        }
+        #[inline(always)]
+        fn join_marked(a: W, b: W) -> W {
+            if ($better)(b, a) { b } else { a }
+        }
+        #[inline(always)]
+        fn marked(acc: W, size: W::Size) -> W {
+            if size > W::INFINITE { W::NAN } else { acc }
+        }
+    };
 }
 
 macro_rules! folds {
-    ($($(#[$doc:meta])* $Name:ident $chooses:literal: $start:expr, $join:expr, $end:expr;)*) => {$(
+    ($($(#[$doc:meta])* $Name:ident: $start:expr, $join:expr, $end:expr, $lanes:ident($($how:tt)*);)*) => {$(
         $(#[$doc])*
         pub(in super::super) struct $Name<T, W, O>(PhantomData<(T, W, O)>);
         impl<T: Load<W>, W: Wide, O: Load<W>> Fold for $Name<T, W, O> {
@@ -200,7 +343,7 @@ macro_rules! folds {
             type Acc = W;
             type Out = O;
             const WHOLE: bool = W::WHOLE;
-            const CHOOSES: bool = $chooses && !W::WHOLE;
+            $lanes! { $($how)* }
             #[inline(always)] fn start() -> W { $start }
             #[inline(always)] fn lift(x: T) -> W { x.load() }
             #[inline(always)] fn join(a: W, b: W) -> W { ($join)(a, b) }
@@ -211,16 +354,16 @@ macro_rules! folds {
 }
 folds! {
     /// Sum, or mean.
-    Sum false: W::ZERO, W::add,
-        |acc: W, mean: Option<usize>| mean.map_or(acc, |count| acc.over(count));
+    Sum: W::ZERO, W::add,
+        |acc: W, mean: Option<usize>| mean.map_or(acc, |count| acc.over(count)), unmarked();
     /// Product.
-    Prod false: W::ONE, W::mul, |acc, _| acc;
+    Prod: W::ONE, W::mul, |acc, _| acc, unmarked();
     /// Largest, or NaN.
-    Max true: W::LEAST, W::larger, |acc, _| acc;
+    Max: W::LEAST, W::larger, |acc, _| acc, marked(|b, a| b > a);
     /// Largest of what is not NaN: one instruction where [`Max`] takes three.
-    MaxNumber true: W::LEAST, |a: W, b: W| if b > a { b } else { a }, |acc, _| acc;
+    MaxNumber: W::LEAST, |a: W, b: W| if b > a { b } else { a }, |acc, _| acc, unmarked(true);
     /// Smallest, or NaN.
-    Min true: W::MOST, W::smaller, |acc, _| acc;
+    Min: W::MOST, W::smaller, |acc, _| acc, marked(|b, a| b < a);
 }
 
 /// Sum of bytes: a block's fits 32 bits.
@@ -247,8 +390,13 @@ impl Fold for SumBytes {
     }
     const WHOLE: bool = true;
     const BY_LANES: bool = false;
+    unmarked! {}
     #[inline(always)]
-    fn block<const IS_FAR: bool>(x: &[u8], of: impl Fn(u8) -> i64) -> i64 {
+    fn block<const IS_FAR: bool>(x: &[u8; BLOCK], of: impl Fn(u8) -> i64) -> i64 {
+        Self::short_block(x, of)
+    }
+    #[inline(always)]
+    fn short_block(x: &[u8], of: impl Fn(u8) -> i64) -> i64 {
         x.iter().map(|&x| of(x) as u32).sum::<u32>() as i64
     }
 }
@@ -292,6 +440,7 @@ macro_rules! tests {
             type Acc = T;
             type Out = u8;
             const WHOLE: bool = true;
+            unmarked! { true }
             #[inline(always)] fn start() -> T { $start }
             #[inline(always)] fn lift(x: T) -> T { if FLOAT { x.magnitude() } else { x } }
             #[inline(always)] fn join(a: T, b: T) -> T { ($join)(a, b) }
@@ -319,23 +468,45 @@ pub(in super::super) fn fold_block_of<F: Fold + ?Sized>(
     x: &[F::In],
     of: impl Fn(F::In) -> F::Acc,
 ) -> F::Acc {
+    if F::REPEATS {
+        return fold_again::<F>(x, of);
+    }
+    if let Ok(whole) = x.try_into() {
+        return F::block::<false>(whole, of);
+    }
     // Lanes above the last element would change nothing.
     match x.len() {
         0..=8 if F::BY_LANES => fold_few::<F, 8>(x, of),
         9..=16 if F::BY_LANES => fold_few::<F, 16>(x, of),
         17..=32 if F::BY_LANES => fold_few::<F, 32>(x, of),
-        _ => F::block::<false>(x, of),
+        _ => F::short_block(x, of),
+    }
+}
+
+/// As [`fold_block_of`] for any number of elements that may be joined more than once.
+#[inline(always)]
+fn fold_again<F: Fold + ?Sized>(x: &[F::In], of: impl Fn(F::In) -> F::Acc) -> F::Acc {
+    macro_rules! lanes {
+        ($n:expr) => {{
+            let mut lanes = Lanes::<F, $n>::new();
+            lanes.add_again::<{ 2 * $n }>(x, &of);
+            lanes.end()
+        }};
+    }
+    match x.len() {
+        0..8 => fold_few::<F, 8>(x, of),
+        8..16 => lanes!(8),
+        16..LANES => lanes!(16),
+        LANES.. => lanes!(LANES),
     }
 }
 
 /// As [`fold_block_of`] where no element has a lane above `N`.
 #[inline(always)]
 fn fold_few<F: Fold + ?Sized, const N: usize>(x: &[F::In], of: impl Fn(F::In) -> F::Acc) -> F::Acc {
-    let mut lanes = [F::start(); N];
-    for (lane, &x) in lanes.iter_mut().zip(x) {
-        *lane = F::join(*lane, of(x));
-    }
-    fold_lanes::<F, N>(lanes)
+    let mut lanes = Lanes::<F, N>::new();
+    lanes.add_some(x, &of);
+    lanes.end()
 }
 
 /// As [`fold_block`] for exactly `N` elements, at most eight.
@@ -343,16 +514,9 @@ fn fold_few<F: Fold + ?Sized, const N: usize>(x: &[F::In], of: impl Fn(F::In) ->
 pub(super) fn fold_exactly<F: Fold, const N: usize>(x: &[F::In; N]) -> F::Acc {
     let mut lanes = [F::start(); 8];
     (0..N).for_each(|l| lanes[l] = F::join(lanes[l], F::lift(x[l])));
-    fold_lanes::<F, 8>(lanes)
-}
-
-#[inline(always)]
-fn fold_lanes<F: Fold + ?Sized, const N: usize>(mut lanes: [F::Acc; N]) -> F::Acc {
-    let mut half = N / 2;
+    let mut half = 4;
     while half > 0 {
-        for l in 0..half {
-            lanes[l] = F::join(lanes[l], lanes[l + half]);
-        }
+        (0..half).for_each(|l| lanes[l] = F::join(lanes[l], lanes[l + half]));
         half /= 2;
     }
     lanes[0]
@@ -401,12 +565,8 @@ impl<A: Copy> Tree<A> {
 /// The value of elements that lie side by side.
 #[inline(always)]
 pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
-    if x.len() <= BLOCK {
+    if x.len() <= BLOCK || (F::REPEATS && size_of_val(x) <= FAR) {
         return fold_block::<F>(x);
-    }
-    // What is chosen is the same in any order: lanes need not meet at the end of each block.
-    if F::CHOOSES {
-        return F::block::<false>(x, F::lift);
     }
     let mut tree = Tree::new();
     // One block after the other: where four pages were read in turn, so that a machine may fetch
@@ -415,14 +575,18 @@ pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
     //
     // A closure given to `for_each` became a function of its own, without the vectors of who calls
     // this.
+    let (blocks, rest) = x.as_chunks::<BLOCK>();
     if size_of_val(x) > FAR {
-        for block in x.chunks(BLOCK) {
+        for block in blocks {
             tree.push(F::block::<true>(block, F::lift), F::join);
         }
     } else {
-        for block in x.chunks(BLOCK) {
+        for block in blocks {
             tree.push(F::block::<false>(block, F::lift), F::join);
         }
+    }
+    if !rest.is_empty() {
+        tree.push(fold_block::<F>(rest), F::join);
     }
     tree.end(F::join).unwrap_or(F::start())
 }
