@@ -16,6 +16,7 @@ mod freed;
 use crate::dtype::Element;
 use crate::error::bytes_of;
 use crate::graph::value::{Buffer, Keep, Kept};
+use crate::room::{HUGE, ask_for_huge_pages};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use freed::Freed;
@@ -27,7 +28,6 @@ use std::sync::{Arc, Weak};
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;
-const HUGE: usize = 2 << 20;
 /// Quarter steps between powers of two, from 4 KiB up.
 const CLASSES: usize = 4 * (usize::BITS as usize - 12);
 /// Least that the cache may keep, whatever was live before.
@@ -290,21 +290,6 @@ impl Memory {
         self.had(self.count_for_values(bytes)?);
         Some(Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
     }
-}
-
-/// Asks for huge pages for those of a fresh allocation's bytes that fill some. Of a value of 16 MiB
-/// in pages of 4 KiB, cores know half at a time: its sum took 175 us on two cores of a Zen 4, and
-/// 95 in huge pages.
-pub(crate) fn ask_for_huge_pages(ptr: *const u8, bytes: usize) {
-    let first = ptr.align_offset(HUGE);
-    let whole = bytes.saturating_sub(first) / HUGE * HUGE;
-    #[cfg(target_os = "linux")]
-    if whole > 0 {
-        // SAFETY: advice changes no contents, whatever lies there. A refusal means small pages.
-        unsafe { libc::madvise(ptr.wrapping_add(first) as *mut _, whole, libc::MADV_HUGEPAGE) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = whole;
 }
 
 fn release(ptr: *mut u8, size: usize) {

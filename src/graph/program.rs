@@ -88,6 +88,22 @@ impl Program {
         self.instrs[reg as usize].dtype
     }
 
+    /// The input of floats whose square, in float32 if they are halves, a register is.
+    #[allow(dead_code)] // Only the host asks for it.
+    pub fn squared_input(&self, reg: Reg) -> Option<usize> {
+        let of = |reg: Reg| (&self.instrs[reg as usize].code, self.instrs[reg as usize].dtype);
+        let (&Code::Unary(UnaryOp::Square, Arg::Reg(x)), wide) = of(reg) else { return None };
+        let (input, dtype) = match of(x) {
+            (&Code::Input(k), dtype) => (k, dtype),
+            (&Code::Cast(Arg::Reg(x)), _) => match of(x) {
+                (&Code::Input(k), dtype) => (k, dtype),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        (dtype.is_float() && dtype.wide() == wide).then_some(input as usize)
+    }
+
     /// The part of the program that these registers need, with them as its outputs. Registers and
     /// inputs are numbered anew. Also the old number of each input that is left.
     #[allow(dead_code)] // Only a device that splits groups asks for it.

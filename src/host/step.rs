@@ -18,6 +18,7 @@ use crate::host::kernels::elementwise::{Lone, One};
 use crate::host::kernels::stream::{self, Fenced};
 use crate::host::kernels::{copy, elementwise, reduce};
 use crate::memory::{Block, Memory};
+use crate::op::ReduceOp;
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
 use smallvec::SmallVec;
@@ -252,6 +253,12 @@ fn run_reduction_of(
     parallel: &dyn Parallel,
 ) {
     let End { node, reduction, reg, place } = end;
+    let is_sum = matches!(reduction.op, ReduceOp::Sum | ReduceOp::Mean);
+    if let Some(input) = program.squared_input(reg).filter(|_| is_sum && out.is_empty()) {
+        let source = reduce::Source::Squares(views[input]);
+        let result = place.view(node.dtype, &node.shape);
+        return reduce::reduce(reduction.op, source, &reduction.dims, &result, parallel);
+    }
     let mut program = program.clone();
     program.outputs = SmallVec::from_slice(&[reg]);
     program.outputs.extend(out.iter().map(|o| o.reg).filter(|r| *r != reg));

@@ -59,6 +59,16 @@ macro_rules! for_each_binary {
                 cpu: |a, b| a.minimum(b),
                 cuda: "minimum(a, b)",
             }
+            leaky_relu: LeakyRelu {
+                doc: "`a` where `a > 0`, `b * a` elsewhere.",
+                class: float, cost: simple, rounds: once, number: wide, domain: off_zero,
+                gradient: [(g a b) through_leak(&g, &a, &b); (g a) through_slope(&g, &a)],
+                cpu: |a, b| {
+                    let below = a.mul(b);
+                    if a.gt(a.one().sub(a.one())) { a } else { below }
+                },
+                cuda: "a > T(0) ? a : mul(a, b)",
+            }
             atan2: Atan2 {
                 doc: "The angle of the point `(b, a)` in radians.",
                 class: float, cost: power, rounds: more, number: rounded, domain: off_zero,

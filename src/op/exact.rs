@@ -123,6 +123,7 @@ pub(crate) fn exact_unary(op: UnaryOp, x: f64) -> f64 {
         GeluTanh => {
             x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
         }
+        Hardswish => x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
         Erf => libm::erf(x),
         ErfInv => erfinv(x),
         Lgamma => libm::lgamma(x),
@@ -153,7 +154,7 @@ pub(crate) fn whole_unary(op: UnaryOp, x: i128) -> i128 {
         LogicalNot => (x == 0) as i128,
         Sqrt | Rsqrt | Recip | Exp | Exp2 | Expm1 | Log | Log2 | Log10 | Log1p | Sin | Cos
         | Tan | Asin | Acos | Atan | Sinh | Cosh | Tanh | Asinh | Acosh | Atanh | Sigmoid
-        | Silu | Softplus | Gelu | GeluTanh | Erf | ErfInv | Lgamma | Digamma => {
+        | Silu | Softplus | Gelu | GeluTanh | Hardswish | Erf | ErfInv | Lgamma | Digamma => {
             unreachable!("{op:?} of an integer")
         }
     }
@@ -206,6 +207,8 @@ pub(crate) fn exact_binary(op: BinaryOp, a: f64, b: f64) -> f64 {
                 b
             }
         }
+        LeakyRelu if a > 0.0 => a,
+        LeakyRelu => a * b,
         Atan2 => a.atan2(b),
         Hypot => a.hypot(b),
         Xlogy if a == 0.0 && !b.is_nan() => 0.0,
@@ -300,6 +303,6 @@ pub(crate) fn whole_binary(op: BinaryOp, a: i128, b: i128) -> i128 {
         BitwiseAnd => a & b,
         BitwiseOr => a | b,
         BitwiseXor => a ^ b,
-        Div | Atan2 | LogAddExp | Hypot | Xlogy => unreachable!("{op:?} of integers"),
+        Div | LeakyRelu | Atan2 | LogAddExp | Hypot | Xlogy => unreachable!("{op:?} of integers"),
     }
 }

@@ -243,6 +243,13 @@ and within 7 below -1, where the sum itself would lose its digits.",
                 cpu: |x| x.gelu_tanh(),
                 cuda: "gelu_tanh(x)",
             }
+            hardswish: Hardswish {
+                doc: "`x * clamp(x + 3, 0, 6) / 6` (Howard et al. 2019, arXiv:1905.02244).",
+                page: activation, class: float, cost: simple, rounds: more, domain: unit,
+                gradient: [(g x) hardswish_slope(&x).mul(g)],
+                cpu: |x| x.hardswish(),
+                cuda: "x * (minimum(maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0))",
+            }
             erf: Erf {
                 doc: "Error function.",
                 page: elementwise, class: float, cost: function, rounds: more, domain: all,

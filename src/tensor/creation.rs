@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, bytes_of, number_of};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
-use crate::memory::ask_for_huge_pages;
+use crate::room::ask_for_huge_pages;
 use crate::shape::Shape;
 use std::fmt::Display;
 use std::future::Future;

@@ -105,11 +105,6 @@ const OTHERWISE: &[(&str, fn(&Other<'_>) -> bool, &str)] = &[
         "at a pole the slope is infinite; PyTorch's is what rounding left of it",
     ),
     ("std", |o| o.any(squared), "a square that float32 does not hold"),
-    (
-        "smooth_l1_loss",
-        |o| o.any(|x| !x.is_finite()),
-        "the loss of a NaN is that of a near one, a square: its curvature is a number",
-    ),
     ("norm rms_norm", |o| o.got.is_nan() && o.any(squared), "a power that float32 does not hold"),
     (
         "norm",

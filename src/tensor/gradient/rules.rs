@@ -37,6 +37,12 @@ pub(super) fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
     u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
 }
 
+/// The slope of `hardswish`: of NaN it is NaN.
+pub(super) fn hardswish_slope(x: &TensorFuture) -> TensorFuture {
+    let inner = x.mul(1.0 / 3.0).add(0.5);
+    x.ge(3).where_cond(1.0, x.le(-3).where_cond(0.0, inner))
+}
+
 /// The slope of `1 / (1 + e^-x)`, accurate also where it is small.
 pub(super) fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
     x.sigmoid().mul(x.neg().sigmoid())
@@ -133,6 +139,22 @@ pub(super) fn trigamma(x: &TensorFuture) -> TensorFuture {
     let turn = reflected.where_cond(x.sub(x.round()), 0.25);
     let below = turn.mul(PI).sin().square().recip().mul(PI * PI);
     reflected.where_cond(below.sub(&sum), &sum)
+}
+
+/// The gradient of `leaky_relu(a, b)` in `a`.
+pub(super) fn through_leak(g: &TensorFuture, a: &Side, b: &Side) -> TensorFuture {
+    match a {
+        Side::Value(a) => a.gt(0).where_cond(g, g.mul(b)),
+        Side::Number(_) => unreachable!("no gradient goes to a number"),
+    }
+}
+
+/// The gradient of `leaky_relu(a, b)` in `b`.
+pub(super) fn through_slope(g: &TensorFuture, a: &Side) -> TensorFuture {
+    match a {
+        Side::Value(a) => a.gt(0).where_cond(0.0, g.mul(a)),
+        Side::Number(a) => g.mul(a.as_f64().min(0.0)),
+    }
 }
 
 /// The gradient of `maximum(a, b)` in `a`.

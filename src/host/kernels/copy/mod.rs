@@ -14,6 +14,7 @@ use crate::dtype::Scalar;
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
 use rows::{SHORT, copy_row, short_rows, stream_row};
+pub(super) use rows::{ask_for_later, copy_run};
 use std::marker::PhantomData;
 pub(super) use turned::tile;
 use turned::{TILE, transpose, weave};

@@ -1,5 +1,5 @@
-//! Copies in which another dimension becomes the last one: tiles that are turned, and few rows woven
-//! into one.
+//! Copies in which another dimension becomes the last one: tiles that are turned, and few rows
+//! woven into one.
 //!
 //! Called by [`copy_nest`](super::copy_nest); convolutions turn tiles as well.
 

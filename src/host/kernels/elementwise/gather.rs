@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::host::kernels::copy::copy_nest;
+use crate::host::kernels::copy::{ask_for_later, copy_nest, copy_run};
 use crate::host::kernels::isa::vectorize;
 use crate::host::kernels::nest::{self, Nest};
 use crate::host::kernels::reduce::Scratch;
@@ -232,6 +232,7 @@ impl Gather {
             row += index[k] as isize * dim.stride;
             rest /= dim.size;
         }
+        let outer_step = outer.last().map_or(0, |d| d.stride);
         let mut left = n;
         while left > 0 {
             let run = left.min(inner.size - i);
@@ -240,7 +241,8 @@ impl Gather {
             // ours.
             unsafe {
                 if inner.stride == size_of::<T>() as isize {
-                    run_copy(src.cast(), dst, run);
+                    ask_for_later(src, outer_step, run * size_of::<T>());
+                    copy_run(dst, src.cast(), run);
                 } else if inner.stride == 0 {
                     let x = *src.cast::<T>();
                     if run <= 8 {
@@ -266,24 +268,6 @@ impl Gather {
                 index[k] = 0;
                 row -= dim.size as isize * dim.stride;
             }
-        }
-    }
-}
-
-/// Copies a run; a short one without the call that a longer one is worth.
-///
-/// # Safety
-/// `src` and `dst` are valid for `n` elements and do not overlap.
-#[inline(always)]
-unsafe fn run_copy<T: Copy>(src: *const T, dst: *mut T, n: usize) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if n <= 8 {
-            for j in 0..n {
-                dst.add(j).write(*src.add(j));
-            }
-        } else {
-            std::ptr::copy_nonoverlapping(src, dst, n);
         }
     }
 }

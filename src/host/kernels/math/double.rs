@@ -19,6 +19,14 @@ fn gelu(x: f64) -> f64 {
     x * (0.5 * libm::erfc(-x * FRAC_1_SQRT_2))
 }
 
+#[inline(always)]
+fn hardswish(x: f64) -> f64 {
+    let factor = x + 3.0;
+    let factor = if factor > 6.0 { 6.0 } else { factor };
+    let factor = if factor < 0.0 { 0.0 } else { factor };
+    x * (factor * (1.0 / 6.0))
+}
+
 fn gelu_tanh(x: f64) -> f64 {
     // (1 + tanh(u)) / 2 = sigmoid(2u).
     let u = FRAC_2_SQRT_PI * FRAC_1_SQRT_2 * (x + 0.044715 * x * x * x);
@@ -200,6 +208,7 @@ real! {
     digamma digamma;
     gelu gelu;
     gelu_tanh gelu_tanh;
+    hardswish hardswish;
     floor f64::floor;
     ceil f64::ceil;
     round f64::round_ties_even;

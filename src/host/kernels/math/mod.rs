@@ -108,6 +108,7 @@ pub(crate) trait Real: Number {
     fn digamma(self) -> Self;
     fn gelu(self) -> Self;
     fn gelu_tanh(self) -> Self;
+    fn hardswish(self) -> Self;
     fn floor(self) -> Self;
     fn ceil(self) -> Self;
     fn round(self) -> Self;

@@ -59,6 +59,7 @@ real! {
     erfinv special::erfinv::<S>;
     gelu special::gelu::<S>;
     gelu_tanh special::gelu_tanh::<S>;
+    hardswish special::hardswish;
     floor f32::floor;
     ceil f32::ceil;
     round f32::round_ties_even;

@@ -135,3 +135,9 @@ pub(super) fn gelu_tanh<S: Simd>(x: f32) -> f32 {
     let e = if t > 110.0 { 0.0 } else { e };
     (y * (if x > 0.0 { 1.0 } else { e } * reciprocal64::<S>(1.0 + e))) as f32
 }
+
+/// The factor is exactly 1 from 3 on, so large numbers stay as they are.
+#[inline(always)]
+pub(super) fn hardswish(x: f32) -> f32 {
+    x * (clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0))
+}

@@ -17,7 +17,8 @@
 //!   `gelu_tanh` 1 (0.50), `sqrt` 0;
 //! - over every 2,003rd: `log2`, `log1p`, `asin` 1 (0.56), `log10` 1 (0.54), `acos` 1 (0.53),
 //!   `atan`, `erfinv` 1 (0.51), `sin`, `cos` 1 (0.50);
-//! - over every 10,007th: `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`, `atanh`, `recip` 0.
+//! - over every 10,007th: `hardswish` 2 (2.37), `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`,
+//!   `atanh`, `recip` 0.
 //!
 //! `silu` is not among them: it is defined as `x` times the rounded `sigmoid`, so where that is
 //! subnormal, below -87, its few bits show in the product.
@@ -47,7 +48,7 @@ fn bounds(op: UnaryOp) -> Bounds {
         UnaryOp::Rsqrt => (1, 1.51),
         UnaryOp::Exp | UnaryOp::Exp2 | UnaryOp::Log => (1, 1.1),
         UnaryOp::Tanh | UnaryOp::Erf => (2, 2.0),
-        UnaryOp::Sigmoid => (2, 2.5),
+        UnaryOp::Sigmoid | UnaryOp::Hardswish => (2, 2.5),
         UnaryOp::Gelu => (7, 7.0),
         op if op.rounds() == Rounds::once => (0, 0.5),
         _ => (1, 0.6),

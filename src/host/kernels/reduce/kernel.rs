@@ -7,7 +7,8 @@
 use super::super::isa::{Levelled, at_level};
 use super::super::simd::Simd;
 use super::super::stream::{LINE, prefetch_second};
-use super::fold::{BLOCK, Bits, Fold, LANES, fold_exactly, fold_row};
+use super::accumulators::Bits;
+use super::fold::{BLOCK, Fold, LANES, fold_exactly, fold_row};
 use super::{LEVELS, STRIP};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;

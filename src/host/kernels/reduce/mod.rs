@@ -5,6 +5,7 @@
 //! the way back through products. The engine has checked types, shapes, and that `max`, `min`,
 //! `argmax`, `argmin` have at least one element.
 
+mod accumulators;
 mod arg;
 mod columns;
 pub(super) mod fold;
@@ -20,7 +21,7 @@ use crate::dtype::DType;
 use crate::op::ReduceOp;
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, Serial, View, ViewMut};
-use fold::{All, Any, LANES, Max, Min, Prod, Sum, SumBytes};
+use fold::{All, Any, LANES, Max, Min, OfSquares, Prod, Sum, SumBytes};
 use half::{bf16, f16};
 use kernel::Kernel;
 pub(crate) use others::product_back;
@@ -35,6 +36,10 @@ pub(crate) type Reader<'a> = &'a (dyn Fn(Range<usize>, *mut u8) + Sync);
 pub(crate) enum Source<'a> {
     /// A value in memory.
     View(View<'a>),
+    /// The squares of a value in memory, in float32 if it has halves: for sums and means. By the
+    /// program that they are as well they would be written to a tile and read again (norms of 4096
+    /// rows of 1024 took 240 us on two cores of a Zen 4, and their sums 115).
+    Squares(View<'a>),
     /// An elementwise program over `shape` with results of type `dtype`, evaluated piece by piece.
     Fused { dtype: DType, shape: &'a [usize], read: Reader<'a> },
 }
@@ -51,7 +56,10 @@ pub(crate) fn reduce(
     if output.numel() == 0 {
         return;
     }
-    let kernel = kernel_of(op, input.dtype());
+    let kernel = match input {
+        Source::Squares(x) => kernel_of_squares(x.dtype),
+        Source::View(_) | Source::Fused { .. } => kernel_of(op, input.dtype()),
+    };
     let task = Task::new(op, kernel, input, dims, output, par);
     debug_assert_eq!(task.kept.numel(), output.numel());
     match op {
@@ -66,6 +74,16 @@ pub(crate) fn reduce(
             Some(column) if task.count > 0 => columns::fold_columns(&task, kernel, column),
             Some(_) | None => rows::fold_rows(&task, kernel),
         },
+    }
+}
+
+/// The loops for sums of squares of floats of a type.
+fn kernel_of_squares(dtype: DType) -> &'static Kernel {
+    match dtype {
+        DType::F64 => const { &Kernel::of::<OfSquares<Sum<f64, f64, f64>>>(false) },
+        DType::F16 => const { &Kernel::of::<OfSquares<Sum<f16, f32, f32>>>(false) },
+        DType::BF16 => const { &Kernel::of::<OfSquares<Sum<bf16, f32, f32>>>(false) },
+        _ => const { &Kernel::of::<OfSquares<Sum<f32, f32, f32>>>(false) },
     }
 }
 
@@ -140,7 +158,7 @@ fn kernel_of(op: ReduceOp, dtype: DType) -> &'static Kernel {
 impl Source<'_> {
     fn dtype(&self) -> DType {
         match self {
-            Source::View(view) => view.dtype,
+            Source::View(view) | Source::Squares(view) => view.dtype,
             Source::Fused { dtype, .. } => *dtype,
         }
     }
@@ -174,7 +192,7 @@ impl<'a> Task<'a> {
     ) -> Task<'a> {
         let own;
         let (dtype, shape, strides, ptr, read) = match input {
-            Source::View(v) => (v.dtype, v.shape, v.strides, v.ptr, None),
+            Source::View(v) | Source::Squares(v) => (v.dtype, v.shape, v.strides, v.ptr, None),
             Source::Fused { dtype, shape, read } => {
                 own = crate::shape::contiguous_strides(shape);
                 (dtype, shape, &own[..], std::ptr::null(), Some(read))

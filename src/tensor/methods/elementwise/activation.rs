@@ -37,20 +37,6 @@ for_each_unary!(activations);
 
 /// Activations with a parameter, over rows, or random.
 impl TensorFuture {
-    /// `x` where `x > 0`, `slope * x` elsewhere.
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// let x = futensor::Device::cpu().from_vec(vec![-2.0f32, 3.0], [2]);
-    /// assert_eq!(x.leaky_relu(0.5).to_vec::<f32>().await?, [-1.0, 3.0]);
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    #[track_caller]
-    pub fn leaky_relu(&self, slope: f64) -> TensorFuture {
-        let _within = build::within("leaky_relu", Location::caller());
-        self.gt(0.0).where_cond(self, self * slope)
-    }
-
     /// `x` where `x > 0`, `alpha * (e^x - 1)` elsewhere (Clevert et al. 2016, arXiv:1511.07289).
     ///
     /// ```
@@ -108,21 +94,6 @@ impl TensorFuture {
         self.rounded_once(|x| x * x.softplus().tanh())
     }
 
-    /// `x * clamp(x + 3, 0, 6) / 6` (Howard et al. 2019, arXiv:1905.02244).
-    ///
-    /// ```
-    /// # tokio_test::block_on(async {
-    /// let x = futensor::Device::cpu().from_vec(vec![-4.0f32, 0.0, 1.5, 4.0], [4]);
-    /// assert_eq!(x.hardswish().to_vec::<f32>().await?, [0.0, 0.0, 1.125, 4.0]);
-    /// # Ok::<(), futensor::Error>(()) }).unwrap();
-    /// ```
-    #[track_caller]
-    pub fn hardswish(&self) -> TensorFuture {
-        let _within = build::within("hardswish", Location::caller());
-        // From 3 on the factor is 1, so that large numbers stay as they are.
-        self.rounded_once(|x| x * ((x + 3.0).clamp(0.0, 6.0) / 6.0))
-    }
-
     /// [`elu`](Self::elu) with the numbers that keep mean and variance through layers (Klambauer et
     /// al. 2017, arXiv:1706.02515).
     ///
@@ -166,9 +137,7 @@ impl TensorFuture {
         let mut along = vec![1; self.rank().max(1)];
         along[(self.rank() > 1) as usize] = weight.numel();
         let weight = if self.rank() == 0 { weight.reshape(()) } else { weight.reshape(along) };
-        // The slope of the weight is not asked for where it does not count.
-        let above = self.gt(0);
-        above.where_cond(self, above.where_cond(0, self) * weight)
+        self.leaky_relu(weight)
     }
 
     /// The first half along `dim` times the sigmoid of the second (Dauphin et al. 2017,

@@ -7,6 +7,13 @@ use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
 
+/// Half the square up to `delta`, `delta` times the distance less half of `delta` beyond: with the
+/// distance cut at `delta`, `cut (d - cut / 2)` is both.
+fn huber(d: &TensorFuture, delta: f64) -> TensorFuture {
+    let cut = d.clamp(-delta, delta);
+    &cut * (d - &cut * 0.5)
+}
+
 /// Losses of distances and of distributions.
 impl TensorFuture {
     /// Mean absolute difference.
@@ -53,14 +60,9 @@ impl TensorFuture {
             let refusal = Refusal::argument(format!("a beta of {beta} is negative"));
             return build::refused("smooth_l1_loss", self, refusal, at);
         }
-        self.apart("smooth_l1_loss", target.as_ref(), options.into(), at, |d| match beta {
-            0.0 => d.abs(),
-            _ => {
-                // A NaN is near, so that its slope is NaN.
-                let near = d.abs().ge(beta).logical_not();
-                let square = near.where_cond(&d, 0.0).square() * (0.5 / beta);
-                near.where_cond(square, d.abs() - 0.5 * beta)
-            }
+        self.apart("smooth_l1_loss", target.as_ref(), options.into(), at, |d| {
+            // Below, its reciprocal is infinite in float32, and the loss is the distance.
+            if beta < f32::MIN_POSITIVE as f64 { d.abs() } else { huber(&d, beta) * (1.0 / beta) }
         })
     }
 
@@ -89,12 +91,7 @@ impl TensorFuture {
             let refusal = Refusal::argument(format!("a delta of {delta} is not positive"));
             return build::refused("huber_loss", self, refusal, at);
         }
-        self.apart("huber_loss", target.as_ref(), options.into(), at, |d| {
-            // A NaN is near, so that its slope is NaN.
-            let near = d.abs().gt(delta).logical_not();
-            let square = near.where_cond(&d, 0.0).square() * 0.5;
-            near.where_cond(square, (d.abs() - 0.5 * delta) * delta)
-        })
+        self.apart("huber_loss", target.as_ref(), options.into(), at, |d| huber(&d, delta))
     }
 
     /// A loss of the differences from the targets.
