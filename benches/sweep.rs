@@ -72,14 +72,14 @@ fn operand(device: &Device, text: &Value, place: usize) -> Arg {
     })
 }
 
-/// Views are made whole, so that there is work. PyTorch has no gradient of the running statistics.
+/// Views are made whole, as by `contiguous`, so that there is work. PyTorch has no gradient of the running statistics.
 fn whole(op: &str, made: Made) -> Vec<TensorFuture> {
     let Made::Futures(mut all) = made else { panic!("{op}: no such call") };
     if op == "batch_norm" {
         all.truncate(1);
     }
     let is_view = ["permute", "transpose", "expand", "narrow", "i"].contains(&op);
-    if is_view { all.iter().map(|x| x + 0.0).collect() } else { all }
+    if is_view { all.iter().map(|x| x.reshape(x.numel())).collect() } else { all }
 }
 
 /// How long a case is measured.
