@@ -232,7 +232,8 @@ macro_rules! for_each_operation {
             }
             windows::adaptive::AdaptiveMax {
                 values: [adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d],
-                gradients: [], gpu: none, storage: refused,
+                gradients: [adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d],
+                gpu: plan, storage: refused,
             }
             windows::conv::Conv {
                 values: [conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d],

@@ -386,6 +386,7 @@ fn windows() -> Vec<Kernel> {
     use window::Key::*;
     let mut out = Vec::new();
     for dtype in [F32, F64, F16, BF16] {
+        out.extend([false, true].map(|position| CellsMax { dtype, position, wide: position }));
         for wide in [false, true] {
             out.extend([Columns { dtype, wide }, FromColumns { columns: dtype, dtype, wide }]);
             for back in [false, true] {

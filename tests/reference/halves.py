@@ -14,11 +14,10 @@ from store import FLOATS, Group, In, as_tuple, ordered, random, value
 HALVES = (torch.float16, torch.bfloat16)
 SCALES = (1e-4, 1.0, 300.0)
 # Shares (`binary_cross_entropy`) are none at another scale. Which of two elements that halves make
-# equal is the one, PyTorch leaves open (`quantile`, `adaptive_max_pool`). What has a dot, and
-# `ctc_loss`, are chains of ops; powers of 300 end `kl_div`, and a slope of 1e-30 that of `selu`.
+# equal is the one, PyTorch leaves open (`quantile`). What has a dot, and `ctc_loss`, are chains of
+# ops; powers of 300 end `kl_div`, and a slope of 1e-30 that of `selu`.
 LEFT_OUT = (
     "cast", "paged_attention", "quantile", "binary_cross_entropy", "ctc_loss", "kl_div", "selu",
-    "adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d",
 )  # fmt: skip
 # Calls of an op, and elements of an operand, at most; more elements where an op has no smaller call
 # before.

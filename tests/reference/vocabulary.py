@@ -470,7 +470,9 @@ WINDOWS = [
             of(1, 1, *[5, 6, 3][:d], size=[1] * d), of(2, 2, *[3, 3, 3][:d], size=[5, 3, 2][:d]),
             of(0, 2, *[3, 3, 3][:d], size=[2] * d), of(2, 2, *[3, 0, 3][:d], size=[2] * d),
             of(3, size=[2] * d),
-        ], values=SINGLE, types=TYPES[4:], slopes=0, n=8)
+            # Equals, of which the first has what flows back.
+            (lambda n, d=d: [n((2, 3, *[7, 6, 5][:d])).round()], {"size": [3, 4, 2][:d]}),
+        ], values=FLOATS, types=TYPES[4:], slopes=kind == "max", n=8)
         for d in (1, 2, 3) for kind, f in (
             ("avg", (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[d - 1]),
             ("max", (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d)[d - 1]),

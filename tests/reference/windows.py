@@ -193,7 +193,10 @@ def windows(g, grad):
                 "ceil_mode": ceil,
             }
             if not ceil or p == q == (0,) * len(size):
-                numeric(g, f"max_pool{len(size)}d_with_positions", largest, [x], attrs, grad=gr)
+                op = f"max_pool{len(size)}d_with_positions"
+                numeric(g, op, largest, [x], attrs, grad=gr)
+                # Equals, of which the first has what flows back.
+                numeric(g, op, largest, [x.round()], attrs, grad=gr)
             for more in ({}, {"count_include_pad": False}, {"divisor_override": 5}):
                 numeric(
                     g,

@@ -122,6 +122,9 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
                 Convolve { dtype, wide, .. } => both(&|back| Convolve { dtype, back, wide }),
                 Mean { dtype, wide, .. } => both(&|back| Mean { dtype, back, wide }),
                 Max { dtype, wide, .. } => both(&|position| Max { dtype, position, wide }),
+                CellsMax { dtype, wide, .. } => {
+                    both(&|position| CellsMax { dtype, position, wide })
+                }
                 Columns { .. } | FromColumns { .. } => Vec::new(),
             }
         }

@@ -11,6 +11,7 @@ use super::geometry::{Geometry, RANK_MAX, divisor};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, grid};
 use crate::dtype::DType;
+use crate::host::kernels::windows::adaptive::Cells;
 use crate::window::Window;
 use smallvec::{SmallVec, smallvec};
 
@@ -82,6 +83,11 @@ pub(crate) enum Key {
         wide: bool,
     },
     Max {
+        dtype: DType,
+        position: bool,
+        wide: bool,
+    },
+    CellsMax {
         dtype: DType,
         position: bool,
         wide: bool,
@@ -225,8 +231,8 @@ pub(crate) fn convolve(
 }
 
 /// Where the planes (lines, volumes) of a value begin, and the steps within one.
-fn planes(window: &Window, shape: &[usize], strides: &[isize]) -> Option<(Geometry, Arg)> {
-    let lead = shape.len() - window.spatial;
+fn planes(spatial: usize, shape: &[usize], strides: &[isize]) -> Option<(Geometry, Arg)> {
+    let lead = shape.len() - spatial;
     let g = Geometry::new(&shape[..lead], &[&strides[..lead]]);
     let mut w = Words::default();
     triple(&strides[lead..]).iter().for_each(|&s| w.u64(s as u64));
@@ -241,7 +247,7 @@ pub(crate) fn max(
     shape: &[usize],
     strides: &[isize],
 ) -> Option<Plan> {
-    let (g, steps) = planes(window, shape, strides)?;
+    let (g, steps) = planes(window.spatial, shape, strides)?;
     let n = g.numel() * window.places();
     let (wide, number) = count(n);
     let args = smallvec![
@@ -256,6 +262,25 @@ pub(crate) fn max(
     fits(window).then(|| launch(Key::Max { dtype, position, wide }, n, args))
 }
 
+/// The largest element of each cell of the last dimensions of `shape`, or its position.
+pub(crate) fn cells_max(
+    dtype: DType,
+    position: bool,
+    cells: &Cells,
+    shape: &[usize],
+    strides: &[isize],
+) -> Option<Plan> {
+    let (g, steps) = planes(cells.spatial, shape, strides)?;
+    let n = g.numel() * cells.output.iter().product::<usize>();
+    let (wide, number) = count(n);
+    let mut sizes = Words::default();
+    cells.input.iter().chain(&cells.output).for_each(|&n| sizes.u32(n as u32));
+    let split = split(cells.output, 1, 1, wide);
+    let args = smallvec![X, OUT, number, Arg::Struct(sizes), split, g.arg(true), steps];
+    let fits = cells.input.iter().chain(&cells.output).all(|&n| n <= i32::MAX as usize);
+    fits.then(|| launch(Key::CellsMax { dtype, position, wide }, n, args))
+}
+
 /// The mean under each window, or with `back` its way back: then `shape` ends in the window's
 /// output. Sums are divided by `fixed`, where it is not 0; else the elements met, with the
 /// padding where `padded`.
@@ -268,7 +293,7 @@ pub(crate) fn mean(
     fixed: usize,
     padded: bool,
 ) -> Option<Plan> {
-    let (g, steps) = planes(window, shape, strides)?;
+    let (g, steps) = planes(window.spatial, shape, strides)?;
     let plane = if back { window.input } else { window.output };
     let n = g.numel() * plane.iter().product::<usize>();
     let (wide, number) = count(n);
@@ -341,6 +366,19 @@ impl Key {
                      step);\n"
                 );
                 ("pool_max", params, code)
+            }
+            Key::CellsMax { dtype, position, wide } => {
+                let (t, i) = (storage(dtype), index(wide));
+                let o = if position { "i64" } else { t };
+                let params = format!(
+                    "const {t}* x, {o}* out, {i} n, ft::Cells cells, ft::Split<{i}> split, \
+                     ft::Geo64<1> planes, ft::Steps3 step"
+                );
+                let code = format!(
+                    "    ft::cells_max<{position}, {t}, {o}, {i}>(x, out, n, cells, split, \
+                     planes, step);\n"
+                );
+                ("cells_max", params, code)
             }
             Key::Mean { dtype, back, wide } => {
                 let (t, i) = (storage(dtype), index(wide));

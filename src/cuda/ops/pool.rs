@@ -6,6 +6,7 @@ use crate::cuda::kernels::window;
 use crate::graph::device_run::CudaRun;
 use crate::graph::operation::Refusal;
 use crate::host::kernels::windows::pool::Divisor;
+use crate::ops::windows::adaptive::AdaptiveMax;
 use crate::ops::windows::pool::Pool;
 use crate::ops::windows::pool::Pooled;
 use crate::window::Window;
@@ -37,5 +38,14 @@ impl OnCuda for Pool {
             Pooled::Mean(divisor) => mean(run, &self.window, divisor, false),
             Pooled::Spread(divisor) => mean(run, &self.window, divisor, true),
         }
+    }
+}
+
+impl OnCuda for AdaptiveMax {
+    fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
+        let (x, out) = (run.inputs()[0], run.output());
+        walk(run, x, &[out], self.name, |x| {
+            window::cells_max(x.dtype, self.position, &self.cells, x.shape, x.strides)
+        })
     }
 }

@@ -1,11 +1,12 @@
 //! The largest element of as many cells as are asked for, which cover the last one, two or three
-//! dimensions evenly. Only host devices are asked for it; elsewhere elements are picked by ops that
-//! are there. The way back is [`Largest`].
+//! dimensions evenly, or its position. The way back is [`Largest`], or a `scatter_add` at its
+//! position.
 
 use super::largest::{Largest, Parts};
+use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::windows::adaptive::{self, Cells};
-use crate::{Backward, own};
+use crate::{Backward, TensorFuture, own};
 
 /// Cells, with the input's size, that were checked when the op was called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,6 +14,8 @@ pub(crate) struct AdaptiveMax {
     /// The function that was called.
     pub name: &'static str,
     pub cells: Cells,
+    /// Where the largest elements are in their line, plane or volume, as int64.
+    pub position: bool,
 }
 
 impl Operation for AdaptiveMax {
@@ -30,7 +33,7 @@ impl Operation for AdaptiveMax {
             return Err(Refusal::shape(format!("{} does not end in {from:?}", x.shape)));
         };
         let shape = lead.iter().chain(to).copied().collect();
-        Ok(Meta { shape, dtype: x.dtype })
+        Ok(Meta { shape, dtype: if self.position { DType::I64 } else { x.dtype } })
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
@@ -40,17 +43,26 @@ impl Operation for AdaptiveMax {
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, out, par) = (run.inputs[0], &run.output, run.parallel);
-        adaptive::max(&self.cells, x, out, par);
+        match self.position {
+            false => adaptive::max(&self.cells, x, out, par),
+            true => adaptive::max_positions(&self.cells, x, out, par),
+        }
         Ok(())
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        Needs::inputs(&[0]).as_they_are()
+        let needs = if self.position { Needs::NOTHING } else { Needs::inputs(&[0]) };
+        needs.as_they_are()
     }
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
-        let back = Largest { name: self.name, parts: Parts::Cells(self.cells), back: true };
-        call.give(0, |call| own(back, &[call.input(0), call.upstream()]));
+        if !self.position {
+            let (name, parts) = (self.name, Parts::Cells(self.cells));
+            call.give(0, |call| {
+                let places = |x: &TensorFuture| own(AdaptiveMax { position: true, ..*self }, &[x]);
+                Largest { name, parts, back: true }.of(call, places)
+            });
+        }
         Ok(())
     }
 }

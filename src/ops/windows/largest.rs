@@ -41,6 +41,25 @@ pub(crate) struct Largest {
     pub back: bool,
 }
 
+impl Largest {
+    /// What flows back to a call's input: by this op, or where a device has no kernel of it, by a
+    /// `scatter_add` at the places.
+    #[track_caller]
+    pub fn of(
+        self,
+        call: &Backward<'_>,
+        places: impl FnOnce(&TensorFuture) -> TensorFuture,
+    ) -> TensorFuture {
+        let (x, g) = (call.input(0), call.upstream());
+        if x.port().runner.has_kernel(&self) {
+            return own(self, &[x, g]);
+        }
+        let planes = |x: &TensorFuture| self.parts.planes(x);
+        let sums = planes(&call.zeros(0)).scatter_add(-1, planes(&places(x)), planes(g));
+        sums.reshape(call.meta(0).shape.dims())
+    }
+}
+
 impl Operation for Largest {
     fn name(&self) -> &str {
         self.name

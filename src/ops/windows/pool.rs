@@ -35,9 +35,11 @@ impl Operation for Pool {
     fn name(&self) -> &str {
         let [one, two, three] = match self.what {
             Pooled::Max => MAX,
-            Pooled::MaxPosition => {
-                ["max_pool1d_positions", "max_pool2d_positions", "max_pool3d_positions"]
-            }
+            Pooled::MaxPosition => [
+                "max_pool1d_with_positions",
+                "max_pool2d_with_positions",
+                "max_pool3d_with_positions",
+            ],
             Pooled::Mean(_) => ["avg_pool1d", "avg_pool2d", "avg_pool3d"],
             Pooled::Spread(_) => ["avg_pool1d_spread", "avg_pool2d_spread", "avg_pool3d_spread"],
         };
@@ -100,16 +102,8 @@ impl Operation for Pool {
         let pool = |what: Pooled, x: &TensorFuture| own(Pool { window, what }, &[x]);
         match self.what {
             Pooled::Max => call.give(0, |call| {
-                let (x, g) = (call.input(0), call.upstream());
                 let (name, parts) = (MAX[window.spatial - 1], Parts::Windows(window));
-                let one = Largest { name, parts, back: true };
-                if x.port().runner.has_kernel(&one) {
-                    return own(one, &[x, g]);
-                }
-                let planes = |x: &TensorFuture| parts.planes(x);
-                let from = planes(&pool(Pooled::MaxPosition, x));
-                let sums = planes(&call.zeros(0)).scatter_add(-1, from, planes(g));
-                sums.reshape(call.meta(0).shape.dims())
+                Largest { name, parts, back: true }.of(call, |x| pool(Pooled::MaxPosition, x))
             }),
             Pooled::MaxPosition => {}
             Pooled::Mean(divisor) => {

@@ -240,6 +240,46 @@ FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split
     else *(T*)&out[i] = As<T>::of(best);
 }
 
+// Depth, height and width each, of the input and of the output: cells that cover an axis evenly, of
+// which neighbours may have an element in common.
+struct Cells { i32 in[3], out[3]; };
+struct Interval { i32 begin, end; };
+FN Interval interval(const Cells& c, i32 axis, i32 cell) {
+    const i64 in = c.in[axis], out = c.out[axis];
+    return {(i32)(cell * in / out), (i32)(((cell + 1) * in + out - 1) / out)};
+}
+
+// The largest element of each cell (NaN if one is NaN), or where it is in its plane: of equals the
+// first, of NaNs the last.
+template <bool POSITION, class T, class O, class I>
+FN void cells_max(const T* x, O* out, I n, const Cells& cells, const Split<I>& split,
+                  const Geo64<1>& planes, const Steps3& step) {
+    typedef typename Stored<T>::C C;
+    I i = (I)blockIdx.x * 256 + threadIdx.x;
+    if (i >= n) return;
+    const Cut<I> p = cut(i, split);  // whose image is a plane
+    const Interval zs = interval(cells, 0, p.at[0]), ys = interval(cells, 1, p.at[1]),
+                   xs = interval(cells, 2, p.at[2]);
+    i64 off[1];
+    offsets<1, Geo64>(planes, (u64)p.image, off);
+    C best = C();
+    i64 at = -1;
+    bool any = false;
+    for (i32 z = zs.begin; z < zs.end; ++z)
+        for (i32 y = ys.begin; y < ys.end; ++y)
+            for (i32 here = xs.begin; here < xs.end; ++here) {
+                C value = load(x[off[0] + offset(z, y, here, step.at)]);
+                if (!any || value > best || value != value) {
+                    best = value;
+                    any = true;
+                    if (POSITION) at = ((i64)z * cells.in[1] + y) * cells.in[2] + here;
+                }
+            }
+    // O is the type of one of them; the other is not compiled to anything.
+    if (POSITION) *(i64*)&out[i] = at;
+    else *(T*)&out[i] = As<T>::of(best);
+}
+
 template <class T, class I>
 FN void pool_mean(const T* x, T* out, I n, const Window& w, const Split<I>& split,
                   const Geo64<1>& planes, const Steps3& step, i64 fixed, bool padded) {

@@ -61,53 +61,34 @@ impl Intervals {
         let [all, counts, weights] = all.taken(x, dim);
         (counts.where_cond(all, 0.0) * weights).sum(dim as isize + 1)
     }
-
-    /// The largest element of each interval along a dimension.
-    #[track_caller]
-    fn largest(&self, x: &TensorFuture, dim: usize) -> TensorFuture {
-        let [all, counts, _] = self.taken(x, dim);
-        counts.where_cond(all, f64::NEG_INFINITY).max(dim as isize + 1)
-    }
 }
 
-/// What is made of the elements of an interval.
-#[derive(Clone, Copy, PartialEq)]
-enum Of {
-    Mean,
-    Largest,
-}
-
-/// Intervals of an axis of this size.
+/// The mean of the area that each output position covers, over the dimensions from `first` on.
 #[track_caller]
-fn pooled(x: &TensorFuture, dim: usize, output: usize, of: Of) -> TensorFuture {
+pub(super) fn areas(x: &TensorFuture, first: usize, sizes: &[usize]) -> TensorFuture {
+    let axes = sizes.iter().enumerate();
+    axes.fold(x.clone(), |x, (i, &size)| means(&x, first + i, size))
+}
+
+/// The means of as many intervals of an axis.
+#[track_caller]
+fn means(x: &TensorFuture, dim: usize, output: usize) -> TensorFuture {
     let input = x.dims()[dim];
     if input == output {
         return x.clone();
     }
     if input.is_multiple_of(output) {
         let parts = x.unflatten(dim as isize, [output, input / output]);
-        return match of {
-            Of::Mean => parts.mean(dim as isize + 1),
-            Of::Largest => parts.max(dim as isize + 1),
-        };
+        return parts.mean(dim as isize + 1);
     }
-    let intervals = Intervals::even(input, output);
-    match of {
-        Of::Mean => intervals.sums(x, dim),
-        Of::Largest => intervals.largest(x, dim),
-    }
+    Intervals::even(input, output).sums(x, dim)
 }
 
-/// The mean of the area that each output position covers, over the dimensions from `first` on.
-#[track_caller]
-pub(super) fn areas(x: &TensorFuture, first: usize, sizes: &[usize]) -> TensorFuture {
-    resized(x, first, sizes, Of::Mean)
-}
-
-#[track_caller]
-fn resized(x: &TensorFuture, first: usize, sizes: &[usize], of: Of) -> TensorFuture {
-    let axes = sizes.iter().enumerate();
-    axes.fold(x.clone(), |x, (i, &size)| pooled(&x, first + i, size, of))
+/// What is made of the elements of a cell.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Mean,
+    Largest,
 }
 
 /// Pooling to a given size.
@@ -205,15 +186,17 @@ impl TensorFuture {
             let shape = [&self.dims()[..first], &sizes].concat();
             return self.reshape(shape);
         }
-        let input = triple(&self.dims()[first..], 1);
-        let largest =
-            AdaptiveMax { name, cells: Cells { spatial, input, output: triple(&sizes, 1) } };
-        if of == Of::Largest && self.port().runner.has_kernel(&largest) {
-            return match self.dims()[first..] == sizes {
-                true => self.clone(),
-                false => build::custom(Arc::new(largest), &[self], at),
-            };
+        if self.dims()[first..] == sizes {
+            return self.clone();
         }
-        self.rounded_once(|x| resized(x, first, &sizes, of))
+        match of {
+            Of::Mean => self.rounded_once(|x| areas(x, first, &sizes)),
+            Of::Largest => {
+                let input = triple(&self.dims()[first..], 1);
+                let cells = Cells { spatial, input, output: triple(&sizes, 1) };
+                let largest = AdaptiveMax { name, cells, position: false };
+                build::custom(Arc::new(largest), &[self], at)
+            }
+        }
     }
 }
