@@ -175,10 +175,22 @@ fn every_other_op_costs_at_least_its_elements() {
                 assert_custom_covers(Running { scan, dim }, alone);
             }
             let name = "gather";
-            assert_custom_covers(Gather { dim, name }, &[x.clone(), i64s(&[1, 1])]);
-            assert_custom_covers(Gather { dim, name }, &[x.clone(), i64s(&[4, n])]);
-            assert_custom_covers(IndexSelect { dim, name }, &[x.clone(), i64s(&[1])]);
-            assert_custom_covers(ScatterAdd { dim }, &[x.clone(), i64s(&[1, 1]), f32s(&[1, 1])]);
+            assert_custom_covers(
+                Gather { dim, name, from_end: false },
+                &[x.clone(), i64s(&[1, 1])],
+            );
+            assert_custom_covers(
+                Gather { dim, name, from_end: false },
+                &[x.clone(), i64s(&[4, n])],
+            );
+            assert_custom_covers(
+                IndexSelect { dim, name, from_end: false },
+                &[x.clone(), i64s(&[1])],
+            );
+            assert_custom_covers(
+                ScatterAdd { dim, name, from_end: false },
+                &[x.clone(), i64s(&[1, 1]), f32s(&[1, 1])],
+            );
             assert_custom_covers(Cat { dim }, &[x.clone(), x.clone()]);
         }
         assert_custom_covers(Triangle { diagonal: 0, upper: true }, alone);
@@ -189,8 +201,11 @@ fn every_other_op_costs_at_least_its_elements() {
         assert_custom_covers(TopP, &[x.clone(), Meta::new([4, 1], DType::F64)]);
         assert_custom_covers(Roll { shifts: vec![(0, 1)] }, alone);
         // A histogram: few places for many numbers.
-        assert_custom_covers(ScatterAdd { dim: 0 }, &[f32s(&[256]), i64s(&[n]), f32s(&[n])]);
-        assert_custom_covers(Embedding, &[f32s(&[n, 4]), i64s(&[1])]);
+        assert_custom_covers(
+            ScatterAdd { dim: 0, name: "scatter_add", from_end: false },
+            &[f32s(&[256]), i64s(&[n]), f32s(&[n])],
+        );
+        assert_custom_covers(Embedding { name: "embedding" }, &[f32s(&[n, 4]), i64s(&[1])]);
         assert_custom_covers(OneHot { classes: 4 }, &[i64s(&[n])]);
         assert_custom_covers(OneHot { classes: n }, &[i64s(&[4])]);
 

@@ -38,7 +38,7 @@ pub fn clip_grad_norm(
         let norm = refused.first().cloned().unwrap_or_else(|| Device::cpu().zeros(()));
         return (refused, norm);
     }
-    // Loops, not closures: errors name the caller's line.
+    let _within = build::within("clip_grad_norm", Location::caller());
     let mut sum: Option<TensorFuture> = None;
     let mut dtype = None;
     for g in gradients {

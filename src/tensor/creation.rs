@@ -442,7 +442,7 @@ impl Device {
         at: At,
     ) -> TensorFuture {
         let (meta, at) = (Meta { shape: 0.into(), dtype }, build::seen(at));
-        build::failed(self.port, meta, Error::new(kind, op, text, at), at)
+        build::failed(self.port, meta, Error::new(kind, build::named(op), text, at), at)
     }
 }
 

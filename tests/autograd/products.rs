@@ -31,11 +31,10 @@ fn weighed(x: &TensorFuture) -> TensorFuture {
     (x * x.device().from_vec(weights, x.dims())).sum_all()
 }
 
-/// The first element is the value, the others are what comes; every second goes to another place,
-/// which is named from the end.
+/// The first element is the value, the others are what comes; every second goes to another place.
 fn scattered(x: &TensorFuture) -> TensorFuture {
     let n = x.numel() - 1;
-    let index: Vec<i64> = (0..n as i64).map(|i| if i % 2 == 0 { 0 } else { -1 }).collect();
+    let index: Vec<i64> = (0..n as i64).map(|i| if i % 2 == 0 { 0 } else { 2 }).collect();
     let index = x.device().from_vec(index, [n]);
     let value = futensor::cat(&[x.narrow(0, 0, 1), x.device().full_dtype([2], 3.0, DType::F64)], 0);
     weighed(&value.scatter_reduce(0, index, x.narrow(0, 1, n), ScatterMode::Prod))

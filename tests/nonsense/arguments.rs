@@ -305,6 +305,10 @@ pub fn errors_name_what_was_called_and_where(device: &Device) {
     let weighted = || LossOptions::default().weight(device.ones([2]));
     // Of no elements, which are picked for nothing.
     let empty = device.ones([2, 0]);
+    let rows = bad.unsqueeze(1).expand([2, 2]);
+    let means = op_options::ScatterOptions::mean;
+    let alone = op_options::ScatterOptions::from(ScatterMode::Prod).include_self(false);
+    let (labels, labels_of) = (bad.reshape([2, 1]), device.ones_dtype([2], DType::I64));
     let start = line!();
     let wrong = [
         ("cross_entropy", x.cross_entropy(&bad, ())),
@@ -319,6 +323,23 @@ pub fn errors_name_what_was_called_and_where(device: &Device) {
         ("embedding", x.embedding(&bad)),
         ("index_select", empty.index_select(0, &bad)),
         ("embedding", empty.embedding(&bad)),
+        ("index_copy", empty.clone().index_copy(0, &bad, &empty)),
+        ("index_copy", x.clone().index_copy(0, &bad, &x)),
+        ("index_add", x.index_add(0, &bad, &x, 1)),
+        ("index_add", x.index_add(0, &bad, &x, 0.5)),
+        ("index_fill", x.clone().index_fill(0, &bad, 1)),
+        ("index_put", x.index_put(&[Some(&bad)], &x, false)),
+        ("index_put", x.index_put(&[Some(&bad)], &x, true)),
+        ("scatter", x.scatter(0, &rows, &x)),
+        ("scatter_add", x.scatter_add(0, &rows, &x)),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, ScatterMode::Assign)),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, ScatterMode::Sum)),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, ScatterMode::Max)),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, means())),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, means().include_self(false))),
+        ("scatter_reduce", x.scatter_reduce(0, &rows, &x, alone)),
+        ("one_hot", bad.one_hot(2)),
+        ("ctc_loss", x.reshape([1, 2, 2]).ctc_loss(&labels, &bad, &labels_of, 0, false, ())),
     ];
     let end = line!();
     for (name, value) in wrong {

@@ -3,7 +3,9 @@
 use super::calls::{Call, SOURCES, calls};
 use futensor::*;
 use std::collections::BTreeSet;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::Duration;
 
 /// Calls that are meant to fail inside a kernel.
@@ -47,6 +49,34 @@ fn strange(text: &str) -> bool {
     inside || words.windows(2).any(|pair| pair[0] == "1" && plural(pair[1]))
 }
 
+/// Calls whose errors have another name: of layers, which name themselves or a part, of ops that
+/// the caller names, and of gradients.
+const NAMED_OTHERWISE: &[&str] =
+    &["forward", "forward_with", "attend", "custom", "custom_fn", "grad", "grad_with"];
+
+/// True of an error with the name of the function that is called where it says; forms have the name
+/// of the op. (What finds no memory may be a part.)
+fn says_what_was_called(error: &Error) -> bool {
+    let at = error.location();
+    if !at.file().contains("nonsense/calls") || error.is_out_of_memory() {
+        return true;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let source = fs::read_to_string(root.join(at.file())).unwrap_or_default();
+    let line = source.lines().nth(at.line() as usize - 1).unwrap_or_default();
+    let call: String = line.chars().skip(at.column() as usize - 1).collect();
+    let Some((path, _)) = call.split_once('(') else { return true };
+    let is_operator = !path.chars().all(|c| c.is_alphanumeric() || "_:".contains(c));
+    let is_layer = error.op().starts_with(char::is_uppercase);
+    if is_operator || is_layer {
+        return true;
+    }
+    let called = path.rsplit("::").next().unwrap_or_default();
+    let form = called.strip_prefix(error.op());
+    form.is_some_and(|form| form.is_empty() || form.starts_with('_'))
+        || NAMED_OTHERWISE.contains(&called)
+}
+
 /// What is wrong with a call on a value, if anything.
 fn wrong(
     runtime: &tokio::runtime::Runtime,
@@ -78,6 +108,9 @@ fn wrong(
                 if error.message().is_empty() || !is_called_at(error.location().file()) =>
             {
                 found.push(format!("{i} has an error that does not say where: {error}"));
+            }
+            Ok(Err(error)) if !says_what_was_called(&error) => {
+                found.push(format!("{i} names another op than the one that was called: {error}"))
             }
             Ok(Err(error)) if strange(error.message()) => {
                 found.push(format!("{i} is told strangely: {error}"))

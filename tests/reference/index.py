@@ -1,6 +1,6 @@
 """Picking by indices: `gather`, `index_select`, `take`, `index`, `embedding`, `one_hot`, `scatter`
-with its modes, and indices that count from the end and of 8 bits. Where PyTorch has no such form,
-an index is lifted by the size."""
+with its modes, indices of every type, those that count from the end, and those that name nothing.
+"""
 
 import torch
 
@@ -112,24 +112,17 @@ def tuples(g, grad):
         numeric(g, "index", by, [x, torch.tensor([0, 1]), torch.tensor([0, 1, 2])], {})
 
 
-def lifted(index, n):
-    """As x[-1] means the last; a mistake for what names nothing."""
-    index = index.long()
-    if bool(((index < -n) | (index >= n)).any()):
-        raise IndexError("out of range")
-    return torch.where(index < 0, index + n, index)
-
-
+# PyTorch takes indices of 64 bits alone.
 def gather(x, index, dim):
-    return torch.gather(x, dim, lifted(index, x.shape[dim] if x.dim() else 1))
+    return torch.gather(x, dim, index.long())
 
 
 def index_select(x, index, dim):
-    return torch.index_select(x, dim, lifted(index, x.shape[dim]))
+    return torch.index_select(x, dim, index.long())
 
 
 def scatter(x, index, source, dim, reduce=None):
-    index = lifted(index, x.shape[dim] if x.dim() else 1)
+    index = index.long()
     if reduce is None:
         return torch.scatter(x, dim, index, source)
     if reduce == "sum":
@@ -138,15 +131,10 @@ def scatter(x, index, source, dim, reduce=None):
 
 
 def index_copy(x, index, source, dim):
-    return torch.index_copy(x, dim, lifted(index, x.shape[dim]), source)
+    return torch.index_copy(x, dim, index.long(), source)
 
 
-def from_end(n, shape, *key, dtype=torch.int64):
-    low = 0 if dtype == torch.uint8 else -n
-    return (indices(n - low, shape, *key) + low).to(dtype)
-
-
-def from_the_end(g, grad):
+def of_every_type(g, grad):
     for dtype in DTYPES:
         gr = grad if dtype == torch.float32 else None
         x = noise(dtype, (4, 5), "ix")
@@ -161,7 +149,7 @@ def from_the_end(g, grad):
                     g,
                     "gather",
                     gather,
-                    [x, from_end(n, shape, "g", dtype=it)],
+                    [x, indices(n, shape, "g").to(it)],
                     {"dim": dim},
                     grad=gr,
                 )
@@ -170,19 +158,20 @@ def from_the_end(g, grad):
                     g,
                     "index_select",
                     index_select,
-                    [x, from_end(n, (6,), "s", dtype=it)],
+                    [x, indices(n, (6,), "s").to(it)],
                     {"dim": dim},
                     grad=gr,
                 )
             if it != torch.uint8:
                 take = lambda x, i: torch.take(x, i.long())  # noqa: E731
-                numeric(g, "take", take, [x, from_end(20, (2, 3), "t", dtype=it)], {}, grad=gr)
+                index = (indices(40, (2, 3), "t") - 20).to(it)
+                numeric(g, "take", take, [x, index], {}, grad=gr)
             if dtype != torch.bool:
-                ins = [x, from_end(4, (3, 5), "a", dtype=it), noise(dtype, (3, 5), "src")]
+                ins = [x, indices(4, (3, 5), "a").to(it), noise(dtype, (3, 5), "src")]
                 numeric(g, "scatter_add", scatter, ins, {"dim": 0, "reduce": "sum"}, n=8, grad=gr)
         for dim, shape in ((0, (3, 5)), (-1, (4, 2))):
             # No place twice: PyTorch leaves open which comes last, and its gradient goes to each.
-            index = torch.tensor([1, -1, 0] if dim == 0 else [-2, 1])
+            index = torch.tensor([1, 3, 0] if dim == 0 else [3, 1])
             numeric(
                 g,
                 "index_copy",
@@ -192,10 +181,12 @@ def from_the_end(g, grad):
                 grad=gr,
             )
     x = noise(torch.float32, (4, 5), "bad")
-    for index in ([-5], [4], [-(2**62)]):
+    for index in ([-1], [-5], [4], [-(2**62)]):
         numeric(g, "index_select", index_select, [x, torch.tensor(index)], {"dim": 0})
         numeric(g, "gather", gather, [x, torch.tensor([index])], {"dim": 0})
-        numeric(g, "scatter", scatter, [x, torch.tensor([index]), x], {"dim": 0})
+        for op, how in (("scatter", None), ("scatter_add", "sum"), ("scatter_reduce", "amax")):
+            a = {"dim": 0} | ({"reduce": how} if how else {})
+            numeric(g, op, scatter, [x, torch.tensor([index]), x], a)
         numeric(g, "index_copy", index_copy, [x, torch.tensor(index), x[:1]], {"dim": 0})
     numeric(
         g, "index_select", index_select, [x, torch.tensor([255], dtype=torch.uint8)], {"dim": 0}
@@ -221,7 +212,7 @@ def scatters(g, grad):
             (1, 5, (2, 2), (3, 4)),
             (0, 4, (0, 5), (0, 5)),
         ):
-            index, source = from_end(n, shape, "si"), noise(dtype, read, "ss")
+            index, source = indices(n, shape, "si"), noise(dtype, read, "ss")
             for reduce in ("prod", "amax", "amin"):
                 if dtype != torch.bool:
                     a = {"dim": dim, "reduce": reduce}
@@ -239,7 +230,7 @@ def scatters(g, grad):
             # In order: this PyTorch walks along on one thread. Its gradient knows nothing of who
             # came last.
             numeric(g, "scatter", scatter, [x, index, source], {"dim": dim})
-        once = torch.tensor([[2, 0, -1], [-3, 4, 1]])
+        once = torch.tensor([[2, 0, 4], [2, 4, 1]])
         numeric(g, "scatter", scatter, [x, once, noise(dtype, (2, 3), "ss")], {"dim": 1}, grad=gr)
         if dtype in FLOATS:
             nan = torch.tensor(
@@ -306,5 +297,5 @@ def scatters(g, grad):
 
 def make():
     g, grad = store.group("index"), store.group("grad_index")
-    for part in (indexing, tuples, from_the_end, scatters):
+    for part in (indexing, tuples, of_every_type, scatters):
         part(g, grad)

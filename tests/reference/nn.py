@@ -135,6 +135,24 @@ def still(w):
     return None if w is None else w.detach()
 
 
+def mixed(g, grad):
+    """Probabilities, and weights, of another type than the logits."""
+    ce = lambda x, t, w, **a: F.cross_entropy(x, t, w, **a)  # noqa: E731
+    half, bfloat, single, double = torch.float16, torch.bfloat16, torch.float32, torch.float64
+    for a, b, c in (
+        (single, double, None), (double, single, None), (half, single, None),
+        (half, bfloat, None), (single, single, double), (single, half, half),
+    ):  # fmt: skip
+        x = noise(a, (3, 5), "mx", scale=1.0)
+        p = torch.softmax(noise(double, (3, 5), "mp", scale=1.0), 1).to(b)
+        w = None if c is None else noise(c, (5,), "mw").abs() + 0.1
+        for reduction in ("mean", "none"):
+            for smooth in (0.0, 0.2):
+                how = {"reduction": reduction, "label_smoothing": smooth}
+                # PyTorch's own logarithms are of the type of the logits.
+                numeric(g, "cross_entropy", ce, [x, p, w], how, n=16, ulp=8, check=False)
+
+
 def weighed(g, grad):
     for dtype in FLOATS:
         gr = grad if dtype in FLOATS[:2] else None
@@ -217,5 +235,5 @@ def classes(g, grad):
 
 def make():
     g, grad = store.group("nn"), store.group("grad_nn")
-    for part in (rows, norms, losses, weighed, classes):
+    for part in (rows, norms, losses, mixed, weighed, classes):
         part(g, grad)

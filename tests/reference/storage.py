@@ -85,7 +85,7 @@ def moves(g):
         out = out if isinstance(out, (list, tuple)) else [out]
         g.case(op, ins, attrs, [y.contiguous().view(x.dtype) for y in out], "bits")
 
-    index = torch.tensor([2, 0, -1, 2])
+    index = torch.tensor([2, 0, 2, 2])
     positive = torch.tensor([2, 0, 1, 2])
     for dtype in STORAGE:
         x = some(dtype, (3, 4))

@@ -152,6 +152,9 @@ PRODUCTS = [
         two((2, 3), (2, 3), p="inf"), two((2, 0), (3, 0), p="2.0"), two((0, 3), (2, 3), p="2.0"),
         two((2, 3), (2, 2), p="2.0"), two((3,), (2, 3), p="2.0"),
         two((26, 3), (4, 3), p="2.0"), two((2, 3, 5), (2, 1, 28, 5), p="2.0"),
+        *(two((2, 1, 2, 0), (2, 3, 0), p=p) for p in ("0.0", "1.0", "3.0", "inf")),
+        two((26, 0), (4, 0), p="2.0"), two((0, 3), (2, 3), p="inf"),
+        two((2, 0, 4), (3, 4), p="inf"),
     ], values=SINGLE, types=TYPES[4:], n=8, ulp=8, slopes=0),
 ]  # fmt: skip
 
@@ -257,12 +260,15 @@ INDEX = [
         at((), torch.tensor([0]), (1,), dim=0, alpha=1),
         at((3,), torch.tensor(1), (1,), dim=0, alpha=1),
         at((3,), torch.tensor([3]), (1,), dim=0, alpha=1),
+        at((3,), torch.tensor([-1]), (1,), dim=0, alpha=1),
         at((3, 2), torch.tensor([0]), (2, 2), dim=0, alpha=1),
     ], values=DTYPES[:7], types=TYPES[1:], n=8),
     Row("index_fill", "index", lambda x, i, s, dim: torch.index_fill(x, dim, i, s), [
         (lambda n: [n((4, 3)), ROWS, 2], {"dim": 0}), (lambda n: [n((2, 3)), ROWS, 1], {"dim": -1}),
         (lambda n: [n((0, 3)), ROWS, 1], {"dim": 1}), (lambda n: [n(()), ROWS[1:], 1], {"dim": 0}),
         (lambda n: [n((2,)), ROWS, 1], {"dim": 0}),
+        (lambda n: [n((4, 3)), torch.tensor([-1, 1]), 1], {"dim": 0}),
+        (lambda n: [n((4, 3)), torch.tensor([-5, 1]), 1], {"dim": 0}),
     ]),
     Row("index_put", "index", put, [
         (lambda n, c=c, s=s: [n((4, 3)), *c, n(s, 1)], {"accumulate": a})
@@ -408,6 +414,10 @@ LOSSES = [
         (lambda n, m=m: [n((3, 4, 4)), TARGETS, torch.tensor([3, 0, 2, 0]),
                          torch.tensor([2, 0, 1, m])], a)
         for m in (0, 1) for a in how(blank=0, zero_infinity=m == 1)
+    ] + [  # two without an alignment; what comes after their steps has a gradient all the same
+        (lambda n: [n((5, 4, 4)), TARGETS, torch.tensor([2, 5, 4, 5]),
+                    torch.tensor([3, 2, 3, 1])], a)
+        for a in how(blank=0, zero_infinity=False)
     ], values=(torch.float32,), types=TYPES[4:], slopes=0, n=32, ulp=32),
 ]  # fmt: skip
 

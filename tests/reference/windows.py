@@ -493,7 +493,32 @@ def corners(g, grad):
         numeric(g, "avg_pool2d", lambda x, **a: F.avg_pool2d(x, **a), [view], CORNERS[0], grad=gr)
 
 
+def infinite(g, grad):
+    """An infinite weight beside elements that are 0, and elements beside none."""
+    transposed = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+    for n, f in enumerate(transposed, 1):
+        for dtype in (torch.float32, torch.bfloat16):
+            for stride, dilation, padding, groups in (
+                (1, 1, 0, 1), (2, 1, 0, 1), (3, 1, 1, 1), (2, 2, 1, 2), (3, 2, 2, 1), (1, 3, 0, 2),
+            ):  # fmt: skip
+                x, w = noise(dtype, (2, 4, *[5, 4, 3][:n]), "ix"), noise(dtype, (4, 3, *[3] * n))
+                x[:, :, 1], w[0, 0].view(-1)[0] = 0, float("inf")
+                w[1, 2].view(-1)[-1], x[1, 3].view(-1)[-1] = float("nan"), float("-inf")
+                a = {
+                    "stride": [stride] * n,
+                    "padding": [padding] * n,
+                    "output_padding": [0] * n,
+                    "dilation": [dilation] * n,
+                    "groups": groups,
+                }
+                call = lambda x, w, b, f=f, **a: f(x, w, b, **a)  # noqa: E731
+                # PyTorch's float32 multiplies zeros between the elements, and has NaN there for
+                # some strides; its float64 has none.
+                op, how = f"conv_transpose{n}d", {"n": 16, "scale": 200.0, "check": False}
+                numeric(g, op, call, [x, w, None], a, wide=True, **how)
+
+
 def make():
     g, grad = store.group("windows"), store.group("grad_windows")
-    for part in (plain, corners, windows, interpolation):
+    for part in (plain, corners, windows, interpolation, infinite):
         part(g, grad)

@@ -83,7 +83,8 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             Value::of(&[3, 5], &(0..15).map(|_| r.below(12) as i64 - 6).collect::<Vec<_>>());
         same(
             "gather",
-            both(&rig, launcher, Gather { dim: 0, name: "gather" }, &[&x, &index]).unwrap(),
+            both(&rig, launcher, Gather { dim: 0, name: "gather", from_end: true }, &[&x, &index])
+                .unwrap(),
         );
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
         same(
@@ -93,11 +94,19 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         );
         let table = Value::drawn(r, dtype, &[6, 8]);
         let at = Value::of(&[2, 2], &[1i64, 5, 0, 2]).permuted(&[1, 0]);
-        same("embedding", both(&rig, launcher, Embedding, &[&table, &at]).unwrap());
+        same(
+            "embedding",
+            both(&rig, launcher, Embedding { name: "embedding" }, &[&table, &at]).unwrap(),
+        );
         if dtype != Bool {
             let source = Value::drawn(r, dtype, &[3, 5]);
-            let scattered =
-                both(&rig, launcher, ScatterAdd { dim: 0 }, &[&x, &index, &source]).unwrap();
+            let scattered = both(
+                &rig,
+                launcher,
+                ScatterAdd { dim: 0, name: "scatter_add", from_end: true },
+                &[&x, &index, &source],
+            )
+            .unwrap();
             same("scatter_add", scattered);
         }
         for mode in ScatterMode::ALL {
@@ -230,7 +239,10 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     // From the end -1 is the last, but no word has the number -1.
     let select = || IndexSelect { dim: 0, name: "index_select" };
     assert_eq!(asked(&rig, launcher, select(), &[&x, &index]), Some((2, 9, 4)));
-    assert_eq!(asked(&rig, launcher, Embedding, &[&x, &index]), Some((1, -1, 4)));
+    assert_eq!(
+        asked(&rig, launcher, Embedding { name: "embedding" }, &[&x, &index]),
+        Some((1, -1, 4))
+    );
     assert_eq!(asked(&rig, launcher, OneHot { classes: 9 }, &[&index]), Some((1, -1, 9)));
     assert_eq!(asked(&rig, launcher, OneHot { classes: 0 }, &[&index]), Some((0, 0, 0)));
     // Where the result has no elements, the indices are looked at all the same.

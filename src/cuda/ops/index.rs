@@ -94,10 +94,10 @@ fn each(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusa
 }
 
 /// Whole slices along a dimension, by a row of indices.
-fn slices(cuda: &mut CudaRun<'_>, dim: usize) -> Result<(), Refusal> {
+fn slices(cuda: &mut CudaRun<'_>, dim: usize, from_end: bool) -> Result<(), Refusal> {
     let (x, index) = (cuda.inputs()[0], cuda.inputs()[1]);
     let along = |step: isize| on_dim(x.shape.len(), dim, step);
-    gather(cuda, x, dim, &along(index.strides[0]), &along(1), true, "index_select")
+    gather(cuda, x, dim, &along(index.strides[0]), &along(1), from_end, "index_select")
 }
 
 /// Rows of a table, for indices of any shape.
@@ -125,19 +125,19 @@ fn scatter(
     cuda: &mut CudaRun<'_>,
     dim: usize,
     mode: ScatterMode,
+    from_end: bool,
     index: CudaView<'_>,
     positions: &[isize],
 ) -> Result<(), Refusal> {
     let (source, out) = (cuda.inputs()[2], cuda.output());
     if out.numel() == 0 {
-        return look(cuda, cuda.inputs()[1], out.shape[dim], true);
+        return look(cuda, cuda.inputs()[1], out.shape[dim], from_end);
     }
     let mut lent = [Strides::new(), Strides::new()];
     let [a, b] = &mut lent;
     let (mut index, mut source) = (index, source);
     let plan = |index: &CudaView<'_>, source: &CudaView<'_>| {
-        let indexed =
-            Indexed { dtype: index.dtype, strides: index.strides, positions, from_end: true };
+        let indexed = Indexed { dtype: index.dtype, strides: index.strides, positions, from_end };
         index::scatter(mode, out.dtype, index.shape, dim, source.strides, indexed, out.shape)
     };
     if plan(&index, &source).is_none() {
@@ -146,6 +146,18 @@ fn scatter(
     }
     let plan = plan(&index, &source).ok_or_else(|| refused("scatter", out.shape))?;
     run(cuda, plan, &[source, index], &[out])
+}
+
+/// One index an element of the source.
+fn scatter_each(
+    cuda: &mut CudaRun<'_>,
+    dim: isize,
+    mode: ScatterMode,
+    from_end: bool,
+) -> Result<(), Refusal> {
+    let index = cuda.inputs()[1];
+    let dim = checked(dim, index.shape.len());
+    scatter(cuda, dim, mode, from_end, index, &contiguous_strides(index.shape))
 }
 
 /// A row of zeros with a one, for each index.
@@ -169,7 +181,7 @@ impl OnCuda for Classes {
 impl OnCuda for Gather {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        each(run, checked(self.dim, rank), true)
+        each(run, checked(self.dim, rank), self.from_end)
     }
 
     fn looks(&self) -> bool {
@@ -180,7 +192,7 @@ impl OnCuda for Gather {
 impl OnCuda for IndexSelect {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
         let rank = run.inputs()[0].shape().len();
-        slices(run, checked(self.dim, rank))
+        slices(run, checked(self.dim, rank), self.from_end)
     }
 
     fn looks(&self) -> bool {
@@ -200,7 +212,7 @@ impl OnCuda for Embedding {
 
 impl OnCuda for ScatterAdd {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        Scatter { dim: self.dim, mode: ScatterMode::Sum }.queue(run)
+        scatter_each(run, self.dim, ScatterMode::Sum, self.from_end)
     }
 
     fn looks(&self) -> bool {
@@ -220,14 +232,7 @@ impl OnCuda for OneHot {
 
 impl OnCuda for Scatter {
     fn queue(&self, run: &mut CudaRun<'_>) -> Result<(), Refusal> {
-        let index = run.inputs()[1];
-        scatter(
-            run,
-            checked(self.dim, index.shape.len()),
-            self.mode,
-            index,
-            &contiguous_strides(index.shape),
-        )
+        scatter_each(run, self.dim, self.mode, false)
     }
 
     fn looks(&self) -> bool {
@@ -242,6 +247,10 @@ impl OnCuda for IndexCopy {
         let dim = checked(self.dim, source.shape.len());
         let along = |step: isize| on_dim(source.shape.len(), dim, step);
         let index = CudaView { shape: source.shape, strides: &along(index.strides[0]), ..index };
-        scatter(run, dim, ScatterMode::Assign, index, &along(1))
+        scatter(run, dim, ScatterMode::Assign, self.from_end, index, &along(1))
+    }
+
+    fn looks(&self) -> bool {
+        true
     }
 }

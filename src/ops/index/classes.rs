@@ -1,11 +1,8 @@
-//! Each row's element at its class number: `gather`, but no class has a negative number.
+//! Each row's element at its class number: `gather`, for the losses.
 
 use super::gather::Gather;
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::index;
-use crate::ops::check::checked;
-use crate::ops::check::out_of_range;
 
 /// `(logs, target)` with as many dimensions each, along `dim`.
 pub(crate) struct Classes {
@@ -16,7 +13,7 @@ pub(crate) struct Classes {
 
 impl Classes {
     fn gather(&self) -> Gather {
-        Gather { dim: self.dim, name: self.name }
+        Gather { dim: self.dim, name: self.name, from_end: false }
     }
 }
 
@@ -37,7 +34,6 @@ impl Operation for Classes {
         self.gather().gradient(call)
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
-        index::gather(x, dim, run.inputs[1], false, &run.output, run.parallel).map_err(out_of_range)
+        self.gather().run_cpu(run)
     }
 }

@@ -1,15 +1,18 @@
-//! `embedding`: rows of a table, for indices of any shape. No word has a negative number.
+//! `embedding`: rows of a table, for indices of any shape.
 
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::ops::check::{indices, out_of_range};
 
-pub(crate) struct Embedding;
+pub(crate) struct Embedding {
+    /// What it is a part of, as errors have it.
+    pub name: &'static str,
+}
 
 impl Operation for Embedding {
     fn name(&self) -> &str {
-        "embedding"
+        self.name
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let x = inputs[0];

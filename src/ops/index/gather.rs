@@ -1,5 +1,4 @@
-//! `gather`: `out[i][j] = x[index[i][j]][j]` along a dimension. Negative indices count from the
-//! end.
+//! `gather`: `out[i][j] = x[index[i][j]][j]` along a dimension.
 
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -11,6 +10,8 @@ pub(crate) struct Gather {
     pub dim: isize,
     /// What it is a part of, as errors have it.
     pub name: &'static str,
+    /// Negative indices count from the end; otherwise they are out of range.
+    pub from_end: bool,
 }
 
 impl Operation for Gather {
@@ -38,7 +39,10 @@ impl Operation for Gather {
         // What was read from a place is added to the place's gradient.
         call.give(0, |call| match call.upstream().numel() {
             0 => call.zeros(0),
-            _ => call.zeros(0).scatter_add(self.dim, call.input(1), call.upstream()),
+            _ => {
+                let (dim, from_end) = (self.dim, self.from_end);
+                call.zeros(0).scatter_added(dim, call.input(1), call.upstream(), from_end)
+            }
         });
         Ok(())
     }
@@ -47,6 +51,7 @@ impl Operation for Gather {
             return Ok(());
         }
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
-        index::gather(x, dim, run.inputs[1], true, &run.output, run.parallel).map_err(out_of_range)
+        index::gather(x, dim, run.inputs[1], self.from_end, &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }

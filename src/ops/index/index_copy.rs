@@ -1,21 +1,25 @@
 //! `index_copy`: a value with slices along a dimension replaced, at places that are data; in place
 //! where nobody else looks.
 
-use crate::Backward;
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index;
 use crate::ops::check::{checked, dim_of, indices, out_of_range, put_ns};
+use crate::{Backward, own};
 
 /// Of `(value, index, source)`, a row of indices; of several slices for one place the last stays.
 #[derive(Clone, Copy)]
 pub(crate) struct IndexCopy {
     pub dim: isize,
+    /// What it is a part of, as errors have it.
+    pub name: &'static str,
+    /// Negative indices count from the end; otherwise they are out of range.
+    pub from_end: bool,
 }
 
 impl Operation for IndexCopy {
     fn name(&self) -> &str {
-        "index_copy"
+        self.name
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
@@ -53,15 +57,16 @@ impl Operation for IndexCopy {
         call.give(0, |call| {
             let (device, of) = (call.upstream().device(), call.meta(2));
             let nothing = device.zeros_dtype((), of.dtype).expand(of.shape.dims());
-            crate::own(*self, &[call.upstream(), &index, &nothing])
+            own(*self, &[call.upstream(), &index, &nothing])
         });
         call.give(2, |call| {
             // Of several that came to one place, the last one stayed.
-            let picked = call.upstream().index_select(dim, &index);
+            let picked = call.upstream().slices(dim, &index, self.from_end);
             let (device, d) = (picked.device(), checked(dim, picked.rank()));
-            let own = device.arange(0, index.numel() as i64, 1);
+            let numbers = device.arange(0, index.numel() as i64, 1);
             let places = device.zeros_dtype([call.meta(0).shape[d]], DType::I64);
-            let stayed = places.index_copy(0, &index, &own).index_select(0, &index).eq(own);
+            let last = own(IndexCopy { dim: 0, ..*self }, &[&places, &index, &numbers]);
+            let stayed = last.slices(0, &index, self.from_end).eq(numbers);
             let mut shape = vec![1; picked.rank()];
             shape[d] = index.numel();
             stayed.reshape(shape).where_cond(picked, 0.0)
@@ -72,6 +77,7 @@ impl Operation for IndexCopy {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.output.shape.len());
         let [index, source] = [1, 2].map(|i| run.inputs[i]);
-        index::index_copy(dim, index, source, &run.output, run.parallel).map_err(out_of_range)
+        index::index_copy(dim, self.from_end, index, source, &run.output, run.parallel)
+            .map_err(out_of_range)
     }
 }

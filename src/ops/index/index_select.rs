@@ -1,4 +1,4 @@
-//! `index_select`: whole slices along a dimension. Negative indices count from the end.
+//! `index_select`: whole slices along a dimension.
 
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
@@ -10,6 +10,8 @@ pub(crate) struct IndexSelect {
     pub dim: isize,
     /// What it is a part of, as errors have it.
     pub name: &'static str,
+    /// Negative indices count from the end; otherwise they are out of range.
+    pub from_end: bool,
 }
 
 impl Operation for IndexSelect {
@@ -43,13 +45,13 @@ impl Operation for IndexSelect {
             let mut shape = vec![1; g.rank()];
             shape[d] = g.dims()[d];
             let index = call.input(1).reshape(&shape[..]).expand(g.dims());
-            call.zeros(0).scatter_add(self.dim, index, g)
+            call.zeros(0).scatter_added(self.dim, &index, g, self.from_end)
         });
         Ok(())
     }
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (x, dim) = (run.inputs[0], checked(self.dim, run.inputs[0].shape.len()));
-        index::index_select(x, dim, run.inputs[1], true, &run.output, run.parallel)
+        index::index_select(x, dim, run.inputs[1], self.from_end, &run.output, run.parallel)
             .map_err(out_of_range)
     }
 }

@@ -15,11 +15,13 @@ use crate::{Backward, TensorFuture};
 pub(crate) struct Scatter {
     pub dim: isize,
     pub mode: ScatterMode,
+    /// What it is a part of, as errors have it.
+    pub name: &'static str,
 }
 
 impl Operation for Scatter {
     fn name(&self) -> &str {
-        if self.mode == ScatterMode::Assign { "scatter" } else { "scatter_reduce" }
+        self.name
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
@@ -63,7 +65,7 @@ impl Operation for Scatter {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.output.shape.len());
         let [index, source] = [1, 2].map(|i| run.inputs[i]);
-        index::scatter(dim, self.mode, index, source, &run.output, run.parallel)
+        index::scatter(dim, self.mode, false, index, source, &run.output, run.parallel)
             .map_err(out_of_range)
     }
 }
@@ -72,7 +74,7 @@ impl Scatter {
     /// What flows to the value, and to the part of the source that was read. Only what is used of
     /// it is computed.
     fn flow(&self, call: &Backward<'_>) -> (TensorFuture, TensorFuture) {
-        let Scatter { dim, mode } = *self;
+        let Scatter { dim, mode, .. } = *self;
         let (g, index) = (call.upstream(), call.input(1));
         let picked = |x: &TensorFuture| x.gather(dim, index);
         let read = || {
@@ -101,13 +103,10 @@ impl Scatter {
                 (there.where_cond(&share, &rest), came.where_cond(picked(&share), picked(&rest)))
             }
             ScatterMode::Prod if call.keeps_graph() => {
-                let (x, s, n) =
-                    (call.input(0), read(), call.meta(0).shape[checked(dim, index.rank())]);
+                let (x, s) = (call.input(0), read());
                 let ones = g.device().full_dtype(g.dims(), 1, g.dtype());
-                let index = index.to_dtype(DType::I64);
-                let places = index.lt(0).where_cond(&index + n as i64, &index);
-                let others = others_of_place(&s, &places, dim);
-                (g.mul(ones.scatter_reduce(dim, &index, &s, mode)), picked(&g.mul(x)).mul(others))
+                let others = others_of_place(&s, &index.to_dtype(DType::I64), dim);
+                (g.mul(ones.scatter_reduce(dim, index, &s, mode)), picked(&g.mul(x)).mul(others))
             }
             // The product of the others: with one zero it is there alone, with two nowhere.
             ScatterMode::Prod => {

@@ -8,13 +8,18 @@ use crate::ops::check::{
     checked, dim_of, indices, out_of_range, put_ns, with_zeros_beyond, within,
 };
 
+#[derive(Clone, Copy)]
 pub(crate) struct ScatterAdd {
     pub dim: isize,
+    /// What it is a part of, as errors have it.
+    pub name: &'static str,
+    /// Negative indices count from the end; otherwise they are out of range.
+    pub from_end: bool,
 }
 
 impl Operation for ScatterAdd {
     fn name(&self) -> &str {
-        "scatter_add"
+        self.name
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let x = inputs[0];
@@ -42,7 +47,7 @@ impl Operation for ScatterAdd {
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| call.upstream().clone());
         call.give(2, |call| {
-            let picked = call.upstream().gather(self.dim, call.input(1));
+            let picked = call.upstream().gathered(self.dim, call.input(1), self.from_end);
             with_zeros_beyond(picked, &call.meta(2).shape)
         });
         Ok(())
@@ -50,7 +55,8 @@ impl Operation for ScatterAdd {
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let dim = checked(self.dim, run.output.shape.len());
         let [at, source] = [1, 2].map(|i| run.inputs[i]);
-        index::scatter(dim, ScatterMode::Sum, at, source, &run.output, run.parallel)
+        let (mode, out) = (ScatterMode::Sum, &run.output);
+        index::scatter(dim, mode, self.from_end, at, source, out, run.parallel)
             .map_err(out_of_range)
     }
 }

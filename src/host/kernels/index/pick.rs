@@ -204,6 +204,7 @@ pub(crate) fn one_hot(
 /// The first index that is out of range.
 pub(crate) fn index_copy(
     dim: usize,
+    from_end: bool,
     index: View<'_>,
     src: View<'_>,
     out: &ViewMut<'_>,
@@ -222,7 +223,7 @@ pub(crate) fn index_copy(
         0 => (1, 1),
         _ => (outer.numel(), n.div_ceil((LEAST / chosen.max(1) + 1).next_multiple_of(narrow))),
     };
-    let (failure, places) = (Failure::none(), Places::new(&index, size, true));
+    let (failure, places) = (Failure::none(), Places::new(&index, size, from_end));
     with_size!(out.dtype, T => {
         let (from, to) = (Shared::<T>::new(src.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(outers * cuts, (LEAST * cuts / (n * chosen).max(1)).max(1), par, &|part| {

@@ -34,15 +34,16 @@ const KEPT: usize = 1 << 17;
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1. Where an index comes more
 /// than once, that is done in order; of halves in float32, rounded once. (Where there are many to a
-/// place, runs of them are joined first, in order too, and then these.) Negative indices count from
-/// the end. The index may be smaller than `src` in any dimension, and smaller than the output in
-/// all but `dim`.
+/// place, runs of them are joined first, in order too, and then these.) Negative indices count
+/// `from_end`, or are out of range. The index may be smaller than `src` in any dimension, and
+/// smaller than the output in all but `dim`.
 ///
 /// # Errors
 /// The first index that is out of range.
 pub(crate) fn scatter(
     dim: usize,
     mode: ScatterMode,
+    from_end: bool,
     index: View<'_>,
     src: View<'_>,
     out: &ViewMut<'_>,
@@ -51,7 +52,7 @@ pub(crate) fn scatter(
     if index.numel() == 0 {
         return Ok(());
     }
-    let call = Call { dim, index: &index, src: &src, out, par };
+    let call = Call { dim, from_end, index: &index, src: &src, out, par };
     let failure = Failure::none();
     let lines = Lines::new(&call, &failure);
     macro_rules! by_type {
@@ -81,6 +82,8 @@ pub(crate) fn scatter(
 
 struct Call<'a> {
     dim: usize,
+    /// Negative indices count from the end.
+    from_end: bool,
     index: &'a View<'a>,
     src: &'a View<'a>,
     out: &'a ViewMut<'a>,
@@ -123,8 +126,8 @@ fn join_all<T: Load<W>, W: Wide>(
     // 16 places, but once for all the lines that share it.
     let shared = if lines.side.step[1] == 0 { lines.side.size } else { 1 };
     if lines.n.saturating_mul(16) / shared <= lines.size + lines.n {
-        let Call { dim, index, src, out, par } = *call;
-        return join_runs::<T, W>(dim, index, src, out, par, lines.failure, join);
+        let Call { dim, from_end, index, src, out, par } = *call;
+        return join_runs::<T, W>((dim, from_end), index, src, out, par, lines.failure, join);
     }
     lines.kept::<T, W>(call, join);
 }
@@ -172,7 +175,7 @@ impl<'a> Lines<'a> {
         }
         let step = [own[dim], call.index.strides[dim], call.src.strides[dim], to[dim]];
         let size = call.out.shape[dim];
-        let places = Places::new(call.index, size, true);
+        let places = Places::new(call.index, size, call.from_end);
         Lines { outer, side, n: shape[dim], step, size, places, failure }
     }
 
@@ -424,7 +427,7 @@ mod tests {
             filled::<T>(&to, |out| {
                 super::super::super::copy::fill(crate::Scalar::Int(1), out, &crate::view::Serial);
                 let par = Threads { threads, seed };
-                scatter(dim, mode, index.view(), src.view(), out, &par).unwrap();
+                scatter(dim, mode, true, index.view(), src.view(), out, &par).unwrap();
             })
         };
         let got = run(1 + rng.below(3), rng.word());
@@ -487,8 +490,16 @@ mod tests {
                     out,
                     &crate::view::Serial,
                 );
-                scatter(0, ScatterMode::Sum, index.view(), src.view(), out, &crate::view::Serial)
-                    .unwrap();
+                scatter(
+                    0,
+                    ScatterMode::Sum,
+                    true,
+                    index.view(),
+                    src.view(),
+                    out,
+                    &crate::view::Serial,
+                )
+                .unwrap();
             })
         };
         assert!(scatter_runs(&[n, a, b], 0, 7) > 1, "they come in runs");
@@ -508,7 +519,7 @@ mod tests {
             filled::<f32>(&[7], |out| {
                 let par = Threads { threads, seed: threads as u64 };
                 let view = (index.view(), src.view());
-                scatter(0, ScatterMode::Sum, view.0, view.1, out, &par).unwrap();
+                scatter(0, ScatterMode::Sum, true, view.0, view.1, out, &par).unwrap();
             })
         };
         assert_eq!(run(1), run(2));

@@ -122,7 +122,8 @@ fn an_index_out_of_range_is_named_with_its_first_position() {
             expected
         );
         for mode in ScatterMode::ALL {
-            let run = |out: &ViewMut<'_>| scatter(0, mode, column.view(), ones.view(), out, &par);
+            let run =
+                |out: &ViewMut<'_>| scatter(0, mode, true, column.view(), ones.view(), out, &par);
             assert_eq!(tried::<f32>(&[4, 3], run), expected);
         }
     }
@@ -162,7 +163,7 @@ fn index_copy_puts_whole_slices_at_the_places_named_the_last_of_several() {
         let par = threads(&mut rng);
         let run = |out: &ViewMut<'_>| {
             copy(x.view(), out, &Serial);
-            index_copy(dim, index.view(), src.view(), out, &par)
+            index_copy(dim, true, index.view(), src.view(), out, &par)
         };
         let mut expected = Value::new(&shape, x.to_vec());
         for at in indices(&part) {
@@ -196,7 +197,7 @@ fn check_scatter<T: Element, W: Element>(
     for mode in ScatterMode::ALL {
         let run = |out: &ViewMut<'_>| {
             copy(x.view(), out, &Serial);
-            scatter(dim, mode, index.view(), src.view(), out, &par)
+            scatter(dim, mode, true, index.view(), src.view(), out, &par)
         };
         let got = tried::<T>(&shape, run).unwrap();
         let wide = |x: T| {

@@ -17,9 +17,9 @@ use std::ops::Range;
 const SIDE: usize = 64;
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1, in the order of the indices;
-/// negative ones count from the end. There are indices.
+/// negative ones count `from_end`, or are out of range. There are indices.
 pub(super) fn join_runs<T: Load<W>, W: Wide>(
-    dim: usize,
+    (dim, from_end): (usize, bool),
     index: &View<'_>,
     src: &View<'_>,
     out: &ViewMut<'_>,
@@ -52,7 +52,8 @@ pub(super) fn join_runs<T: Load<W>, W: Wide>(
             let all = Shared::<I>::new(index.ptr.cast_mut());
             for j in 0..n as isize {
                 // SAFETY: this is an element of the view of indices.
-                match place(unsafe { *all.at(at + j * index.strides[dim]) }.load(), size, true) {
+                let named = unsafe { *all.at(at + j * index.strides[dim]) };
+                match place(named.load(), size, from_end) {
                     Some(place) => found.push((place, j)),
                     None => failure.at((turn + j * positions[dim]) as usize),
                 }

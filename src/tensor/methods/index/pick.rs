@@ -35,9 +35,10 @@ pub(super) struct Named {
 
 /// # Indexing
 ///
-/// Indices are int64, int32 or uint8. Negative indices count from the end, except in
-/// [`embedding`](TensorFuture::embedding) and [`one_hot`](TensorFuture::one_hot). An index out of
-/// range fails the value, never the device.
+/// Indices are int64, int32 or uint8. As in PyTorch, negative indices count from the end in
+/// [`index`](TensorFuture::index), [`index_put`](TensorFuture::index_put),
+/// [`index_fill`](TensorFuture::index_fill) and [`take`](TensorFuture::take), and are out of range
+/// elsewhere. An index out of range fails the value, never the device.
 impl TensorFuture {
     /// Gathers elements along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim` 0. A 0-d value or
     /// index counts as a vector of one element.
@@ -48,7 +49,6 @@ impl TensorFuture {
     /// let x = device.from_vec(vec![1, 2, 3, 4], [2, 2]);
     /// let index = device.from_vec(vec![0i64, 0, 1, 0], [2, 2]);
     /// assert_eq!(x.gather(1, &index).to_vec::<i32>().await?, [1, 1, 4, 3]);
-    /// assert_eq!(x.gather(1, &index - 1).to_vec::<i32>().await?, [2, 2, 3, 4]);  // -1 is the last
     /// let error = x.gather(1, device.full([2, 2], 2)).await.unwrap_err();
     /// assert_eq!(error.message(), "index 2 at position 0 is out of range for size 2");
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -56,12 +56,24 @@ impl TensorFuture {
     #[doc(alias("take_along_dim", "take_along_axis"))]
     #[track_caller]
     pub fn gather(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        let (index, at) = (index.as_ref(), Location::caller());
+        self.gathered(dim, index.as_ref(), false)
+    }
+
+    /// [`gather`](Self::gather), where negative indices may count `from_end`.
+    #[track_caller]
+    pub(crate) fn gathered(
+        &self,
+        dim: isize,
+        index: &TensorFuture,
+        from_end: bool,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
         if (self.rank() == 0 || index.rank() == 0) && self.rank() <= 1 && index.rank() <= 1 {
             let _within = build::within("gather", at);
-            return self.reshape(-1).gather(dim, index.reshape(-1)).reshape(index.dims());
+            let (row, places) = (self.reshape(-1), index.reshape(-1));
+            return row.gathered(dim, &places, from_end).reshape(index.dims());
         }
-        let op = Gather { dim, name: build::named("gather") };
+        let op = Gather { dim, name: build::named("gather"), from_end };
         custom(Arc::new(op), &[self, index], at)
     }
 
@@ -95,7 +107,19 @@ impl TensorFuture {
         index: impl AsRef<TensorFuture>,
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
-        let (index, at) = (index.as_ref(), Location::caller());
+        self.slices_copied(dim, index.as_ref(), source, false)
+    }
+
+    /// [`index_copy`](Self::index_copy), where negative indices may count `from_end`.
+    #[track_caller]
+    pub(crate) fn slices_copied(
+        self,
+        dim: isize,
+        index: &TensorFuture,
+        source: impl AsRef<TensorFuture>,
+        from_end: bool,
+    ) -> TensorFuture {
+        let at: At = Location::caller();
         let given = [&self, index, source.as_ref()];
         // A 0-d value counts as a vector of one element.
         if given.iter().any(|x| x.rank() == 0)
@@ -104,9 +128,11 @@ impl TensorFuture {
         {
             let _within = build::within("index_copy", at);
             let row = |x: &TensorFuture| if x.rank() == 0 { x.reshape(1) } else { x.clone() };
-            return row(&self).index_copy(dim, row(index), row(given[2])).reshape(self.dims());
+            let copied = row(&self).slices_copied(dim, &row(index), row(given[2]), from_end);
+            return copied.reshape(self.dims());
         }
-        let asked = build::ask_custom(Arc::new(IndexCopy { dim }), &given, at);
+        let op = IndexCopy { dim, name: build::named("index_copy"), from_end };
+        let asked = build::ask_custom(Arc::new(op), &given, at);
         asked.without((self, source))
     }
 
@@ -117,7 +143,7 @@ impl TensorFuture {
     /// ```
     /// # tokio_test::block_on(async {
     /// let device = futensor::Device::cpu();
-    /// let index = device.from_vec(vec![1i64, -1], [2]);
+    /// let index = device.from_vec(vec![1i64, 3], [2]);
     /// let x = device.zeros([4]).scatter(0, &index, device.from_vec(vec![5.0f32, 6.0], [2]));
     /// assert_eq!(x.to_vec::<f32>().await?, [0.0, 5.0, 0.0, 6.0]);
     /// # Ok::<(), futensor::Error>(()) }).unwrap();
@@ -152,8 +178,20 @@ impl TensorFuture {
         index: impl AsRef<TensorFuture>,
         source: impl AsRef<TensorFuture>,
     ) -> TensorFuture {
-        let given = [index.as_ref(), source.as_ref()];
-        self.scattered("scatter_add", given, Arc::new(ScatterAdd { dim }), dim)
+        self.scatter_added(dim, index.as_ref(), source.as_ref(), false)
+    }
+
+    /// [`scatter_add`](Self::scatter_add), where negative indices may count `from_end`.
+    #[track_caller]
+    pub(crate) fn scatter_added(
+        &self,
+        dim: isize,
+        index: &TensorFuture,
+        source: &TensorFuture,
+        from_end: bool,
+    ) -> TensorFuture {
+        let op = ScatterAdd { dim, name: build::named("scatter_add"), from_end };
+        self.scattered("scatter_add", [index, source], Arc::new(op), dim)
     }
 
     /// In any operand a 0-d value counts as a vector of one element; an empty index may have any
@@ -199,7 +237,8 @@ impl TensorFuture {
             return self.scatter_add(dim, index, source);
         }
         let name = if mode == ScatterMode::Assign { "scatter" } else { "scatter_reduce" };
-        self.scattered(name, [index, source], Arc::new(Scatter { dim, mode }), dim)
+        let op = Scatter { dim, mode, name: build::named(name) };
+        self.scattered(name, [index, source], Arc::new(op), dim)
     }
 
     /// Selects whole slices along `dim` by a vector of indices. A 0-d value or index counts as a
@@ -215,17 +254,23 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn index_select(&self, dim: isize, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        let (index, at) = (index.as_ref(), Location::caller());
+        self.slices(dim, index.as_ref(), false)
+    }
+
+    /// [`index_select`](Self::index_select), where negative indices may count `from_end`.
+    #[track_caller]
+    pub(crate) fn slices(&self, dim: isize, index: &TensorFuture, from_end: bool) -> TensorFuture {
+        let at: At = Location::caller();
         let _within = build::within("index_select", at);
         if build::is_row_of_one(self, dim) {
             if index.rank() > 1 || index.numel() != 1 {
                 let text = format!("indices of shape {} for one number", index.shape());
                 return build::refused("index_select", self, Refusal::shape(text), at);
             }
-            return self.reshape(1).index_select(0, index).squeeze(0);
+            return self.reshape(1).slices(0, index, from_end).squeeze(0);
         }
         let one = (index.rank() == 0).then(|| index.reshape(1));
-        let op = IndexSelect { dim, name: build::named("index_select") };
+        let op = IndexSelect { dim, name: build::named("index_select"), from_end };
         custom(Arc::new(op), &[self, one.as_ref().unwrap_or(index)], at)
     }
 
@@ -266,7 +311,7 @@ impl TensorFuture {
             Ok(Some(Named { order, merged, lead, flat, out })) => self
                 .permute(&order[..])
                 .reshape(&merged[..])
-                .index_select(lead as isize, flat)
+                .slices(lead as isize, &flat, true)
                 .reshape(&out[..]),
         }
     }
@@ -362,7 +407,7 @@ impl TensorFuture {
     pub fn take(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
         let index = index.as_ref();
         let _within = build::within("take", Location::caller());
-        self.reshape(-1).index_select(0, index.reshape(-1)).reshape(index.dims())
+        self.reshape(-1).slices(0, &index.reshape(-1), true).reshape(index.dims())
     }
 
     /// Looks up rows of this table `[n, width]` by indices of any shape.
@@ -378,7 +423,8 @@ impl TensorFuture {
     /// ```
     #[track_caller]
     pub fn embedding(&self, index: impl AsRef<TensorFuture>) -> TensorFuture {
-        custom(Arc::new(Embedding), &[self, index.as_ref()], Location::caller())
+        let op = Embedding { name: build::named("embedding") };
+        custom(Arc::new(op), &[self, index.as_ref()], Location::caller())
     }
 
     /// For each class number, a vector of `classes` elements: 1 at the class, 0 elsewhere; int64.

@@ -103,10 +103,10 @@ impl TensorFuture {
         options: impl Into<ScatterOptions>,
     ) -> TensorFuture {
         let (index, source, options) = (index.as_ref(), source.as_ref(), options.into());
+        let _within = build::within("scatter_reduce", Location::caller());
         if let ScatterOptions { mode: Some(mode), own: true } = options {
             return self.scattered_by(dim, index, source, mode);
         }
-        let _within = build::within("scatter_reduce", Location::caller());
         if self.dtype() != source.dtype() {
             // Refused there; a mean would convert them first.
             return self.scattered_by(dim, index, source, ScatterMode::Prod);
@@ -152,13 +152,25 @@ impl TensorFuture {
         source: impl AsRef<TensorFuture>,
         alpha: impl Into<Scalar>,
     ) -> TensorFuture {
-        let (index, source, alpha) = (index.as_ref(), source.as_ref(), alpha.into());
+        self.slices_added(dim, index.as_ref(), source.as_ref(), alpha.into(), false)
+    }
+
+    /// [`index_add`](Self::index_add), where negative indices may count `from_end`.
+    #[track_caller]
+    fn slices_added(
+        &self,
+        dim: isize,
+        index: &TensorFuture,
+        source: &TensorFuture,
+        alpha: Scalar,
+        from_end: bool,
+    ) -> TensorFuture {
         let at: At = Location::caller();
         let _within = build::within("index_add", at);
         let refuse = |refusal| build::refused("index_add", self, refusal, at);
         if source.rank() == 0 && build::is_row_of_one(self, dim) {
-            let source = source.reshape(1);
-            return self.reshape(1).index_add(0, index, source, alpha).reshape(());
+            let (one, source) = (self.reshape(1), source.reshape(1));
+            return one.slices_added(0, index, &source, alpha, from_end).reshape(());
         }
         let Some(d) = self.shape().dim(dim) else {
             return refuse(build::dim_refusal(dim, self.shape()));
@@ -182,14 +194,15 @@ impl TensorFuture {
         along[d] = index.numel();
         let places = index.reshape(along).expand(source.dims());
         if alpha.as_f64() == 1.0 {
-            return self.scatter_add(dim, places, source);
+            return self.scatter_added(dim, &places, source, from_end);
         }
         if !self.dtype().is_float() && matches!(alpha, Scalar::Float(x) if x.fract() != 0.0) {
             let text = format!("a factor of {alpha} beside {}", self.dtype());
             return refuse(Refusal::argument(text));
         }
         let alpha = if self.dtype().is_float() { alpha } else { Scalar::Int(alpha.as_i64()) };
-        self.wide().scatter_add(dim, places, source.wide() * alpha).to_dtype(self.dtype())
+        let source = source.wide() * alpha;
+        self.wide().scatter_added(dim, &places, &source, from_end).to_dtype(self.dtype())
     }
 
     /// Sets the slices along `dim` that a vector of indices names to a number. Takes `self` by
@@ -217,7 +230,7 @@ impl TensorFuture {
             shape.dims_mut()[d] = index.numel();
         }
         let fill = self.device().full_dtype((), value, self.dtype());
-        self.index_copy(dim, index, fill.expand(shape.dims()))
+        self.slices_copied(dim, index, fill.expand(shape.dims()), true)
     }
 
     /// Puts `values` where the tensors of `indices` say, as [`index`](Self::index) picks them:
@@ -257,8 +270,8 @@ impl TensorFuture {
         let source = values.expand(&named.out[..]).reshape(&parts[..]);
         let rows = permuted.reshape(&named.merged[..]);
         let put = match accumulate {
-            true => rows.index_add(lead, &named.flat, source, 1),
-            false => rows.index_copy(lead, &named.flat, source),
+            true => rows.slices_added(lead, &named.flat, &source, 1.into(), true),
+            false => rows.slices_copied(lead, &named.flat, source, true),
         };
         let mut back = vec![0; self.rank()];
         named.order.iter().enumerate().for_each(|(to, &from)| back[from] = to);

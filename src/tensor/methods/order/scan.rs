@@ -112,6 +112,7 @@ impl TensorFuture {
     /// The best element so far along a dimension, and its position.
     #[track_caller]
     fn best(&self, scan: Scan, dim: isize, at: build::At) -> (TensorFuture, TensorFuture) {
+        let _within = build::within(scan.name(), at);
         if build::is_row_of_one(self, dim) {
             return (self.clone(), self.argsort(0, false));
         }
@@ -120,7 +121,6 @@ impl TensorFuture {
             let failed = build::refused(scan.name(), self, refusal, at);
             return (failed.clone(), failed);
         };
-        let _within = build::within(scan.name(), at);
         let x = self.stop_gradient();
         let one = RunningPlaces { largest: scan == Scan::Max, dim };
         if x.port().runner.has_kernel(&one) {

@@ -113,6 +113,7 @@ impl TensorFuture {
         if let Some([Some(a), Some(b)]) = mixed::narrowed([Some(self), Some(other)], at) {
             return a.mm(b);
         }
+        let _within = build::within("mm", at);
         match (self.dims(), other.dims()) {
             (&[_, k], &[k2, _]) if k == k2 => {
                 build::custom(Arc::new(MatMul::default()), &[self, other], at)
@@ -135,6 +136,7 @@ impl TensorFuture {
         if let Some([Some(a), Some(b)]) = mixed::narrowed([Some(self), Some(other)], at) {
             return a.bmm(b);
         }
+        let _within = build::within("bmm", at);
         match (self.dims(), other.dims()) {
             (&[b, _, k], &[b2, k2, _]) if b == b2 && k == k2 => {
                 build::custom(Arc::new(MatMul::default()), &[self, other], at)

@@ -164,7 +164,10 @@ impl TensorFuture {
         if p == 2.0 && rows > FEW {
             return apart(&x, &y).to_dtype(dtype);
         }
-        (x.unsqueeze(-2) - y.unsqueeze(-3)).norm(p, -1).to_dtype(dtype)
+        let apart = x.unsqueeze(-2) - y.unsqueeze(-3);
+        // Of no elements there is no largest, but rows of none lie on each other.
+        let apart = if self.dims().ends_with(&[0]) { apart.sum(-1) } else { apart.norm(p, -1) };
+        apart.to_dtype(dtype)
     }
 }
 

@@ -74,13 +74,14 @@ impl TensorFuture {
     #[track_caller]
     fn beside_initial(
         &self,
-        name: &str,
+        name: &'static str,
         (op, join): (ReduceOp, BinaryOp),
         dims: Option<&[isize]>,
         keepdim: bool,
         initial: Scalar,
     ) -> TensorFuture {
         let at = Location::caller();
+        let _within = build::within(name, at);
         let initial = match held(initial, self.dtype()) {
             Ok(initial) => initial,
             Err(refusal) => return build::refused(name, self, refusal, at),

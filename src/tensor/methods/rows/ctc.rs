@@ -20,9 +20,9 @@ impl TensorFuture {
     /// one between them. `steps` and `lengths` are vectors with the numbers of each sequence that
     /// count; the loss fails where one is negative or more than there are.
     ///
-    /// A sequence without an alignment has an infinite loss; `zero_infinity` makes it, and its
-    /// gradient, 0. One of no steps and no labels has a loss of 0. A mean divides each loss by the
-    /// length of its target first, as PyTorch's.
+    /// A sequence without an alignment has an infinite loss, and NaN for its gradient, as in
+    /// PyTorch; `zero_infinity` makes both 0. One of no steps and no labels has a loss of 0. A mean
+    /// divides each loss by the length of its target first, as PyTorch's.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -123,11 +123,27 @@ impl TensorFuture {
         let label = end.gt(0).where_cond(label, NEVER);
         let loss = -chance.gather(1, &end).logaddexp(label).squeeze(1);
         let endless = loss.gt(-NEVER / 2.0);
-        let instead = if zero_infinity { 0.0 } else { f64::INFINITY };
-        let mut loss = endless.where_cond(instead, loss);
+        let mut loss = match zero_infinity {
+            true => endless.where_cond(0.0, loss),
+            false => endless.where_cond(1.0, loss) / self.nothing_where(&endless, &steps),
+        };
         if options.reduction == Reduction::Mean {
             loss = loss / whole(lengths).clamp_min(1).to_dtype(self.dtype().wide());
         }
         reduced(&loss, options.reduction, self.dtype())
+    }
+
+    /// 1 for each sequence, and 0 where it is `endless`: what flows back through a division by that
+    /// is NaN, at each of its steps.
+    #[track_caller]
+    fn nothing_where(&self, endless: &TensorFuture, steps: &TensorFuture) -> TensorFuture {
+        if self.tape.is_none() {
+            return endless.where_cond(0.0, self.device().ones_dtype((), self.dtype().wide()));
+        }
+        let counted = self.device().arange(0, self.dims()[0] as i64, 1).unsqueeze(1);
+        let lost = counted.lt(steps.squeeze(1)).logical_and(endless).unsqueeze(2);
+        // Finite, whatever the logarithms are; and no -0.
+        let any = lost.where_cond(self.wide().tanh(), 0.0).sum([0, 2]);
+        endless.where_cond(any.square() * 0.0, 1.0)
     }
 }

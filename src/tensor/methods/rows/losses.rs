@@ -346,7 +346,12 @@ impl TensorFuture {
             return Err(Refusal::shape(text));
         }
         checked_weight(classes, options)?;
-        let logs = self.wide().log_softmax(dim as isize);
+        // That of the products of which the loss is made, as in PyTorch.
+        let mut dtype = self.dtype().promote(target.dtype());
+        if let Some(weight) = &options.weight {
+            dtype = dtype.promote(weight.dtype());
+        }
+        let logs = self.to_dtype(dtype.wide()).log_softmax(dim as isize);
         let mut target = target.to_dtype(logs.dtype());
         if options.label_smoothing > 0.0 {
             target =
@@ -357,7 +362,7 @@ impl TensorFuture {
             terms = terms * across(weight, self.rank(), dim);
         }
         let loss = -terms.sum(dim as isize);
-        Ok(reduced(&loss, options.reduction, self.dtype()))
+        Ok(reduced(&loss, options.reduction, dtype))
     }
 
     /// Negative log likelihood of these log probabilities `[batch, classes, ...]` (or

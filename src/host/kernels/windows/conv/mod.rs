@@ -5,11 +5,13 @@
 //! zeros around it, or read where it lies ([`source`]). Then the work is a product of matrices
 //! ([`products`], and [`weights`] for what flows back to them), whose right operand is laid a few
 //! places at a time; to a few channels a group that is not worth it, and [`direct`] sums rows up.
+//! Zeros around make NaN of infinite weights: where these flow back, [`careful`] has a plain loop.
 //!
 //! **Results and threads.** A result is one chain of multiply-adds, or several whose lengths depend
 //! on the sizes alone, so it does not depend on the number of threads. Halves are accumulated in
 //! float32 and rounded once.
 
+mod careful;
 mod direct;
 mod plan;
 mod products;
@@ -195,6 +197,10 @@ fn by_weights<T: Load<W>, W: Real>(
     let job = Job { batch: geo.batch, groups, channels, x, bias: &bias, to, plane };
     // A phase is not worth a product, but many are.
     let phases = if forward { vec![] } else { Phase::backward(geo, x.steps) };
+    let is_number = |w: &W| w.sub(*w) == W::ZERO;
+    if phases.iter().any(Phase::meets_padding) && !weights.iter().all(is_number) {
+        return careful::to_input(geo, x, &weights, &bias, to, par);
+    }
     let few = channels[1] <= direct::FEW && phases.len() <= 2 * direct::FEW;
     let run = |sides: &[Side<'_, W>]| match few {
         true => job.run_direct(sides, geo.work(), par),

@@ -42,6 +42,13 @@ impl Axis {
         first && self.taps.len() == 1 && self.step == 1 && self.places == self.input
     }
 
+    /// True where a place meets an element beyond the input.
+    fn meets_padding(&self) -> bool {
+        let (least, reach) = self.reach();
+        let last = least + (reach + (self.places - 1) * self.step) as isize;
+        least < 0 || last > self.input as isize
+    }
+
     /// The first tap's shift, and how many elements the taps of one place reach over.
     pub fn reach(&self) -> (isize, usize) {
         let shifts = || self.taps.iter().map(|tap| tap.shift);
@@ -171,6 +178,10 @@ impl Phase {
             self.steps = [0, self.steps[0], inner];
         }
         self
+    }
+
+    pub fn meets_padding(&self) -> bool {
+        self.axes.iter().any(Axis::meets_padding)
     }
 
     pub fn places(&self) -> [usize; 3] {

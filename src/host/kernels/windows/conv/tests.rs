@@ -125,6 +125,38 @@ fn convolutions_of_any_layout_agree_with_plain_loops() {
     }
 }
 
+/// Zeros that no place meets make nothing of a weight that is no number.
+#[test]
+fn an_infinite_weight_reaches_what_it_meets_alone() {
+    let mut rng = Rng::new(43);
+    for turn in 0..60 {
+        let geo = geometry(&mut rng, turn);
+        let w = &geo.window;
+        let (ins, outs) = (geo.groups * geo.channels[0], geo.groups * geo.channels[1]);
+        let shape = |lead: [usize; 2], own: &[usize]| [&lead, &own[3 - w.spatial..]].concat();
+        let sx = shape([geo.batch, ins], &w.input);
+        let sw = shape([outs, geo.channels[0]], &w.kernel);
+        let so = shape([geo.batch, outs], &w.output);
+        let odd = |rng: &mut Rng| match rng.below(12) {
+            0 => f32::INFINITY,
+            1 => f32::NAN,
+            _ => rng.below(5) as f32 - 2.0,
+        };
+        let weight = Value::<f32>::random(&mut rng, &sw, odd);
+        let dy = Value::<f32>::random(&mut rng, &so, |rng| rng.below(3) as f32);
+        let mut dx = vec![0.0f64; sx.iter().product()];
+        each(&geo, |ix, iw, io| {
+            dx[linear(&sx, ix)] += dy.get(io) as f64 * weight.get(iw) as f64;
+        });
+        let par = Threads { threads: 3, seed: rng.word() };
+        let got =
+            filled::<f32>(&sx, |out| to_input(&geo, dy.view(), weight.view(), None, out, &par));
+        let same =
+            |(got, want): (&f32, &f64)| *got as f64 == *want || got.is_nan() && want.is_nan();
+        assert!(got.iter().zip(&dx).all(same), "{geo:?}: {got:?} {dx:?}");
+    }
+}
+
 /// A convolution over two dimensions that takes several of everything that it is cut into.
 struct Large {
     batch: usize,
