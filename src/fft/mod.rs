@@ -1,5 +1,6 @@
 //! Fourier transforms: [`fft`](TensorFuture::fft), [`ifft`](TensorFuture::ifft),
-//! [`rfft`](TensorFuture::rfft), [`irfft`](TensorFuture::irfft).
+//! [`rfft`](TensorFuture::rfft), [`irfft`](TensorFuture::irfft), and each along two dimensions
+//! ([`fft2`](TensorFuture::fft2)) or several ([`fftn`](TensorFuture::fftn)).
 //!
 //! A complex value is a real one with a last dimension of 2, the real and the imaginary part, as
 //! PyTorch's `view_as_real` has it. Dimensions are counted without it: of a value `[8, 5, 2]` the
@@ -24,6 +25,7 @@
 //! ```
 
 mod kernel;
+mod several;
 mod transform;
 
 use crate::dtype::DType;
@@ -170,17 +172,7 @@ fn sizes(
     n: Option<usize>,
     dim: isize,
 ) -> Result<(isize, usize), Refusal> {
-    if !matches!(x.dtype(), DType::F32 | DType::F64) {
-        return Err(Refusal::dtype(format!("needs float32 or float64, not {}", x.dtype())));
-    }
-    let shape = match (kind.takes_complex(), x.dims()) {
-        (false, all) => Shape::from(all),
-        (true, [of_complex @ .., 2]) => Shape::from(of_complex),
-        (true, _) => {
-            let text = format!("complex values have a last dimension of 2, unlike {}", x.shape());
-            return Err(Refusal::shape(text));
-        }
-    };
+    let shape = of_values(kind, x)?;
     let d = shape.dim(dim).ok_or_else(|| build::dim_refusal(dim, &shape))?;
     let n = n.unwrap_or(match kind {
         Kind::FromBins => 2 * shape[d].saturating_sub(1),
@@ -189,5 +181,20 @@ fn sizes(
     match n {
         0 => Err(Refusal::argument("a transform of no elements")),
         n => Ok((d as isize, n)),
+    }
+}
+
+/// The shape of real or complex values, if they are such.
+fn of_values(kind: Kind, x: &TensorFuture) -> Result<Shape, Refusal> {
+    if !matches!(x.dtype(), DType::F32 | DType::F64) {
+        return Err(Refusal::dtype(format!("needs float32 or float64, not {}", x.dtype())));
+    }
+    match (kind.takes_complex(), x.dims()) {
+        (false, all) => Ok(Shape::from(all)),
+        (true, [of_complex @ .., 2]) => Ok(Shape::from(of_complex)),
+        (true, _) => {
+            let text = format!("complex values have a last dimension of 2, unlike {}", x.shape());
+            Err(Refusal::shape(text))
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! The functions whose gradients are compared with differences, beside the rows of the table.
 
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
+use futensor::op_options::{GridOptions, GridPadding};
 use futensor::{
     AttentionOptions, ConvOptions, DType, Dims, Index, InterpolateMode, InterpolateOptions,
     PadMode, PoolOptions, Scalar, ScatterMode, TensorFuture, cat, checkpoint, einsum, stack,
@@ -352,6 +353,17 @@ pub fn cases() -> Vec<Case> {
             |x| x[0].grid_sample(&x[1] * 0.3, ()).exp(),
             true,
         ),
+        Case(
+            "grid_sample, cubic",
+            &[&[1, 2, 3, 3], &[1, 2, 2, 2]],
+            Any,
+            |x| {
+                let options = GridOptions::default().padding(GridPadding::Reflection).cubic(true);
+                x[0].grid_sample(&x[1] * 0.9, options).sin()
+            },
+            true,
+        ),
+        Case("unfold_dim", &[&[2, 5]], Any, |x| x[0].unfold_dim(1, 3, 1).exp(), true),
         Case(
             "grid_sample, volumes",
             &[&[1, 2, 2, 3, 2], &[1, 1, 2, 2, 3]],

@@ -13,15 +13,36 @@ fn transform(op: &str, x: &TensorFuture, n: Option<usize>, dim: isize, norm: Nor
     }
 }
 
-/// The call that a case names: `OP@n@dim@norm/SHAPE`.
+fn along(op: &str, x: &TensorFuture, n: &[isize], dims: &[isize], norm: Norm) -> TensorFuture {
+    match op {
+        "fft2" => x.fft2(n, dims, norm),
+        "ifft2" => x.ifft2(n, dims, norm),
+        "rfft2" => x.rfft2(n, dims, norm),
+        "irfft2" => x.irfft2(n, dims, norm),
+        "fftn" => x.fftn(n, dims, norm),
+        "ifftn" => x.ifftn(n, dims, norm),
+        "rfftn" => x.rfftn(n, dims, norm),
+        _ => x.irfftn(n, dims, norm),
+    }
+}
+
+const ALONG: [&str; 8] = ["fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn"];
+
+/// The call that a case names: `OP@n@dim@norm/SHAPE`, or with lists of `n` and `dim`.
 fn call(case: &str, x: &TensorFuture) -> TensorFuture {
     let words: Vec<&str> = case.split(['@', '/']).collect();
-    let n = Some(words[1].parse().unwrap()).filter(|n| *n != 0);
     let norm = match words[3] {
         "backward" => Norm::Backward,
         "ortho" => Norm::Ortho,
         _ => Norm::Forward,
     };
+    if ALONG.contains(&words[0]) {
+        let numbers = |list: &str| -> Vec<isize> {
+            list.split(',').filter(|n| !n.is_empty()).map(|n| n.parse().unwrap()).collect()
+        };
+        return along(words[0], x, &numbers(words[1]), &numbers(words[2]), norm);
+    }
+    let n = Some(words[1].parse().unwrap()).filter(|n| *n != 0);
     transform(words[0], x, n, words[2].parse().unwrap(), norm)
 }
 
@@ -29,7 +50,7 @@ fn call(case: &str, x: &TensorFuture) -> TensorFuture {
 fn transforms_are_pytorchs_in_values_and_gradients_of_two_orders() {
     let device = Device::cpu();
     let cases = cases("fourier", &device);
-    assert_eq!(cases.len(), 40);
+    assert_eq!(cases.len(), 40 + 8 * 7);
     for (case, of) in &cases {
         for (dtype, slack) in [(DType::F32, 3e-6), (DType::F64, 3e-7)] {
             let of = |what: &str| of[what].to_dtype(dtype);
@@ -105,6 +126,45 @@ fn what_cannot_be_transformed_is_refused_by_its_name_and_line() {
     assert!(device.ones([1, 2]).irfft(None, 0, none).error().is_some_and(|e| e.is_argument()));
     let failed = device.ones([2]).reshape([3, 2]);
     assert!(failed.fft(None, 0, none).error().is_some_and(|e| e.op() == "reshape"));
+}
+
+#[test]
+fn what_cannot_be_transformed_along_its_dimensions_is_refused_by_its_name_and_line() {
+    let device = Device::cpu();
+    let (x, none) = (device.ones([3, 4, 2]), Norm::Backward);
+    let is_real = |op: &str| op.starts_with('r');
+    for op in ALONG {
+        let of = |n: &[isize], dims: &[isize]| along(op, &x, n, dims, none);
+        let rank = if is_real(op) { 3 } else { 2 };
+        let wrong = [
+            (of(&[], &[0, 0]), "dimension 0 is named twice".to_string()),
+            (of(&[], &[0, -rank]), format!("dimension -{rank} is named twice")),
+            (of(&[2, 2, 2], &[0, 1]), "3 sizes for 2 dimensions".to_string()),
+            (of(&[2, 0], &[0, 1]), "a transform of no elements".to_string()),
+            (of(&[2, -2], &[0, 1]), "a transform of no elements".to_string()),
+        ];
+        for (value, text) in &wrong {
+            let error = value.error().expect("an argument");
+            assert!(error.is_argument() && error.op() == op, "{error}");
+            assert_eq!(error.message(), text, "{op}");
+            assert!(error.to_string().contains("fourier.rs"), "{error}");
+        }
+        let error = of(&[], &[0, 7]).error().expect("a dimension");
+        assert!(error.is_index() && error.op() == op, "{error}");
+        let half = along(op, &x.to_dtype(DType::F16), &[], &[], none);
+        assert!(half.error().is_some_and(|e| e.is_dtype() && e.op() == op), "{half:?}");
+        let failed = along(op, &x.reshape([7]), &[], &[0, 1], none);
+        assert!(failed.error().is_some_and(|e| e.op() == "reshape"), "{failed:?}");
+        if !is_real(op) {
+            let odd = along(op, &device.ones([3, 4]), &[], &[], none);
+            assert!(odd.error().is_some_and(|e| e.is_shape() && e.op() == op), "{odd:?}");
+        }
+    }
+    // Of one complex number there is no dimension to transform.
+    let one = device.from_vec(vec![3.0f32, 4.0], [2]);
+    assert_eq!(values(&one.fftn((), (), none)), [3.0, 4.0]);
+    assert!(one.irfftn((), (), none).error().is_some_and(|e| e.is_argument()));
+    assert!(device.ones(()).rfftn((), (), none).error().is_some_and(|e| e.is_argument()));
 }
 
 /// A value that waits does not hold up its caller.

@@ -77,6 +77,14 @@ VIEWS = [
         of(2, 6, dim=1, sizes=[2, -1]), of(6, dim=0, sizes=[3, 2]), of(0, 4, dim=-1, sizes=[2, 2]),
         of(2, 6, dim=1, sizes=[4, -1]), of(2, 6, dim=1, sizes=[2, 2]), of(2, 6, dim=5, sizes=[6]),
     ]),
+    Row("unfold_dim", "views", lambda x, dim, size, step: filled(x).unfold(dim, size, step), [
+        of(2, 7, 3, dim=1, size=3, step=2), of(8, 2, dim=0, size=2, step=4),
+        of(7, dim=-1, size=2, step=3), of(2, 6, dim=1, size=3, step=3),
+        of(5, 2, dim=0, size=0, step=2), of(0, 3, dim=0, size=0, step=1),
+        of(0, 3, dim=1, size=2, step=1), of(dim=0, size=1, step=1), of(dim=-1, size=0, step=2),
+        of(4, dim=0, size=5, step=1), of(4, dim=0, size=2, step=0), of(4, dim=1, size=2, step=1),
+        of(dim=0, size=2, step=1),
+    ]),
     Row("unbind", "views", lambda x, dim: torch.unbind(x, dim), [
         of(3, 2, dim=0), of(2, 3, dim=-1), of(2, 0, dim=0), of(4, dim=0), of(3, dim=1),
     ]),
@@ -514,12 +522,12 @@ WINDOWS = [
     Row("grid_sample", "windows", grid, [
         (lambda n: [n((2, 3, 4, 5)), n((2, 3, 2, 2), 1) / 2],
          {"mode": m, "padding_mode": p, "align_corners": c})
-        for m in ("bilinear", "nearest") for p in ("zeros", "border", "reflection")
+        for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "border", "reflection")
         for c in (False, True)
     ] + [
         (lambda n: [n((1, 2, 3, 2, 4)), n((1, 2, 2, 2, 3), 1) / 2],
-         {"mode": m, "padding_mode": "zeros", "align_corners": False})
-        for m in ("bilinear", "nearest")
+         {"mode": m, "padding_mode": p, "align_corners": False})
+        for m in ("bilinear", "nearest", "bicubic") for p in ("zeros", "reflection")
     ] + [
         (lambda n: [n((2, 3, 4, 5)), n((1, 3, 2, 2), 1)],
          {"mode": "bilinear", "padding_mode": "zeros", "align_corners": False}),

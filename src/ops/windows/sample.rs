@@ -4,7 +4,8 @@
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::windows::sample::{self, Taken};
+use crate::host::kernels::windows::around::{A, Around, Beyond, Taken};
+use crate::host::kernels::windows::sample;
 use crate::{Backward, TensorFuture, own};
 
 /// What is computed, of places `[batch, points]` along each dimension and some values more.
@@ -24,24 +25,35 @@ pub(crate) struct Sample {
     pub flow: Flow,
 }
 
+/// Of all points the elements that lie at one side of them along a dimension.
+struct Side {
+    /// Which; the first for those beyond the ends.
+    at: TensorFuture,
+    is_there: TensorFuture,
+    /// What they are weighed by and how this grows, if elements are weighed.
+    share: Option<[TensorFuture; 2]>,
+}
+
 /// The elements around all points that are at one corner.
-struct Corner {
+struct Corner<'a> {
     /// Which, of an image row by row; the first for those beyond the ends.
     at: TensorFuture,
     is_there: TensorFuture,
-    /// Of each dimension, if elements are weighed.
-    shares: Vec<TensorFuture>,
+    sides: Vec<&'a Side>,
 }
 
-impl Corner {
-    /// The weight without one dimension's share.
+impl Corner<'_> {
+    /// The weight, or how it grows along a dimension.
     #[track_caller]
-    fn weight_but(&self, but: Option<usize>) -> Option<TensorFuture> {
-        let shares = self.shares.iter().enumerate().filter(|(a, _)| Some(*a) != but);
-        shares.map(|(_, share)| share.clone()).reduce(|w, share| w * share)
+    fn weight(&self, grown: Option<usize>) -> Option<TensorFuture> {
+        let shares = self.sides.iter().enumerate().filter_map(|(a, side)| {
+            let [share, slope] = side.share.as_ref()?;
+            Some(if grown == Some(a) { slope.clone() } else { share.clone() })
+        });
+        shares.reduce(|w, share| w * share)
     }
 
-    /// The elements, weighed or not. What is beyond the ends is 0 before it is weighed, so that a
+    /// The elements, not weighed. What is beyond the ends is 0 before it is weighed, so that a
     /// point that is no number makes NaN of its own result alone.
     #[track_caller]
     fn taken(&self, flat: &TensorFuture) -> TensorFuture {
@@ -56,43 +68,101 @@ impl Corner {
     }
 }
 
+/// Places along a dimension of `n` elements between mirrors at its ends: the centres of the last
+/// elements, or their edges.
+#[track_caller]
+pub(crate) fn mirrored(place: &TensorFuture, n: usize, centres: bool) -> TensorFuture {
+    let n = n as f64;
+    let (low, span) = if centres { (0.0, n - 1.0) } else { (-0.5, n) };
+    if span == 0.0 {
+        return place * 0.0;
+    }
+    // Between the mirrors and back.
+    let away = (place - low).abs();
+    let turns = (away.stop_gradient() / span).floor();
+    let rest = &away - &turns * span;
+    let back = turns.remainder(2.0).eq(0.0).where_cond(&rest, span - &rest);
+    (back + low).clamp(0.0, n - 1.0)
+}
+
+/// Of places so far behind the second of four elements each one's weight, and how it grows.
+#[track_caller]
+fn cubic(t: &TensorFuture) -> [[TensorFuture; 2]; 4] {
+    let inner = |x: &TensorFuture| {
+        let share = (x * (A + 2.0) - (A + 3.0)) * x * x + 1.0;
+        (share, (x * (3.0 * (A + 2.0)) - 2.0 * (A + 3.0)) * x)
+    };
+    let outer = |x: &TensorFuture| {
+        let share = ((x - 5.0) * x + 8.0) * x * A - 4.0 * A;
+        (share, ((x * 3.0 - 10.0) * x + 8.0) * A)
+    };
+    let (behind, before) = (t + 1.0, 1.0 - t);
+    let beyond = &before + 1.0;
+    let after = |(share, slope): (TensorFuture, TensorFuture)| [share, -slope];
+    let [first, second] = [outer(&behind), inner(t)].map(|(share, slope)| [share, slope]);
+    [first, second, after(inner(&before)), after(outer(&beyond))]
+}
+
 impl Sample {
+    /// The sides of all points along a dimension of `size` elements.
     #[track_caller]
-    fn corner(&self, places: &[&TensorFuture], corner: usize) -> Corner {
-        let mut at = places[0].device().zeros_dtype(places[0].dims(), DType::I64);
-        let (mut shares, mut is_there) = (Vec::new(), None);
-        for (a, (&p, &size)) in places.iter().zip(self.taken.sizes()).enumerate() {
-            let low = p.stop_gradient();
-            let low = if self.taken.nearest { low.round() } else { low.floor() };
-            let upper = corner >> a & 1 == 1;
-            let there = if upper { &low + 1.0 } else { low.clone() };
-            if !self.taken.nearest {
-                shares.push(if upper { p - &low } else { &there + 1.0 - p });
+    fn sides(&self, p: &TensorFuture, size: usize) -> Vec<Side> {
+        let low = p.stop_gradient();
+        let low = if self.taken.by == Around::Nearest { low.round() } else { low.floor() };
+        let number = |x: f64| p.device().full_dtype((), x, p.dtype());
+        let (first, shares) = match self.taken.by {
+            Around::Nearest => (0.0, vec![None]),
+            Around::Linear => {
+                let lower = [&low + 1.0 - p, number(-1.0)];
+                (0.0, vec![Some(lower), Some([p - &low, number(1.0)])])
             }
-            let is_on = there.ge(0).logical_and(there.le(size as i64 - 1));
-            let index = is_on.where_cond(there, 0.0).to_dtype(DType::I64);
-            at = at * size + index;
-            is_there = Some(match is_there {
-                Some(all) => is_on.logical_and(&all),
-                None => is_on,
-            });
-        }
-        let is_there = is_there.unwrap_or_else(|| at.ge(0));
-        Corner { at, is_there, shares }
+            Around::Cubic(_) => (-1.0, cubic(&(p - &low)).into_iter().map(Some).collect()),
+        };
+        let side = |(k, share)| {
+            let there = &low + (first + k as f64);
+            let there = match self.taken.by {
+                Around::Cubic(Beyond::Border) => there.clamp(0.0, size as f64 - 1.0),
+                Around::Cubic(Beyond::Mirrors { centres }) => mirrored(&there, size, centres),
+                Around::Cubic(Beyond::Zeros) | Around::Nearest | Around::Linear => there,
+            };
+            let is_there = there.ge(0).logical_and(there.le(size as i64 - 1));
+            let at = is_there.where_cond(there, 0.0).to_dtype(DType::I64);
+            Side { at, is_there, share }
+        };
+        shares.into_iter().enumerate().map(side).collect()
+    }
+
+    /// The sides along all dimensions.
+    #[track_caller]
+    fn all_sides(&self, places: &[&TensorFuture]) -> Vec<Vec<Side>> {
+        let sizes = self.taken.sizes().iter();
+        places.iter().zip(sizes).map(|(p, &size)| self.sides(p, size)).collect()
     }
 
     #[track_caller]
-    fn corners(&self, places: &[&TensorFuture]) -> Vec<Corner> {
-        (0..self.taken.corners()).map(|corner| self.corner(places, corner)).collect()
+    fn corner<'a>(&self, all: &'a [Vec<Side>], corner: usize) -> Corner<'a> {
+        let part = |a: usize| corner / self.taken.reach().pow(a as u32) % self.taken.reach();
+        let sides: Vec<&Side> = all.iter().enumerate().map(|(a, of)| &of[part(a)]).collect();
+        let (mut at, mut is_there) = (sides[0].at.clone(), sides[0].is_there.clone());
+        for (side, &size) in sides.iter().zip(self.taken.sizes()).skip(1) {
+            at = at * size + &side.at;
+            is_there = is_there.logical_and(&side.is_there);
+        }
+        Corner { at, is_there, sides }
+    }
+
+    #[track_caller]
+    fn corners<'a>(&self, all: &'a [Vec<Side>]) -> Vec<Corner<'a>> {
+        (0..self.taken.corners()).map(|corner| self.corner(all, corner)).collect()
     }
 
     /// Samples by ops that every device has.
     #[track_caller]
     pub fn composed(&self, places: &[&TensorFuture], x: &TensorFuture) -> TensorFuture {
-        let flat = x.flatten(2, -1);
-        let terms = self.corners(places).into_iter().map(|corner| {
+        let (flat, sides) = (x.flatten(2, -1), self.all_sides(places));
+        let terms = self.corners(&sides).into_iter().map(|corner| {
             let taken = corner.taken(&flat);
-            match corner.weight_but(None) {
+            match corner.weight(None) {
                 Some(weight) => taken * weight.unsqueeze(1),
                 None => taken,
             }
@@ -104,13 +174,13 @@ impl Sample {
     fn composed_gradient(&self, call: &mut Backward<'_>) {
         let n = self.taken.spatial;
         let places: Vec<&TensorFuture> = (0..n).map(|a| call.input(a)).collect();
-        let (corners, flat) = (self.corners(&places), call.input(n).flatten(2, -1));
-        for a in (0..n).filter(|_| !self.taken.nearest) {
+        let sides = self.all_sides(&places);
+        let (corners, flat) = (self.corners(&sides), call.input(n).flatten(2, -1));
+        for a in (0..n).filter(|_| self.taken.by != Around::Nearest) {
             call.give(a, |call| {
-                let terms = corners.iter().enumerate().map(|(k, corner)| {
+                let terms = corners.iter().map(|corner| {
                     let grown = (corner.taken(&flat) * call.upstream()).sum(1);
-                    let grown = if k >> a & 1 == 1 { grown } else { -grown };
-                    match corner.weight_but(Some(a)) {
+                    match corner.weight(Some(a)) {
                         Some(weight) => grown * weight,
                         None => grown,
                     }
@@ -120,7 +190,7 @@ impl Sample {
         }
         call.give(n, |call| {
             let sums = corners.iter().fold(call.zeros(n).flatten(2, -1), |sums, corner| {
-                let weighed = match corner.weight_but(None) {
+                let weighed = match corner.weight(None) {
                     Some(weight) => call.upstream() * weight.unsqueeze(1),
                     None => call.upstream().clone(),
                 };
@@ -212,7 +282,7 @@ impl Operation for Sample {
             own(Sample { flow, ..*self }, &all)
         };
         // No place of a nearest element has a slope.
-        if !self.taken.nearest && (0..n).any(|a| call.wants(a)) {
+        if self.taken.by != Around::Nearest && (0..n).any(|a| call.wants(a)) {
             let all = flows(call, Flow::Places, &[call.input(n), call.upstream()]);
             (0..n).for_each(|a| call.give(a, |_| all.index_dim(0, a.into())));
         }

@@ -26,8 +26,8 @@ macro_rules! families {
                 quantile;
             "shapes and views": reshape flatten transpose t permute unsqueeze squeeze expand repeat
                 narrow i split split_with_sizes chunk pad pad_mode slice_assign tril triu roll flip
-                movedim unflatten unbind tile repeat_interleave diagonal diag trace, cat stack
-                meshgrid;
+                movedim unflatten unfold_dim unbind tile repeat_interleave diagonal diag trace, cat
+                stack meshgrid;
             "indexing": gather scatter scatter_add scatter_reduce index_add index_fill index_put
                 index_copy index_select index take embedding one_hot searchsorted histc
                 masked_select index_mask unique bincount repeat_interleave_by top_p categorical;

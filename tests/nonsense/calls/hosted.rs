@@ -20,6 +20,22 @@ pub fn all() -> Vec<Call> {
             x.irfft(None, -1, Norm::Backward),
             x.irfft(usize::MAX, 0, Norm::Forward),
         ]),
+        ("fftn", |x| vec![
+            x.fft2((), (), Norm::Backward),
+            x.ifft2([0, 1], [0, 0], Norm::Ortho),
+            x.fftn([usize::MAX, 2], [-1, 0], Norm::Forward),
+            x.ifftn([3, -1, 1], (), Norm::Backward),
+            x.ifftn((), [isize::MIN, isize::MAX], Norm::Ortho),
+            x.fftn(isize::MIN, 0, Norm::Ortho),
+        ]),
+        ("rfftn", |x| vec![
+            x.rfft2((), (), Norm::Backward),
+            x.irfft2((), (), Norm::Backward),
+            x.rfftn((), (), Norm::Ortho),
+            x.irfftn((), (), Norm::Forward),
+            x.rfftn([1; 70], (), Norm::Ortho),
+            x.irfftn(usize::MAX / 2, 0, Norm::Ortho),
+        ]),
         ("solve", |x| vec![
             x.solve(x),
             x.solve(x.device().ones([7])),

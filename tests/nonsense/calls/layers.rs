@@ -80,6 +80,14 @@ pub fn all() -> Vec<Call> {
             x.grid_sample(
                 x.device().full([2, 1, 1, 2], -7.0).to_dtype(x.dtype()),
                 GridOptions::default().padding(GridPadding::Border).nearest(true)
+            ),
+            x.grid_sample(
+                x.device().full([2, 1, 1, 2], f64::NEG_INFINITY).to_dtype(x.dtype()),
+                GridOptions::default().padding(GridPadding::Reflection).cubic(true)
+            ),
+            x.grid_sample(
+                x.device().full([1, 2, 2, 2], 1e30).to_dtype(x.dtype()),
+                GridOptions::default().cubic(true)
             )
         ]),
         ("interpolate antialias", |x| vec![

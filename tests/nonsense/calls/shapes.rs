@@ -152,6 +152,15 @@ pub fn all() -> Vec<Call> {
             x.unflatten(0, [-7, 0]),
             x.unflatten(99, 1)
         ]),
+        ("unfold_dim", |x| vec![
+            x.unfold_dim(0, 1, 1),
+            x.unfold_dim(-1, 2, 1),
+            x.unfold_dim(0, 0, usize::MAX),
+            x.unfold_dim(0, 1, usize::MAX),
+            x.unfold_dim(0, usize::MAX, 1),
+            x.unfold_dim(0, 1, 0),
+            x.unfold_dim(isize::MIN, 1, 1)
+        ]),
         ("unbind", |x| [x.unbind(0), x.unbind(-1), x.unbind(99), x.unbind(isize::MIN)].concat()),
         ("tile", |x| vec![x.tile(2), x.tile(()), x.tile([0, 2]), x.tile([-1, 1]), x.tile([1; 70])]),
         ("tile big", |x| vec![x.tile([isize::MAX, 2])]),

@@ -23,6 +23,9 @@ pub fn call(op: &str, args: &[Arg], attrs: &Value) -> Option<Made> {
             futures(x.movedim(ints(&attrs["source"]), ints(&attrs["destination"])))
         }
         ("unflatten", [Arg::Tensor(x)]) => futures(x.unflatten(int("dim")?, ints(&attrs["sizes"]))),
+        ("unfold_dim", [Arg::Tensor(x)]) => {
+            futures(x.unfold_dim(int("dim")?, size("size")?, size("step")?))
+        }
         ("unbind", [Arg::Tensor(x)]) => Some(Made::Futures(x.unbind(int("dim")?))),
         ("tile", [Arg::Tensor(x)]) => futures(x.tile(ints(&attrs["dims"]))),
         ("repeat_interleave", [Arg::Tensor(x)]) => {

@@ -58,6 +58,7 @@ fn grid(attrs: &Value) -> Option<GridOptions> {
         _ => GridPadding::Zeros,
     };
     let options = GridOptions::default().padding(padding).nearest(attrs["mode"] == "nearest");
+    let options = options.cubic(attrs["mode"] == "bicubic");
     Some(options.align_corners(attrs["align_corners"] == true))
 }
 

@@ -1,6 +1,7 @@
 //! Kernels of sliding windows: convolution and pooling.
 
 pub(crate) mod adaptive;
+pub(crate) mod around;
 pub(crate) mod conv;
 mod largest;
 pub(crate) mod patches;

@@ -1,164 +1,19 @@
-//! Elements of images at places between them: the nearest, or the weighted mean of those around.
+//! Elements of images at places between them: the nearest, or a weighted sum of those around.
 //!
 //! Of some points at a time the elements around and their weights are found once, for all channels.
 
+use super::around::{BEYOND, BLOCK, Found, Real, Taken};
 use crate::host::kernels::isa::vectorize;
 use crate::host::kernels::nest::{Shared, in_parts};
-use crate::room;
 use crate::shape::{contiguous_strides, numel};
 use crate::view::{Parallel, View, ViewMut};
 use std::hint::select_unpredictable;
-use std::ops::{Add, Mul, Range, Sub};
+use std::ops::Range;
 
-/// Points that are worked on at a time: what is around them stays in the nearest cache.
-const BLOCK: usize = 128;
 /// Points whose elements are taken side by side.
 const LANES: usize = 16;
 /// Elements below which a further thread does not pay.
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 4 << 10 };
-/// Where an element beyond the ends lies.
-const BEYOND: isize = isize::MIN;
-
-/// A type that places are in.
-pub(crate) trait Real:
-    Copy
-    + Send
-    + Sync
-    + PartialOrd
-    + Add<Output = Self>
-    + Sub<Output = Self>
-    + Mul<Output = Self>
-    + 'static
-{
-    const ZERO: Self;
-    const ONE: Self;
-    fn floor(self) -> Self;
-    fn round(self) -> Self;
-    fn of(n: usize) -> Self;
-    fn index(self) -> isize;
-}
-macro_rules! real {
-    ($($t:ident)*) => {$(
-        impl Real for $t {
-            const ZERO: $t = 0.0;
-            const ONE: $t = 1.0;
-            #[inline(always)] fn floor(self) -> $t { self.floor() }
-            #[inline(always)] fn round(self) -> $t { self.round_ties_even() }
-            #[inline(always)] fn of(n: usize) -> $t { n as $t }
-            #[inline(always)] fn index(self) -> isize { self as isize }
-        }
-    )*};
-}
-real! { f32 f64 }
-
-/// Which elements are taken: sizes of the images, and whether the nearest one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Taken {
-    /// The number of dimensions, two or three, and their sizes.
-    pub spatial: usize,
-    pub sizes: [usize; 3],
-    pub nearest: bool,
-}
-
-/// The elements around some points. Of each corner, or of each dimension and corner, the points
-/// are side by side.
-struct Around<W> {
-    offsets: Vec<isize>,
-    weights: Vec<W>,
-    /// How the weights grow along each dimension.
-    slopes: Vec<W>,
-}
-
-impl Taken {
-    /// Elements around a point.
-    pub fn corners(&self) -> usize {
-        if self.nearest { 1 } else { 1 << self.spatial }
-    }
-
-    pub fn sizes(&self) -> &[usize] {
-        &self.sizes[..self.spatial]
-    }
-
-    fn room<W: Real>(&self, slopes: bool) -> Around<W> {
-        let all = self.corners() * BLOCK;
-        Around {
-            offsets: room::filled(all, BEYOND),
-            weights: room::filled(all, W::ONE),
-            slopes: room::filled(if slopes { self.spatial * all } else { 0 }, W::ZERO),
-        }
-    }
-
-    /// Finds what is around some points, in elements `steps` apart.
-    fn find<W: Real>(
-        &self,
-        places: &[View<'_>],
-        image: usize,
-        points: Range<usize>,
-        steps: &[isize],
-        to: &mut Around<W>,
-    ) {
-        vectorize!(|| match self.spatial {
-            2 => self.find_in::<2, W>(places, image, points, steps, to),
-            _ => self.find_in::<3, W>(places, image, points, steps, to),
-        });
-    }
-
-    #[inline(always)]
-    fn find_in<const N: usize, W: Real>(
-        &self,
-        places: &[View<'_>],
-        image: usize,
-        points: Range<usize>,
-        steps: &[isize],
-        to: &mut Around<W>,
-    ) {
-        let (corners, ends) = (self.corners(), self.sizes.map(|n| W::of(n - 1)));
-        let rows: [*const W; N] = std::array::from_fn(|a| {
-            let offset = image as isize * places[a].strides[0];
-            places[a].ptr.cast::<W>().wrapping_offset(offset)
-        });
-        for (i, point) in points.enumerate() {
-            // Of each dimension the lower element and the upper one, and their shares.
-            let (mut at, mut shares) = ([[BEYOND; 2]; N], [[W::ONE; 2]; N]);
-            for a in 0..N {
-                // SAFETY: a point of the value.
-                let p = unsafe { *rows[a].offset(point as isize * places[a].strides[1]) };
-                let low = if self.nearest { p.round() } else { p.floor() };
-                let up = low + W::ONE;
-                for (at, there) in at[a].iter_mut().zip([low, up]) {
-                    if there >= W::ZERO && there <= ends[a] {
-                        *at = there.index() * steps[a];
-                    }
-                }
-                if !self.nearest {
-                    shares[a] = [up - p, p - low];
-                }
-            }
-            for corner in 0..corners {
-                let (mut offset, mut weight, mut is_beyond) = (0isize, W::ONE, false);
-                for a in 0..N {
-                    let side = corner >> a & 1;
-                    is_beyond |= at[a][side] == BEYOND;
-                    offset = offset.wrapping_add(at[a][side]);
-                    weight = weight * shares[a][side];
-                }
-                let here = corner * BLOCK + i;
-                to.offsets[here] = if is_beyond { BEYOND } else { offset };
-                to.weights[here] = weight;
-                if to.slopes.is_empty() {
-                    continue;
-                }
-                for a in 0..N {
-                    let lower = corner >> a & 1 == 0;
-                    let others = (0..N).filter(|&b| b != a);
-                    let slope = if lower { W::ZERO - W::ONE } else { W::ONE };
-                    to.slopes[a * corners * BLOCK + here] =
-                        others.fold(slope, |slope, b| slope * shares[b][corner >> b & 1]);
-                }
-            }
-        }
-    }
-}
 
 /// An element of a plane, or 0 beyond its ends.
 ///
@@ -186,7 +41,7 @@ fn lanes<T>(all: &[T], first: usize) -> &[T; LANES] {
 #[inline(always)]
 unsafe fn sums<const K: usize, W: Real>(
     plane: *const W,
-    around: &Around<W>,
+    around: &Found<W>,
     count: usize,
     to: *mut W,
 ) {
@@ -215,7 +70,7 @@ unsafe fn sums<const K: usize, W: Real>(
 #[inline(always)]
 unsafe fn growth<const N: usize, W: Real>(
     plane: *const W,
-    around: &Around<W>,
+    around: &Found<W>,
     flow: &[W; BLOCK],
     count: usize,
     sums: &mut [[W; BLOCK]; 3],
@@ -281,7 +136,9 @@ pub(crate) fn sample<W: Real>(
                 match corners {
                     1 => sums::<1, W>(plane, &around, count, to),
                     4 => sums::<4, W>(plane, &around, count, to),
-                    _ => sums::<8, W>(plane, &around, count, to),
+                    8 => sums::<8, W>(plane, &around, count, to),
+                    16 => sums::<16, W>(plane, &around, count, to),
+                    _ => sums::<64, W>(plane, &around, count, to),
                 }
             });
         }
@@ -387,18 +244,59 @@ pub(crate) fn to_places<W: Real>(
 #[cfg(test)]
 mod tests {
     use super::super::super::testing::*;
+    use super::super::around::{A, Around, Beyond};
     use super::*;
+
+    /// The share of an element so far away, and how it grows.
+    fn share(by: Around, away: f64) -> (f64, f64) {
+        let d = away.abs();
+        let (share, slope) = match by {
+            Around::Nearest => (1.0, 0.0),
+            Around::Linear => (1.0 - d, -1.0),
+            Around::Cubic(_) if d <= 1.0 => (
+                (A + 2.0) * d.powi(3) - (A + 3.0) * d.powi(2) + 1.0,
+                (A + 2.0) * 3.0 * d * d - (A + 3.0) * 2.0 * d,
+            ),
+            Around::Cubic(_) => {
+                let share = A * d.powi(3) - 5.0 * A * d * d + 8.0 * A * d - 4.0 * A;
+                (share, 3.0 * A * d * d - 10.0 * A * d + 8.0 * A)
+            }
+        };
+        // An element at the point itself counts as behind it.
+        (share, if away < 0.0 { -slope } else { slope })
+    }
+
+    /// Where an element is that may be beyond the ends: step by step from mirror to mirror.
+    fn mirrored(by: Around, mut at: f64, n: f64) -> f64 {
+        match by {
+            Around::Cubic(Beyond::Border) => at.clamp(0.0, n - 1.0),
+            Around::Cubic(Beyond::Mirrors { centres }) if at.is_finite() => {
+                let (low, high) = if centres { (0.0, n - 1.0) } else { (-0.5, n - 0.5) };
+                while low < high && !(low..=high).contains(&at) {
+                    at = if at < low { 2.0 * low - at } else { 2.0 * high - at };
+                }
+                at.clamp(0.0, n - 1.0)
+            }
+            _ => at,
+        }
+    }
 
     /// Elements around a point by a plain loop: indices, weights, and how these grow.
     fn plain(taken: &Taken, point: &[f64]) -> Vec<(Option<Vec<usize>>, f64, Vec<f64>)> {
         let around = |corner: usize| {
             let (mut index, mut shares) = (Some(Vec::new()), Vec::new());
+            let mut slopes = Vec::new();
             for (a, &p) in point.iter().enumerate() {
-                let side = (corner >> a & 1) as f64;
-                let low = if taken.nearest { p.round_ties_even() } else { p.floor() };
-                let there = low + side;
-                shares.push(if taken.nearest { 1.0 } else { 1.0 - (p - there).abs() });
-                match there {
+                let side = (corner / taken.reach().pow(a as u32) % taken.reach()) as f64;
+                let there = match taken.by {
+                    Around::Nearest => p.round_ties_even(),
+                    Around::Linear => p.floor() + side,
+                    Around::Cubic(_) => p.floor() + side - 1.0,
+                };
+                let (share, slope) = share(taken.by, p - there);
+                shares.push(share);
+                slopes.push(slope);
+                match mirrored(taken.by, there, taken.sizes[a] as f64) {
                     n if n >= 0.0 && n < taken.sizes[a] as f64 => {
                         index.iter_mut().for_each(|index: &mut Vec<_>| index.push(n as usize));
                     }
@@ -408,7 +306,7 @@ mod tests {
             let but = |a: usize| -> f64 {
                 (0..shares.len()).filter(|&b| b != a).map(|b| shares[b]).product()
             };
-            let slopes = (0..shares.len()).map(|a| [-1.0, 1.0][corner >> a & 1] * but(a)).collect();
+            let slopes = slopes.iter().enumerate().map(|(a, slope)| slope * but(a)).collect();
             (index, shares.iter().product(), slopes)
         };
         (0..taken.corners()).map(around).collect()
@@ -423,7 +321,18 @@ mod tests {
         let mut rng = Rng::new(94);
         for turn in turns(60) {
             let spatial = 2 + turn % 2;
-            let mut taken = Taken { spatial, sizes: [1; 3], nearest: turn % 3 == 0 };
+            let beyond = [
+                Beyond::Zeros,
+                Beyond::Border,
+                Beyond::Mirrors { centres: true },
+                Beyond::Mirrors { centres: false },
+            ];
+            let by = match turn / 2 % 3 {
+                0 => Around::Nearest,
+                1 => Around::Linear,
+                _ => Around::Cubic(beyond[rng.below(4)]),
+            };
+            let mut taken = Taken { spatial, sizes: [1; 3], by };
             (0..spatial).for_each(|a| taken.sizes[a] = 1 + rng.below(9));
             let [batch, channels, points] =
                 [1 + rng.below(3), 1 + rng.below(3), 1 + rng.below(300)];
@@ -475,7 +384,8 @@ mod tests {
             for (i, (&got, &want)) in dp.iter().zip(&of_p).enumerate() {
                 let at = [i / points % batch, i % points];
                 let is_number = places.iter().all(|p| p.get(&at).is_finite());
-                assert!(taken.nearest || !is_number || same(got, want), "{taken:?} {got} {want}");
+                let is_nearest = taken.by == Around::Nearest;
+                assert!(is_nearest || !is_number || same(got, want), "{taken:?} {got} {want}");
             }
         }
     }

@@ -73,6 +73,67 @@ impl TensorFuture {
         self.reshape(before.chain(sizes).chain(behind).collect::<Vec<isize>>())
     }
 
+    /// The windows of `size` elements along a dimension, of which each begins `step` elements
+    /// after the one before, as a new last dimension: PyTorch's `Tensor.unfold`.
+    /// ([`unfold`](Self::unfold) is `nn.functional.unfold`.)
+    ///
+    /// ```
+    /// # tokio_test::block_on(async {
+    /// let x = futensor::Device::cpu().arange(0, 6, 1);
+    /// let windows = x.unfold_dim(0, 3, 2);
+    /// assert_eq!(windows.dims(), [2, 3]);
+    /// assert_eq!(windows.to_vec::<i64>().await?, [0, 1, 2, 2, 3, 4]);
+    /// # Ok::<(), futensor::Error>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// An index error if `dim` is out of range; a shape error if a window is longer than the
+    /// dimension; an argument error for a step of 0.
+    #[doc(alias("unfold", "sliding_window_view"))]
+    #[track_caller]
+    pub fn unfold_dim(&self, dim: isize, size: usize, step: usize) -> TensorFuture {
+        let at = Location::caller();
+        let _within = build::within("unfold_dim", at);
+        let refuse = |refusal| build::refused("unfold_dim", self, refusal, at);
+        let one = build::is_row_of_one(self, dim);
+        let (d, n) = match self.shape().dim(dim) {
+            _ if one => (0, 1),
+            Some(d) => (d, self.dims()[d]),
+            None => return refuse(build::dim_refusal(dim, self.shape())),
+        };
+        if size > n {
+            return refuse(Refusal::shape(format!("a window of {size} in a dimension of {n}")));
+        }
+        if step == 0 {
+            return refuse(Refusal::argument("windows that are 0 elements apart"));
+        }
+        if one {
+            return self.reshape(1).narrow(0, 0, size);
+        }
+        let count = (n - size) / step + 1;
+        let mut shape = self.dims().to_vec();
+        shape[d] = count;
+        shape.push(size);
+        if size == 0 || self.numel() == 0 {
+            return self.narrow(d as isize, 0, size).reshape(shape);
+        }
+        // Windows that have no element in common, and none behind the last, are a view.
+        let windows = match count.checked_mul(step) {
+            Some(all) if all <= n && size <= step => {
+                let apart = self.narrow(d as isize, 0, all);
+                apart.unflatten(d as isize, [count, step]).narrow(d as isize + 1, 0, size)
+            }
+            _ => {
+                let device = self.device();
+                let first = device.arange(0, count as i64, 1) * step as i64;
+                let places = first.unsqueeze(1) + device.arange(0, size as i64, 1);
+                let all = self.index_select(d as isize, places.reshape(-1));
+                all.unflatten(d as isize, [count, size])
+            }
+        };
+        windows.movedim(d as isize + 1, -1)
+    }
+
     /// The slices along a dimension, as views without that dimension.
     ///
     /// ```

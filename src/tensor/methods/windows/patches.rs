@@ -3,9 +3,9 @@
 use super::conv::{ConvOptions, each};
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
-use crate::host::kernels::windows::sample::Taken;
+use crate::host::kernels::windows::around::{Around, Beyond, Taken};
 use crate::ops::windows::patches as op;
-use crate::ops::windows::sample::{Flow, Sample};
+use crate::ops::windows::sample::{Flow, Sample, mirrored};
 use crate::tensor::build::{self, At};
 use crate::tensor::device::Device;
 use crate::tensor::dims::Dims;
@@ -110,6 +110,7 @@ pub enum GridPadding {
 pub struct GridOptions {
     padding: GridPadding,
     nearest: bool,
+    cubic: bool,
     align_corners: bool,
 }
 
@@ -129,6 +130,13 @@ impl GridOptions {
     /// Takes the nearest element, instead of a weighted mean of the elements around.
     pub fn nearest(mut self, nearest: bool) -> GridOptions {
         self.nearest = nearest;
+        self
+    }
+
+    /// Takes a weighted sum of two elements on either side along each dimension, by the cubic
+    /// convolution of Keys (1981): PyTorch's `bicubic`. `nearest` comes before it.
+    pub fn cubic(mut self, cubic: bool) -> GridOptions {
+        self.cubic = cubic;
         self
     }
 
@@ -305,7 +313,8 @@ impl TensorFuture {
 
     /// The elements of images `[batch, channels, height, width]` at the points of a grid `[batch,
     /// rows, columns, 2]`, or of volumes with one more dimension and three numbers. A point is `(x,
-    /// y)` or `(x, y, z)`; -1 and 1 are the ends. PyTorch's `grid_sample`, bilinear or nearest.
+    /// y)` or `(x, y, z)`; -1 and 1 are the ends. PyTorch's `grid_sample`, bilinear, bicubic or
+    /// nearest.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -356,7 +365,7 @@ impl TensorFuture {
             options.placed(&p.reshape([batch, count]), sizes[a])
         };
         let places: Vec<TensorFuture> = (0..spatial).map(place).collect();
-        let mut taken = Taken { spatial, sizes: [1; 3], nearest: options.nearest };
+        let mut taken = Taken { spatial, sizes: [1; 3], by: options.around() };
         taken.sizes[..spatial].copy_from_slice(sizes);
         let one = Sample { taken, flow: Flow::Samples };
         let mut all: Vec<&TensorFuture> = places.iter().collect();
@@ -381,24 +390,23 @@ impl GridOptions {
             true => (p + 1.0) / 2.0 * (n - 1.0),
             false => ((p + 1.0) * n - 1.0) / 2.0,
         };
-        match self.padding {
-            GridPadding::Zeros => place,
-            GridPadding::Border => place.clamp(0.0, n - 1.0),
-            GridPadding::Reflection => {
-                // Between the mirrors and back.
-                let (low, span) = match self.align_corners {
-                    true => (0.0, n - 1.0),
-                    false => (-0.5, n),
-                };
-                if span == 0.0 {
-                    return place * 0.0;
-                }
-                let away = (place - low).abs();
-                let turns = (away.stop_gradient() / span).floor();
-                let rest = &away - &turns * span;
-                let back = turns.remainder(2.0).eq(0.0).where_cond(&rest, span - &rest);
-                (back + low).clamp(0.0, n - 1.0)
-            }
+        match (self.around(), self.padding) {
+            // Of cubic weights each element is moved.
+            (Around::Cubic(_), _) | (_, GridPadding::Zeros) => place,
+            (_, GridPadding::Border) => place.clamp(0.0, n - 1.0),
+            (_, GridPadding::Reflection) => mirrored(&place, size, self.align_corners),
+        }
+    }
+
+    fn around(&self) -> Around {
+        match (self.nearest, self.cubic) {
+            (true, _) => Around::Nearest,
+            (false, false) => Around::Linear,
+            (false, true) => Around::Cubic(match self.padding {
+                GridPadding::Zeros => Beyond::Zeros,
+                GridPadding::Border => Beyond::Border,
+                GridPadding::Reflection => Beyond::Mirrors { centres: self.align_corners },
+            }),
         }
     }
 }
