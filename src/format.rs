@@ -42,11 +42,14 @@ pub enum Format {
     F16,
     /// 32 bfloat16 weights, as F16.
     BF16,
+    /// 32 float32 weights, for matrices of which each row has its own
+    /// ([`grouped_linear`](super::Quantized::grouped_linear)).
+    F32,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 8] = [
+    pub const ALL: [Format; 9] = [
         Format::Q8_0,
         Format::Q4_0,
         Format::Q4_1,
@@ -55,6 +58,7 @@ impl Format {
         Format::Q6_K,
         Format::F16,
         Format::BF16,
+        Format::F32,
     ];
 
     /// ggml's name.
@@ -68,6 +72,7 @@ impl Format {
             Format::Q6_K => "Q6_K",
             Format::F16 => "F16",
             Format::BF16 => "BF16",
+            Format::F32 => "F32",
         }
     }
 
@@ -90,6 +95,7 @@ impl Format {
             Format::Q8_0 | Format::Q4_0 | Format::Q6_K => 1,
             Format::Q4_1 | Format::Q4_K | Format::Q5_K => 2,
             Format::F16 | Format::BF16 => 32,
+            Format::F32 => 0,
         }
     }
 
@@ -102,6 +108,7 @@ impl Format {
             Format::Q5_K => 3 + 8 + 32,
             Format::Q6_K => 32 + 16 + 4,
             Format::F16 | Format::BF16 => 0,
+            Format::F32 => 32,
         }
     }
 
@@ -110,11 +117,12 @@ impl Format {
         !matches!(self, Format::Q4_K | Format::Q5_K | Format::Q6_K)
     }
 
-    /// The element type, for half formats.
+    /// The element type, for formats of plain elements.
     pub const fn dtype(self) -> Option<DType> {
         match self {
             Format::F16 => Some(DType::F16),
             Format::BF16 => Some(DType::BF16),
+            Format::F32 => Some(DType::F32),
             _ => None,
         }
     }
@@ -271,6 +279,10 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
             let all = to.iter_mut().zip(block.as_chunks().0);
             all.for_each(|(o, &x)| *o = bf16::from_le_bytes(x).to_f32());
         }
+        Format::F32 => {
+            let all = to.iter_mut().zip(block.as_chunks().0);
+            all.for_each(|(o, &x)| *o = f32::from_le_bytes(x));
+        }
         Format::Q4_K => {
             let (d, least) = (half_at(block, 0), half_at(block, 2));
             for (part, to) in to.chunks_exact_mut(32).enumerate() {
@@ -312,7 +324,7 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
 }
 
 /// Quantises a block to the same bytes as gguf-py; only for formats that [`Format::can_quantize`]
-/// and that are not halves.
+/// and that are not of plain elements.
 pub(crate) fn quantize_block(format: Format, x: &[f32], block: &mut [u8]) {
     let inverse = |d: f32| if d == 0.0 { 0.0 } else { 1.0 / d };
     let write = |to: &mut [u8], x: f32| to.copy_from_slice(&f16::from_f32(x).to_le_bytes());

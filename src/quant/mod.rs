@@ -1,11 +1,13 @@
-//! Quantised weights: 4, 6 or 8 bits per weight, or halves, multiplied without unpacking.
+//! Quantised weights: 4 to 8 bits per weight, or plain elements, multiplied without unpacking.
 //!
 //! A [`Quantized`] is a matrix `[outputs, inputs]` in one of ggml's block formats, as in GGUF
 //! files; [`gguf`](crate::gguf) loads them. A product quantises its activations to 8 bits in blocks
 //! of 32, and adds integer products: the weights are never unpacked in memory. Half weights
 //! ([`Format::F16`], [`Format::BF16`]) are widened in registers, and multiplied with float32
 //! activations in float32. (On a GPU, tensor cores multiply them with 16 or 22 bits of the
-//! activations: `cuda::HalfProducts`.) A [`Weight`] is either a `Quantized` or a dense tensor.
+//! activations: `cuda::HalfProducts`.) Float32 weights ([`Format::F32`]) are for
+//! [`Quantized::grouped_linear`]; elsewhere a dense tensor is faster. A [`Weight`] is either a
+//! `Quantized` or a dense tensor.
 //!
 //! The bits of a row of a product do not depend on the other rows, the number of threads, or the
 //! instruction set.

@@ -37,8 +37,8 @@ fn refused(op: &str, text: String, at: At) -> Error {
 }
 
 impl Quantized {
-    /// Quantises a float32 matrix, to the same bytes as gguf-py; for a half format the matrix may
-    /// also have that type. Nothing waits.
+    /// Quantises a float32 matrix, to the same bytes as gguf-py; for a format of plain elements the
+    /// matrix may also have their type. Nothing waits.
     ///
     /// ```
     /// # tokio_test::block_on(async {

@@ -365,7 +365,7 @@ fn quantised() -> Vec<Kernel> {
         ]
     };
     let all = crate::format::Format::ALL.into_iter().flat_map(each);
-    all.chain([Activations, Pack]).map(Kernel::Quantized).collect()
+    all.chain([Activations, Pack(2), Pack(4)]).map(Kernel::Quantized).collect()
 }
 
 fn products_of_halves() -> Vec<Kernel> {

@@ -361,7 +361,7 @@ fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
         }
     }
     // Rows by matrices of their own.
-    for format in [Format::Q8_0, Format::Q4_1, Format::BF16] {
+    for format in [Format::Q8_0, Format::Q4_1, Format::BF16, Format::F32] {
         let x = cpu.randn([96, 64]).to_dtype(format.dtype().unwrap_or(DType::F32));
         let weight = Quantized::from_tensor(&x, format).unwrap();
         let there = weight.to_device(&gpu);

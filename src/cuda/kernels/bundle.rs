@@ -145,7 +145,7 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
         // The calls of a model in this format: one row, a few, many.
         Kernel::Quantized(Key::Few(f, _) | Key::Many(f, _)) => {
             let (first, many): (_, &[u8]) = match f.dtype() {
-                Some(_) => (Key::Pack, &[4]),
+                Some(dtype) => (Key::Pack(dtype.size() as u8), &[4]),
                 None => (Key::Activations, &[2, 8]),
             };
             let many = many.iter().map(|&panels| Key::Many(*f, panels));

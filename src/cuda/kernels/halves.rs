@@ -82,6 +82,7 @@ pub(crate) fn plan(product: Product, how: HalfProducts) -> Option<Plan> {
     let Product { packing, rows } = product;
     let dtype = packing.format.dtype()?;
     let pieces = match how {
+        _ if dtype == DType::F32 => return quantized::plan(packing, rows),
         HalfProducts::Split => 2,
         HalfProducts::Rounded => 1,
         HalfProducts::Exact => return quantized::plan(packing, rows),

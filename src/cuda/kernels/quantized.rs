@@ -1,9 +1,9 @@
-//! Products with quantised weights and with halves, and their rows in float32.
+//! Products with quantised weights and with plain elements, and their rows in float32.
 //!
 //! Activations are quantised to 8 bits in scratch memory. Then `dp4a` multiplies few rows, and
 //! tensor cores many: in machine code for sm_90, beside each product of 16 x 8 x 32 stand 35 (Q8_0)
 //! to 52 (Q5_K) other instructions, 16 of which scale and add its results. Nothing of it was timed.
-//! Beside weights that are halves, activations stay as they are; [`halves`](super::halves) has
+//! Beside weights of plain elements, activations stay as they are; [`halves`](super::halves) has
 //! other ways. All products add in the order of the CPU, so the bits are the same.
 
 use super::generate::storage;
@@ -24,11 +24,11 @@ const TILE: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Key {
     Activations,
-    /// Halves row by row into panels.
-    Pack,
+    /// Elements of so many bytes row by row into panels.
+    Pack(u8),
     /// So many rows at a time: 1 or 8.
     Few(Format, u8),
-    /// 64 rows by so many panels a block: 2 or 8, of halves 4.
+    /// 64 rows by so many panels a block: 2 or 8, of plain elements 4.
     Many(Format, u8),
     /// A row at a time, by matrices with names of this type.
     Grouped(Format, DType),
@@ -61,11 +61,11 @@ pub(crate) fn plan(packing: Packing, rows: usize) -> Option<Plan> {
     if rows * packing.rows == 0 {
         return Some(plan);
     }
-    let halves = packing.format.dtype().is_some();
+    let plain = packing.format.dtype().is_some();
     let (key, high) = match rows {
         1 => (Key::Few(packing.format, 1), 1),
         2..=FEW => (Key::Few(packing.format, 8), 8),
-        _ if halves => (Key::Many(packing.format, 4), TILE),
+        _ if plain => (Key::Many(packing.format, 4), TILE),
         // Where there is one block below the other, more of them beside each other.
         ..=TILE => (Key::Many(packing.format, 2), TILE),
         _ => (Key::Many(packing.format, 8), TILE),
@@ -125,13 +125,14 @@ pub(crate) fn grouped(one: Packing, groups: usize, index: DType, rows: usize) ->
     Some(plan)
 }
 
-/// The launch of halves, row by row without gaps, into panels.
+/// The launch of plain elements, row by row without gaps, into panels.
 pub(crate) fn pack(packing: Packing) -> Plan {
-    let (mut plan, count) = (Plan::default(), packing.bytes() / 2);
+    let size = packing.format.block_bytes() / packing.format.block();
+    let (mut plan, count) = (Plan::default(), packing.bytes() / size);
     if count > 0 {
         let sizes = [packing.rows, packing.columns, count].map(|n| Arg::U64(n as u64));
         let args = [input(0), OUT].into_iter().chain(sizes).collect();
-        plan.launches.push(launch(Key::Pack, [count.div_ceil(256), 1], args));
+        plan.launches.push(launch(Key::Pack(size as u8), [count.div_ceil(256), 1], args));
     }
     plan
 }
@@ -190,11 +191,12 @@ impl Key {
                 "const float* x, ft::Activations* out, u64 blocks".to_string(),
                 "    ft::quantize_activations(x, out, blocks);\n".to_string(),
             ),
-            Key::Pack => (
-                "pack_halves",
-                "const u16* x, u16* out, u64 rows, u64 columns, u64 count".to_string(),
-                "    ft::pack_halves(x, out, rows, columns, count);\n".to_string(),
-            ),
+            Key::Pack(size) => {
+                let t = if size == 2 { "u16" } else { "u32" };
+                let params = format!("const {t}* x, {t}* out, u64 rows, u64 columns, u64 count");
+                let code = format!("    ft::pack_elements<{t}>(x, out, rows, columns, count);\n");
+                ("pack_elements", params, code)
+            }
             Key::Few(format, rows) => (
                 "quantized_few",
                 packed(format),
@@ -205,7 +207,7 @@ impl Key {
             ),
             Key::Many(format, panels) => {
                 let name = match panels {
-                    4 => format!("halves_by_many<ft::{format}>"),
+                    4 => format!("elements_by_many<ft::{format}>"),
                     // Panels of a warp, and blocks of columns at a time.
                     2 => format!("product_of_many<ft::{format}, 1, 4>"),
                     _ => format!("product_of_many<ft::{format}, 4, 1>"),
@@ -213,7 +215,7 @@ impl Key {
                 let code = format!("    ft::{name}(w, x, out, rows, n, blocks, bytes);\n");
                 let params = [packed(format)];
                 let source = KernelSource::new("quantized_many", PARTS, 256, &params, &code);
-                // Two blocks a processor: halves have the registers that they want.
+                // Two blocks a processor: plain elements have the registers that they want.
                 return if panels == 4 { source } else { source.with_blocks(256, 2) };
             }
             Key::Grouped(format, index) => {

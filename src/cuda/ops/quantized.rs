@@ -1,5 +1,5 @@
-//! Quantised weights on CUDA. Quantising is left to a CPU, since weights come quantised; halves are
-//! packed.
+//! Quantised weights on CUDA. Quantising is left to a CPU, since weights come quantised; plain
+//! elements are packed.
 
 use super::{OnCuda, contiguous, run};
 use crate::cuda::kernels::{halves, quantized};

@@ -294,9 +294,8 @@ impl Parts {
             self.tensors.reshape(name, &[out, into]);
             match self.matrix(name, [out, into])? {
                 Weight::Quantized(weight) => Ok(weight),
-                Weight::Dense(_) => Err(Error::model(format!(
-                    "{name}: experts in float32, or in a format that becomes it, are not supported"
-                ))),
+                Weight::Dense(x) => Quantized::from_tensor(&x, Format::F32)
+                    .map_err(|e| Error::model(format!("{name}: {}", e.message()))),
             }
         };
         if !out.is_multiple_of(ROWS) {

@@ -1,6 +1,6 @@
-"""Makes two small Llamas as GGUF files whose matrices have each of the types that are read, a
-Qwen 3 with experts in three of them, and their log-probabilities by `transformers` in float64 of
-the weights that gguf-py dequantises.
+"""Makes two small Llamas as GGUF files whose matrices have each of the types that are read, three
+Qwen 3 with experts in some of them, and their log-probabilities by `transformers` in float64 of the
+weights that gguf-py dequantises.
 
     pip install torch transformers gguf && python kinds.py
 
@@ -121,10 +121,17 @@ def logprobs(model, weights, prompt):
     return found[-POSITIONS:].float().contiguous()
 
 
-def experts(prompt):
+# Of the gates, of what goes up and what comes down.
+EXPERTS = {
+    "c": (T.Q4_K, T.Q6_K, T.Q4_0), "d": (T.Q2_K, T.IQ4_XS, T.Q5_1), "e": (T.F32, T.F32, T.F32),
+}  # fmt: skip
+
+
+def experts(name, prompt):
     """A Qwen 3 of five experts, of which a token sees two."""
     count, inner = 5, 32
-    out = begin("c", "qwen3moe")
+    gate, up, down = EXPERTS[name]
+    out = begin(name, "qwen3moe")
     out.add_expert_count(count)
     out.add_expert_used_count(2)
     out.add_expert_feed_forward_length(inner)
@@ -147,10 +154,10 @@ def experts(prompt):
     values = (rng.standard_normal((count, WIDTH)) * 0.1).astype("f4")
     out.add_tensor("blk.0.ffn_gate_inp.weight", values)
     weights[f"{layer}.mlp.gate.weight"] = values
-    add("blk.0.ffn_gate_exps", T.Q4_K, (count, inner, WIDTH), "gate")
-    add("blk.0.ffn_up_exps", T.Q6_K, (count, inner, WIDTH), "up")
+    add("blk.0.ffn_gate_exps", gate, (count, inner, WIDTH), "gate")
+    add("blk.0.ffn_up_exps", up, (count, inner, WIDTH), "up")
     of = f"{layer}.mlp.experts"
-    add("blk.0.ffn_down_exps", T.Q4_0, (count, WIDTH, inner), f"{of}.down_proj")
+    add("blk.0.ffn_down_exps", down, (count, WIDTH, inner), f"{of}.down_proj")
     both = [weights.pop("gate"), weights.pop("up")]
     weights[f"{of}.gate_up_proj"] = np.concatenate(both, 1)
     for part, own, wide in (
@@ -200,7 +207,8 @@ def main():
             weights[f"{own}.weight"] = values
         model = LlamaForCausalLM(LlamaConfig(**SIZES)).double()
         tensors[f"logprobs.{name}"] = logprobs(model, weights, prompt)
-    tensors["logprobs.c"] = experts(prompt)
+    for name in EXPERTS:
+        tensors[f"logprobs.{name}"] = experts(name, prompt)
     save_file(tensors, HERE / "kinds.safetensors")
 
 

@@ -19,7 +19,7 @@ fn weights_of_every_type_say_what_transformers_says() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
     let expected = block_on(safetensors::load(folder.join("kinds.safetensors"), &device).all());
     let (expected, mut kinds) = (expected.unwrap(), BTreeSet::new());
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b", "c", "d", "e"] {
         let path = folder.join(format!("kinds_{name}.gguf"));
         let file = block_on(gguf::open(&path)).unwrap();
         kinds.extend(file.tensors().iter().map(|t| t.kind.to_string().to_uppercase()));

@@ -1,13 +1,13 @@
 // Products with quantised weights, to the bit those of a CPU: products of bytes are summed up in
 // integers, which is exact, and the results of blocks of 32 columns are added block after block. A
 // weight lies in panels of 16 rows; the same block of each, a tile, has its half floats first, 16
-// of each, then words of four bytes, 16 of each (src/format.rs). Weights that are halves meet
+// of each, then words of four bytes, 16 of each (src/format.rs). Weights of plain elements meet
 // floats: a block's products are added by fused multiply-adds, k in order. (Tensor cores would
 // round the activations to 11 bits or 8, and add in an order of their own.)
 
 namespace ft {
 
-enum { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, F16, BF16 };
+enum { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, F16, BF16, F32 };
 
 template <int F> struct Packed {
     enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 };
@@ -56,7 +56,7 @@ FN void quantize_activations(const float* x, Activations* out, u64 blocks) {
     }
 }
 
-// Activations beside halves.
+// Activations beside plain elements.
 struct Floats { float x[32]; };
 
 // 32 columns of one row of a tile: eight words of bytes, a scale, and a minimum or the scale of the
@@ -67,14 +67,15 @@ template <int F> struct Columns {
     float d, m;
 };
 
-template <class H> struct HalfColumns {
+template <class T> struct PlainColumns {
     typedef Floats X;
-    typedef H Half;
+    typedef T Element;
     float w[32];
 };
 template <int F> struct ColumnsOf { typedef Columns<F> C; };
-template <> struct ColumnsOf<F16> { typedef HalfColumns<f16> C; };
-template <> struct ColumnsOf<BF16> { typedef HalfColumns<bf16> C; };
+template <> struct ColumnsOf<F16> { typedef PlainColumns<f16> C; };
+template <> struct ColumnsOf<BF16> { typedef PlainColumns<bf16> C; };
+template <> struct ColumnsOf<F32> { typedef PlainColumns<float> C; };
 
 template <int F> FN float tile_half(const u8* tile, u32 i, u32 row) {
     return widen(((const f16*)tile)[16 * i + row]);
@@ -83,10 +84,10 @@ template <int F> FN u32 tile_word(const u8* tile, u32 i, u32 row) {
     return ((const u32*)(tile + 32 * Packed<F>::HALVES))[16 * i + row];
 }
 
-template <class H> FN void read_columns(const u8* panel, u32 block, u32 row, HalfColumns<H>& c) {
-    const H* tile = (const H*)panel + (u64)block * 512;
+template <class T> FN void read_columns(const u8* panel, u32 block, u32 row, PlainColumns<T>& c) {
+    const T* tile = (const T*)panel + (u64)block * 512;
 #pragma unroll
-    for (u32 i = 0; i < 32; ++i) c.w[i] = widen(tile[16 * i + row]);
+    for (u32 i = 0; i < 32; ++i) c.w[i] = load(tile[16 * i + row]);
 }
 
 // The tile of a block of 32 columns, and which of its parts they are.
@@ -165,7 +166,7 @@ template <int F> FN float product_of(const Columns<F>& c, const Activations& a) 
     }
     return term<F>(low, high, c.d, c.m, a);
 }
-template <class H> FN float product_of(const HalfColumns<H>& c, const Floats& a) {
+template <class T> FN float product_of(const PlainColumns<T>& c, const Floats& a) {
     float sum = 0.0f;
 #pragma unroll
     for (u32 i = 0; i < 32; ++i) sum = fma(c.w[i], a.x[i], sum);
@@ -359,11 +360,12 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
             }
 }
 
-// Many rows by a weight of halves: 64 rows by four panels a block of 256 threads, 4 x 4 a thread.
+// Many rows by a weight of plain elements: 64 rows by four panels a block of 256 threads, 4 x 4 a
+// thread.
 template <int F>
-FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks,
+FN void elements_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks,
                        u64 panel_bytes) {
-    typedef typename ColumnsOf<F>::C::Half Half;
+    typedef typename ColumnsOf<F>::C::Element T;
     __shared__ float ws[32][65];
     __shared__ float xs[32][65];
     const u32 column = threadIdx.x % 16, row = threadIdx.x / 16;
@@ -377,8 +379,8 @@ FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n
 #pragma unroll 8
         for (u32 e = threadIdx.x; e < 2048; e += 256) {
             const u64 p = panel + e / 512, r = first + e / 32;
-            const Half* tile = (const Half*)(w + p * panel_bytes) + (u64)block * 512;
-            ws[e % 512 / 16][e / 512 * 16 + e % 16] = p < panels ? widen(tile[e % 512]) : 0.0f;
+            const T* tile = (const T*)(w + p * panel_bytes) + (u64)block * 512;
+            ws[e % 512 / 16][e / 512 * 16 + e % 16] = p < panels ? load(tile[e % 512]) : 0.0f;
             xs[e % 32][e / 32] = r < rows ? x[r * blocks + block].x[e % 32] : 0.0f;
         }
         __syncthreads();
@@ -402,10 +404,11 @@ FN void halves_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n
     }
 }
 
-// Halves row by row into panels: a thread for each.
-FN void pack_halves(const u16* x, u16* out, u64 rows, u64 columns, u64 count) {
+// Elements row by row into panels: a thread for each.
+template <class T>
+FN void pack_elements(const T* x, T* out, u64 rows, u64 columns, u64 count) {
     const u64 i = (u64)blockIdx.x * 256 + threadIdx.x, row = i / (16 * columns) * 16 + i % 16;
-    if (i < count) out[i] = row < rows ? x[row * columns + i / 16 % columns] : (u16)0;
+    if (i < count) out[i] = row < rows ? x[row * columns + i / 16 % columns] : (T)0;
 }
 
 template <int F> FN float weight_of(const Columns<F>& c, u32 i) {
@@ -415,7 +418,7 @@ template <int F> FN float weight_of(const Columns<F>& c, u32 i) {
     if (F == Q6_K) return (i < 16 ? c.d : c.m) * ((float)q - 32.0f);
     return c.d * (float)q + c.m;
 }
-template <class H> FN float weight_of(const HalfColumns<H>& c, u32 i) { return c.w[i]; }
+template <class T> FN float weight_of(const PlainColumns<T>& c, u32 i) { return c.w[i]; }
 
 // Rows of a weight in float, by index, or all of them: a thread for each 32 columns.
 template <int F>

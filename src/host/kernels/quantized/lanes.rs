@@ -42,6 +42,8 @@ pub(super) trait Lanes {
     unsafe fn halves(from: *const u8) -> Self::Float;
     /// Sixteen bfloat16.
     unsafe fn bhalves(from: *const u8) -> Self::Float;
+    /// Sixteen float32.
+    unsafe fn singles(from: *const u8) -> Self::Float;
     unsafe fn splat_float(x: f32) -> Self::Float;
     unsafe fn mul(a: Self::Float, b: Self::Float) -> Self::Float;
     unsafe fn add(a: Self::Float, b: Self::Float) -> Self::Float;
@@ -106,6 +108,9 @@ impl Lanes for Plain {
         fn bhalves(from: *const u8) -> [f32; 16] {
             let bits = from.cast::<[u16; 16]>().read_unaligned();
             bits.map(|bits| super::super::math::widen_bf16(u16::from_le(bits)))
+        }
+        fn singles(from: *const u8) -> [f32; 16] {
+            from.cast::<[u32; 16]>().read_unaligned().map(|bits| f32::from_bits(u32::from_le(bits)))
         }
         fn splat_float(x: f32) -> [f32; 16] { [x; 16] }
         fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] { std::array::from_fn(|i| a[i] * b[i]) }
@@ -182,6 +187,9 @@ impl Lanes for Avx2 {
             let wide = [_mm_loadu_si128(from.cast()), _mm_loadu_si128(from.add(16).cast())];
             both!(|wide| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(wide))))
         }
+        fn singles(from: *const u8) -> Self::Float {
+            [_mm256_loadu_ps(from.cast()), _mm256_loadu_ps(from.add(32).cast())]
+        }
         fn splat_float(x: f32) -> Self::Float { [_mm256_set1_ps(x); 2] }
         fn mul(a: Self::Float, b: Self::Float) -> Self::Float { both!(|a, b| _mm256_mul_ps(a, b)) }
         fn add(a: Self::Float, b: Self::Float) -> Self::Float { both!(|a, b| _mm256_add_ps(a, b)) }
@@ -231,6 +239,7 @@ impl Lanes for Vnni {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
+        fn singles(from: *const u8) -> __m512 { _mm512_loadu_ps(from.cast()) }
         fn splat_float(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn mul(a: __m512, b: __m512) -> __m512 { _mm512_mul_ps(a, b) }
         fn add(a: __m512, b: __m512) -> __m512 { _mm512_add_ps(a, b) }

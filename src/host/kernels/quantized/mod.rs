@@ -15,7 +15,7 @@ mod panel;
 mod tests;
 
 use self::lanes::{Lanes, Plain};
-use self::panel::{Activations, Halves, Kind, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};
+use self::panel::{Activations, Elements, Kind, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};
 use super::index::OutOfRange;
 use super::isa::{Levelled, at_level};
 use super::nest::{Shared, in_parts};
@@ -226,8 +226,9 @@ impl Product<'_> {
             Format::Q4_K => self.of::<Q4K>(panels),
             Format::Q5_K => self.of::<Q5K>(panels),
             Format::Q6_K => self.of::<Q6K>(panels),
-            Format::F16 => self.of::<Halves<false>>(panels),
-            Format::BF16 => self.of::<Halves<true>>(panels),
+            Format::F16 => self.of::<Elements<f16>>(panels),
+            Format::BF16 => self.of::<Elements<bf16>>(panels),
+            Format::F32 => self.of::<Elements<f32>>(panels),
         }
     }
 
@@ -399,12 +400,13 @@ fn rows(
 
 /// A matrix as a packed weight: of float32, or of the halves that it is to be.
 pub(crate) fn quantize(x: View<'_>, packing: Packing, out: &ViewMut<'_>, par: &dyn Parallel) {
-    fn copy<T: Copy>(bytes: fn(T) -> [u8; 2]) -> impl Fn(&[T], &mut [u8]) {
+    fn copy<T: Copy, const N: usize>(bytes: fn(T) -> [u8; N]) -> impl Fn(&[T], &mut [u8]) {
         move |x, to| to.as_chunks_mut().0.iter_mut().zip(x).for_each(|(to, &x)| *to = bytes(x))
     }
     match packing.format {
         Format::F16 => pack(x, packing, out, par, copy(f16::to_le_bytes)),
         Format::BF16 => pack(x, packing, out, par, copy(bf16::to_le_bytes)),
+        Format::F32 => pack(x, packing, out, par, copy(f32::to_le_bytes)),
         format => pack(x, packing, out, par, |x, to| quantize_block(format, x, to)),
     }
 }

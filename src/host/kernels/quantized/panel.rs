@@ -1,11 +1,13 @@
 //! Sixteen rows of a weight by some rows of activations, once for each format.
 //!
 //! Each result is a sum, block of 32 after block of 32 along the row. A block gives the product of
-//! the bytes in integers, scaled; of halves, a chain of fused multiply-adds. So its
-//! bits depend on its own row alone, whatever stands beside it and however many there are.
+//! the bytes in integers, scaled; of plain elements, a chain of fused multiply-adds. So its bits
+//! depend on its own row alone, whatever stands beside it and however many there are.
 
 use super::lanes::Lanes;
-use crate::format::Format;
+use crate::format::{Format, ROWS};
+use half::{bf16, f16};
+use std::marker::PhantomData;
 
 /// 32 activations in 8 bits, as ggml's Q8_1: `x` is about `q * d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -333,11 +335,38 @@ impl Kind for Q6K {
     }
 }
 
-/// Half floats; `BF`: bfloat16.
-pub(super) struct Halves<const BF: bool>;
+/// A type whose elements are weights as they are.
+pub(super) trait Stored {
+    const FORMAT: Format;
+    /// Sixteen of them.
+    ///
+    /// # Safety
+    /// As [`Lanes`] says.
+    unsafe fn lanes<L: Lanes>(from: *const u8) -> L::Float;
+}
+macro_rules! stored {
+    ($($t:ident $format:ident $load:ident;)*) => {$(
+        impl Stored for $t {
+            const FORMAT: Format = Format::$format;
+            #[inline(always)]
+            unsafe fn lanes<L: Lanes>(from: *const u8) -> L::Float {
+                // SAFETY: by the caller's promise.
+                unsafe { L::$load(from) }
+            }
+        }
+    )*};
+}
+stored! {
+    f16 F16 halves;
+    bf16 BF16 bhalves;
+    f32 F32 singles;
+}
 
-impl<const BF: bool> Kind for Halves<BF> {
-    const FORMAT: Format = if BF { Format::BF16 } else { Format::F16 };
+/// Plain elements.
+pub(super) struct Elements<T>(PhantomData<T>);
+
+impl<T: Stored> Kind for Elements<T> {
+    const FORMAT: Format = T::FORMAT;
     type X = [f32; 32];
     #[inline(always)]
     unsafe fn tile<L: Lanes, const R: usize>(
@@ -345,12 +374,12 @@ impl<const BF: bool> Kind for Halves<BF> {
         rows: [*const [f32; 32]; R],
         sums: &mut [L::Float; R],
     ) {
+        let sixteen = ROWS * size_of::<T>();
         // SAFETY: by the caller's promise. Blocks start anew: that of one runs beside the next.
         unsafe {
             let mut own = [L::splat_float(0.0); R];
             for i in 0..32 {
-                let from = tile.add(32 * i);
-                let w = if BF { L::bhalves(from) } else { L::halves(from) };
+                let w = T::lanes::<L>(tile.add(sixteen * i));
                 for r in 0..R {
                     own[r] = L::fma(w, L::splat_float((*rows[r])[i]), own[r]);
                 }

@@ -26,6 +26,9 @@ fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
             Format::Q6_K => scale(208),
             Format::Q8_0 | Format::Q4_0 => scale(0),
             Format::F16 | Format::BF16 => (0..32).for_each(|i| scale(2 * i)),
+            Format::F32 => block.as_chunks_mut().0.iter_mut().for_each(|x| {
+                *x = (rng.unit() as f32 / 16.0).to_le_bytes();
+            }),
             _ => [0, 2].into_iter().for_each(&mut scale),
         }
     }
@@ -98,6 +101,10 @@ fn whole_numbers_are_multiplied_exactly() {
                         .0
                         .iter_mut()
                         .for_each(|x| *x = half(format, x[0] as i8 as f64));
+                }
+                Format::F32 => {
+                    let all = block.as_chunks_mut().0.iter_mut();
+                    all.for_each(|x: &mut [u8; 4]| *x = (x[0] as i8 as f32).to_le_bytes());
                 }
                 _ => (0..2).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&one)),
             }
