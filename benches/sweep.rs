@@ -72,7 +72,8 @@ fn operand(device: &Device, text: &Value, place: usize) -> Arg {
     })
 }
 
-/// Views are made whole, as by `contiguous`, so that there is work. PyTorch has no gradient of the running statistics.
+/// Views are made whole, as by `contiguous`, so that there is work. PyTorch has no gradient of the
+/// running statistics.
 fn whole(op: &str, made: Made) -> Vec<TensorFuture> {
     let Made::Futures(mut all) = made else { panic!("{op}: no such call") };
     if op == "batch_norm" {

@@ -198,6 +198,25 @@ fn quotients(mut n: u128, mut m: u128, mut a: u128, mut b: u128) -> u128 {
     sum
 }
 
+/// The sizes of planes whose lines, planes or volumes are divided evenly, and of what becomes of
+/// them: depth, height and width.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cells {
+    /// The number of dimensions that are divided: one, two or three.
+    pub spatial: usize,
+    pub input: [usize; 3],
+    pub output: [usize; 3],
+}
+
+impl Cells {
+    /// What a cell takes of an axis. Neighbours may have an element in common.
+    pub fn interval(input: usize, output: usize, cell: usize) -> std::ops::Range<usize> {
+        let wide = |i: usize| i as u128 * input as u128;
+        let first = (wide(cell) / output as u128) as usize;
+        first..wide(cell + 1).div_ceil(output as u128) as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -89,8 +89,13 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         let row = Value::of(&[4], &[3i32, 0, 5, 3]).flipped(0);
         same(
             "index_select",
-            both(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&x, &row])
-                .unwrap(),
+            both(
+                &rig,
+                launcher,
+                IndexSelect { dim: 0, name: "index_select", from_end: true },
+                &[&x, &row],
+            )
+            .unwrap(),
         );
         let table = Value::drawn(r, dtype, &[6, 8]);
         let at = Value::of(&[2, 2], &[1i64, 5, 0, 2]).permuted(&[1, 0]);
@@ -109,12 +114,11 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             .unwrap();
             same("scatter_add", scattered);
         }
+        let index = Value::of(&[3, 5], &(0..15).map(|_| r.below(6) as i64).collect::<Vec<_>>());
         for mode in ScatterMode::ALL {
             let source = Value::drawn(r, dtype, &[3, 5]);
-            same(
-                "scatter",
-                both(&rig, launcher, Scatter { dim: 0, mode }, &[&x, &index, &source]).unwrap(),
-            );
+            let scatter = Scatter { dim: 0, mode, name: "scatter" };
+            same("scatter", both(&rig, launcher, scatter, &[&x, &index, &source]).unwrap());
         }
         let part = SliceAssign::new(&[6, 5], &[1usize, 2], |start, _| Some((start, 3, 1, true)));
         let source = Value::drawn(r, dtype, &[3, 1]);
@@ -237,7 +241,7 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     }
     let index = Value::of(&[3], &[0i64, -1, 9]);
     // From the end -1 is the last, but no word has the number -1.
-    let select = || IndexSelect { dim: 0, name: "index_select" };
+    let select = || IndexSelect { dim: 0, name: "index_select", from_end: true };
     assert_eq!(asked(&rig, launcher, select(), &[&x, &index]), Some((2, 9, 4)));
     assert_eq!(
         asked(&rig, launcher, Embedding { name: "embedding" }, &[&x, &index]),
@@ -252,7 +256,12 @@ fn a_bad_index_is_found_and_nothing_else_is_touched() {
     assert_eq!(asked(&rig, launcher, select(), &[&none, &low]), Some((1, -5, 4)));
     let fine = Value::of(&[3], &[0i64, 3, 2]);
     assert_eq!(
-        asked(&rig, launcher, IndexSelect { dim: 0, name: "index_select" }, &[&none, &fine]),
+        asked(
+            &rig,
+            launcher,
+            IndexSelect { dim: 0, name: "index_select", from_end: true },
+            &[&none, &fine]
+        ),
         None
     );
     launcher.clear(&rig.idle());

@@ -11,8 +11,7 @@ use super::geometry::{Geometry, RANK_MAX, divisor};
 use super::source::{KernelSource, Part};
 use super::{Arg, GRID_YZ_MAX, Kernel, Launch, Plan, Words, grid};
 use crate::dtype::DType;
-use crate::host::kernels::windows::adaptive::Cells;
-use crate::window::Window;
+use crate::window::{Cells, Window};
 use smallvec::{SmallVec, smallvec};
 
 /// True where kernels can count a window's coordinates in 32 bits, and its taps in 64.

@@ -5,7 +5,8 @@
 use super::largest::{Largest, Parts};
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::windows::adaptive::{self, Cells};
+use crate::host::kernels::windows::adaptive;
+use crate::window::Cells;
 use crate::{Backward, TensorFuture, own};
 
 /// Cells, with the input's size, that were checked when the op was called.

@@ -3,9 +3,9 @@
 
 use crate::dtype::DType;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::windows::adaptive::{self, Cells};
+use crate::host::kernels::windows::adaptive;
 use crate::host::kernels::windows::pool;
-use crate::window::Window;
+use crate::window::{Cells, Window};
 use crate::{Backward, TensorFuture, own};
 
 /// Of which parts of a plane.

@@ -13,36 +13,19 @@ use crate::host::kernels::rows::Float;
 use crate::room;
 use crate::shape::numel;
 use crate::view::{Parallel, View, ViewMut};
-use crate::window::{offset, triple};
+use crate::window::{Cells, offset, triple};
 use std::hint::select_unpredictable;
 use std::ops::Range;
 
 /// Elements below which a further thread does not pay, as under windows that move.
 const LEAST: usize = if cfg!(all(test, debug_assertions)) { 200 } else { 16 << 10 };
 
-/// The sizes of planes and of what becomes of them: depth, height and width.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Cells {
-    /// The number of dimensions that are divided: one, two or three.
-    pub spatial: usize,
-    pub input: [usize; 3],
-    pub output: [usize; 3],
-}
-
-impl Cells {
-    /// What a cell takes of an axis. Neighbours may have an element in common.
-    pub fn interval(input: usize, output: usize, cell: usize) -> Range<usize> {
-        let wide = |i: usize| i as u128 * input as u128;
-        let first = (wide(cell) / output as u128) as usize;
-        first..wide(cell + 1).div_ceil(output as u128) as usize
-    }
-
-    fn intervals(&self, axis: usize) -> Vec<Range<usize>> {
-        let mut all = room::with_capacity(self.output[axis]);
-        let of = |cell| Cells::interval(self.input[axis], self.output[axis], cell);
-        all.extend((0..self.output[axis]).map(of));
-        all
-    }
+/// What the cells take of an axis, one after the other.
+fn intervals(cells: &Cells, axis: usize) -> Vec<Range<usize>> {
+    let mut all = room::with_capacity(cells.output[axis]);
+    let of = |cell| Cells::interval(cells.input[axis], cells.output[axis], cell);
+    all.extend((0..cells.output[axis]).map(of));
+    all
 }
 
 /// Calls `f` with each plane and row of cells, on several threads: where the plane begins, the
@@ -56,7 +39,7 @@ fn each_row<T: Load<W>, W: Float>(
 ) {
     let lead = x.shape.len() - cells.spatial;
     let planes = Nest::new(&x.shape[..lead], [&x.strides[..lead]]).merged();
-    let (depths, heights) = (cells.intervals(0), cells.intervals(1));
+    let (depths, heights) = (intervals(cells, 0), intervals(cells, 1));
     let (rows, from) = (depths.len() * heights.len(), Shared::<T>::new(x.ptr.cast_mut()));
     let work = numel(&cells.input) / rows.max(1);
     in_parts(planes.numel() * rows, (LEAST / work.max(1)).max(1), par, &|part| {
@@ -73,7 +56,7 @@ fn each_row<T: Load<W>, W: Float>(
 pub(crate) fn max(cells: &Cells, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
     fn of<T: Load<W>, W: Float>(cells: &Cells, x: View<'_>, out: &ViewMut<'_>, par: &dyn Parallel) {
         let [deep, high, step] = triple(&x.strides[x.shape.len() - cells.spatial..], 0);
-        let (to, widths) = (Shared::<T>::new(out.ptr), cells.intervals(2));
+        let (to, widths) = (Shared::<T>::new(out.ptr), intervals(cells, 2));
         each_row::<T, W>(cells, x, par, &|best, plane, [depth, height], first| {
             vectorize!(|| {
                 best.fill(W::LEAST);
@@ -124,7 +107,7 @@ struct Laid<'a> {
 
 impl Laid<'_> {
     fn new(cells: &Cells) -> Laid<'_> {
-        Laid { cells, intervals: [0, 1, 2].map(|axis| cells.intervals(axis)) }
+        Laid { cells, intervals: [0, 1, 2].map(|axis| intervals(cells, axis)) }
     }
 }
 

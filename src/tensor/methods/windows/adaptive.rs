@@ -4,14 +4,13 @@
 use super::conv::{Sizes, each};
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
-use crate::host::kernels::windows::adaptive::Cells;
 use crate::ops::windows::adaptive::AdaptiveMax;
 use crate::ops::windows::resample::{By, Intervals, Resample};
 use crate::tensor::build::{self, At};
 use crate::tensor::dims::Dims;
 use crate::tensor::future::TensorFuture;
 use crate::tensor::methods::reduce::stats::float;
-use crate::window::triple;
+use crate::window::{Cells, triple};
 use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
