@@ -43,7 +43,7 @@ pub enum Format {
     /// 32 bfloat16 weights, as F16.
     BF16,
     /// 32 float32 weights, for matrices of which each row has its own
-    /// ([`grouped_linear`](super::Quantized::grouped_linear)).
+    /// (`Quantized::grouped_linear`).
     F32,
 }
 

@@ -66,7 +66,9 @@ fn says_what_was_called(error: &Error) -> bool {
     let line = source.lines().nth(at.line() as usize - 1).unwrap_or_default();
     let call: String = line.chars().skip(at.column() as usize - 1).collect();
     let Some((path, _)) = call.split_once('(') else { return true };
-    let is_operator = !path.chars().all(|c| c.is_alphanumeric() || "_:".contains(c));
+    // One in brackets begins with these.
+    let is_operator =
+        path.is_empty() || !path.chars().all(|c| c.is_alphanumeric() || "_:".contains(c));
     let is_layer = error.op().starts_with(char::is_uppercase);
     if is_operator || is_layer {
         return true;

@@ -116,7 +116,7 @@ impl<F: Fold + ?Sized, const N: usize> Lanes<F, N> {
         is_far: bool,
         of: &impl Fn(F::In) -> F::Acc,
     ) {
-        const { assert!(COUNT % N == 0) };
+        const { assert!(COUNT.is_multiple_of(N)) };
         for turn in 0..COUNT / N {
             if is_far {
                 let ahead = x[turn * N..].as_ptr().cast::<u8>().wrapping_add(AHEAD);
