@@ -35,6 +35,7 @@ use crate::host::kernels::nest::parts_of;
 use crate::host::kernels::random;
 use crate::host::kernels::simd::{Level, level};
 use crate::host::kernels::stream::{self, Ahead, LINE, STREAM_FROM};
+use crate::room;
 use crate::sync::plain::{AtomicU64, Ordering};
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
@@ -116,7 +117,7 @@ struct Planned {
 static FRONTS: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static PLANNED: Cell<Option<Box<Planned>>> = const { Cell::new(None) };
+    static PLANNED: Cell<Vec<Planned>> = const { Cell::new(Vec::new()) };
 }
 
 impl<'a> Front<'a> {
@@ -152,26 +153,23 @@ impl<'a> Front<'a> {
             // SAFETY: as above.
             return unsafe { tiled(&call, range) };
         }
-        let known = PLANNED.try_with(Cell::take).ok().flatten();
-        let mut planned = match known.filter(|planned| planned.number == number) {
-            Some(mut planned) => {
-                planned.plan.move_outputs(outputs);
-                planned
-            }
-            None => {
-                let slots = Slots::take();
-                let plan = Plan::new(slots.ptr);
-                let mut planned = Box::new(Planned { number, plan, _slots: slots });
-                // SAFETY: the caller's promise; the plan stays in its box, and the slots with it.
-                unsafe { plan::make(&mut planned.plan, &call) };
-                planned.plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
-                planned
-            }
-        };
+        // One at most. Its place in memory stays, for the plan has addresses within itself.
+        let mut kept = PLANNED.try_with(Cell::take).unwrap_or_default();
+        if kept.first().is_none_or(|planned| planned.number != number) {
+            kept.clear();
+            room::reserve(&mut kept, 1);
+            let slots = Slots::take();
+            kept.push(Planned { number, plan: Plan::new(slots.ptr), _slots: slots });
+            // SAFETY: the caller's promise; the plan stays in its place, and the slots with it.
+            unsafe { plan::make(&mut kept[0].plan, &call) };
+            kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
+        } else {
+            kept[0].plan.move_outputs(outputs);
+        }
         // SAFETY: as above. The inputs of a plan that is found again are there: its front is.
-        unsafe { walk(&call, &mut planned.plan, range) };
+        unsafe { walk(&call, &mut kept[0].plan, range) };
         // A thread that is at its end keeps nothing.
-        let _ = PLANNED.try_with(|last| last.set(Some(planned)));
+        let _ = PLANNED.try_with(|last| last.set(kept));
     }
 }
 
