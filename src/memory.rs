@@ -16,7 +16,6 @@ mod freed;
 use crate::dtype::Element;
 use crate::error::bytes_of;
 use crate::graph::value::{Buffer, Keep, Kept};
-use crate::room::{HUGE, ask_for_huge_pages};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use freed::Freed;
@@ -28,6 +27,7 @@ use std::sync::{Arc, Weak};
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;
+const HUGE: usize = 2 << 20;
 /// Quarter steps between powers of two, from 4 KiB up.
 const CLASSES: usize = 4 * (usize::BITS as usize - 12);
 /// Least that the cache may keep, whatever was live before.
@@ -246,7 +246,12 @@ impl Memory {
                     self.uncount(size);
                     return None;
                 };
-                ask_for_huge_pages(ptr, size);
+                #[cfg(target_os = "linux")]
+                if size >= HUGE {
+                    // SAFETY: the range was just allocated, and advice changes no contents. A
+                    // refusal only means small pages.
+                    unsafe { libc::madvise(ptr as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
+                }
                 ptr
             }
         };

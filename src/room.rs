@@ -1,12 +1,10 @@
-//! Scratch memory of kernels, in host memory; and huge pages for whatever is allocated there.
+//! Scratch memory of kernels, in host memory.
 //!
 //! The size of scratch memory depends on data, so an allocation may fail. Then the kernel ends
 //! immediately by unwinding, and its value fails with an out-of-memory error
 //! ([`guarded`](crate::backend::guarded)); Rust's own vectors would end the process. A panic in a
 //! parallel part reaches the kernel's caller, so parts may allocate here
 //! as well.
-
-#![allow(unsafe_code)]
 
 use crate::error::bytes_of;
 use std::fmt;
@@ -25,9 +23,6 @@ impl fmt::Display for NoRoom {
 pub(crate) fn reserve<T>(to: &mut Vec<T>, more: usize) {
     if to.try_reserve(more).is_err() {
         denied(to.len().saturating_add(more).saturating_mul(size_of::<T>()));
-    }
-    if to.is_empty() {
-        ask_for_huge_pages(to.as_ptr().cast(), to.capacity() * size_of::<T>());
     }
 }
 
@@ -58,22 +53,4 @@ pub(crate) fn filled<T: Clone>(n: usize, fill: T) -> Vec<T> {
     let mut made = Vec::new();
     at_least(&mut made, n, fill);
     made
-}
-
-/// Bytes of a huge page.
-pub(crate) const HUGE: usize = 2 << 20;
-
-/// Asks for huge pages for those of a fresh allocation's bytes that fill some. (A core of a Zen 4
-/// knows 12 MiB of pages of 4 KiB: sums of 16 MiB on two of them, each row in turn, took 124 us in
-/// such pages and 117 in huge ones. And there are 500 times fewer first touches.)
-pub(crate) fn ask_for_huge_pages(ptr: *const u8, bytes: usize) {
-    let first = ptr.align_offset(HUGE);
-    let whole = bytes.saturating_sub(first) / HUGE * HUGE;
-    #[cfg(target_os = "linux")]
-    if whole > 0 {
-        // SAFETY: advice changes no contents, whatever lies there. A refusal means small pages.
-        unsafe { libc::madvise(ptr.wrapping_add(first) as *mut _, whole, libc::MADV_HUGEPAGE) };
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = whole;
 }

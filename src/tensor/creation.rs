@@ -19,7 +19,6 @@ use crate::error::{Error, ErrorKind, bytes_of, number_of};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
-use crate::room::ask_for_huge_pages;
 use crate::shape::Shape;
 use std::fmt::Display;
 use std::future::Future;
@@ -377,10 +376,7 @@ impl Device {
     #[doc(alias("array", "frombuffer"))]
     #[track_caller]
     pub fn from_slice<T: Element>(&self, data: &[T], shape: impl Into<Shape>) -> TensorFuture {
-        let mut copy: Vec<T> = Vec::with_capacity(data.len());
-        ask_for_huge_pages(copy.as_ptr().cast(), size_of_val(data));
-        copy.extend_from_slice(data);
-        self.handed("from_slice", copy, shape.into(), Location::caller())
+        self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())
     }
 
     pub(crate) fn handed<T: Element>(

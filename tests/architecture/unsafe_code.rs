@@ -55,7 +55,6 @@ const UNSAFE: &[&str] = &[
     "ranks/keeper.rs",
     "ranks/mpi/",
     "ranks/secret.rs",
-    "room.rs",
     "tensor/creation.rs",
     "tensor/creation/dlpack.rs",
     "tensor/creation/pinned.rs",

@@ -205,39 +205,53 @@ FN i64 divisor(const Window& w, i32 oz, i32 oy, i32 ox, i64 fixed, bool padded) 
     return all;
 }
 
-// The largest element under each window (NaN if one is NaN), or where it is in its plane: of equals
-// the first, of NaNs the last. `planes` holds where each plane begins.
+// The largest of the elements that it sees (NaN if one is NaN), or where that is: of equals the
+// first, of NaNs the last.
+template <bool POSITION, class T, class O>
+struct Largest {
+    typedef typename Stored<T>::C C;
+    C best;
+    i64 at;
+    bool any;
+    FN_MEMBER Largest() : best(C()), at(-1), any(false) {}
+    FN_MEMBER void see(C value, i64 place) {
+        if (!any || value > best || value != value) {
+            best = value;
+            any = true;
+            if (POSITION) at = place;
+        }
+    }
+    // O is the type of one of them; the other is not compiled to anything.
+    FN_MEMBER void put(O* out) const {
+        if (POSITION) *(i64*)out = at;
+        else *(T*)out = As<T>::of(best);
+    }
+};
+
+// The largest element under each window, or where it is in its plane. `planes` holds where each
+// plane begins.
 template <bool POSITION, class T, class O, class I>
 FN void pool_max(const T* x, O* out, I n, const Window& w, const Split<I>& split,
                  const Geo64<1>& planes, const Steps3& step) {
-    typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     const Cut<I> p = cut(i, split);  // whose image is a plane
     Taps js = taps_of(w, 0, p.at[0]), ks = taps_of(w, 1, p.at[1]), ls = taps_of(w, 2, p.at[2]);
     i64 off[1];
     offsets<1, Geo64>(planes, (u64)p.image, off);
-    C best = C();
-    i64 at = -1;
-    bool any = false;
+    Largest<POSITION, T, O> found;
     for (i32 j = js.begin; j < js.end; ++j) {
         i32 z = p.at[0] * stride(w, 0) - w.before[0] + j * dilation(w, 0);
         for (i32 k = ks.begin; k < ks.end; ++k) {
             i32 y = p.at[1] * stride(w, 1) - w.before[1] + k * dilation(w, 1);
             for (i32 l = ls.begin; l < ls.end; ++l) {
                 i32 here = p.at[2] * stride(w, 2) - w.before[2] + l * dilation(w, 2);
-                C value = load(x[off[0] + offset(z, y, here, step.at)]);
-                if (!any || value > best || value != value) {
-                    best = value;
-                    any = true;
-                    if (POSITION) at = ((i64)z * w.in[1] + y) * w.in[2] + here;
-                }
+                found.see(load(x[off[0] + offset(z, y, here, step.at)]),
+                          ((i64)z * w.in[1] + y) * w.in[2] + here);
             }
         }
     }
-    // O is the type of one of them; the other is not compiled to anything.
-    if (POSITION) *(i64*)&out[i] = at;
-    else *(T*)&out[i] = As<T>::of(best);
+    found.put(&out[i]);
 }
 
 // Depth, height and width each, of the input and of the output: cells that cover an axis evenly, of
@@ -249,12 +263,10 @@ FN Interval interval(const Cells& c, i32 axis, i32 cell) {
     return {(i32)(cell * in / out), (i32)(((cell + 1) * in + out - 1) / out)};
 }
 
-// The largest element of each cell (NaN if one is NaN), or where it is in its plane: of equals the
-// first, of NaNs the last.
+// The largest element of each cell, or where it is in its plane.
 template <bool POSITION, class T, class O, class I>
 FN void cells_max(const T* x, O* out, I n, const Cells& cells, const Split<I>& split,
                   const Geo64<1>& planes, const Steps3& step) {
-    typedef typename Stored<T>::C C;
     I i = (I)blockIdx.x * 256 + threadIdx.x;
     if (i >= n) return;
     const Cut<I> p = cut(i, split);  // whose image is a plane
@@ -262,22 +274,13 @@ FN void cells_max(const T* x, O* out, I n, const Cells& cells, const Split<I>& s
                    xs = interval(cells, 2, p.at[2]);
     i64 off[1];
     offsets<1, Geo64>(planes, (u64)p.image, off);
-    C best = C();
-    i64 at = -1;
-    bool any = false;
+    Largest<POSITION, T, O> found;
     for (i32 z = zs.begin; z < zs.end; ++z)
         for (i32 y = ys.begin; y < ys.end; ++y)
-            for (i32 here = xs.begin; here < xs.end; ++here) {
-                C value = load(x[off[0] + offset(z, y, here, step.at)]);
-                if (!any || value > best || value != value) {
-                    best = value;
-                    any = true;
-                    if (POSITION) at = ((i64)z * cells.in[1] + y) * cells.in[2] + here;
-                }
-            }
-    // O is the type of one of them; the other is not compiled to anything.
-    if (POSITION) *(i64*)&out[i] = at;
-    else *(T*)&out[i] = As<T>::of(best);
+            for (i32 here = xs.begin; here < xs.end; ++here)
+                found.see(load(x[off[0] + offset(z, y, here, step.at)]),
+                          ((i64)z * cells.in[1] + y) * cells.in[2] + here);
+    found.put(&out[i]);
 }
 
 template <class T, class I>

@@ -162,7 +162,7 @@ fn copy_sized<T: Copy + Send + Sync>(
         && row.size * size_of::<T>() >= 16 * LINE
         && matches!(row.step, [1, 0 | 1]);
     let rows = nest.numel();
-    if row.size * size_of::<T>() <= SHORT && row.step == [1, 1] {
+    if !streamed && row.size * size_of::<T>() <= SHORT && row.step == [1, 1] {
         return short_rows(nest, row.size, to, from, (least / row.size).max(1), par);
     }
     // Rows, cut where they are long, are the units of work.

