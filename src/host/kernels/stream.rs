@@ -1,71 +1,18 @@
 //! Traffic with memory: stores that go around the cache, and loads that are asked for early.
 //!
 //! Called by kernels for arrays that no cache holds. An ordinary store first reads the line that it
-//! overwrites, so a third of the traffic would be for nothing; and while a tile is computed in the
-//! first cache the memory would have nothing to do, so the next tile's inputs are asked for
-//! meanwhile, a few lines a step.
+//! overwrites, so a third of the traffic would be for nothing.
 
 #![allow(unsafe_code)]
 
 use crate::host::kernels::simd::{Level, Simd, level, multiversion};
 use crate::view::Parallel;
-use smallvec::SmallVec;
 
 /// Outputs that together have so many bytes are written around the cache.
 pub(super) const STREAM_FROM: usize =
     if cfg!(all(test, debug_assertions)) { 1 << 16 } else { 32 << 20 };
 /// Bytes of a line: what a store around the cache fills, what a prefetch brings.
 pub(super) const LINE: usize = 64;
-
-/// Inputs that lie row by row, and how far the next tile of each has been asked for.
-#[derive(Default)]
-pub(super) struct Ahead {
-    /// Walked as a slice: the vector's own iterator is a call for each line that is copied.
-    rows: SmallVec<[Row; 4]>,
-}
-
-#[derive(Clone, Copy)]
-struct Row {
-    /// Position 0.
-    ptr: *const u8,
-    size: usize,
-    /// What to ask for next, and how many lines a step.
-    next: *const u8,
-    share: usize,
-}
-
-impl Ahead {
-    /// Adds an input: where position 0 is, bytes of an element, and how many of them a tile's
-    /// `steps` ask for.
-    pub fn add(&mut self, ptr: *const u8, size: usize, n: usize, steps: usize) {
-        self.rows.push(Row { ptr, size, next: ptr, share: (n * size / LINE).div_ceil(steps) });
-    }
-
-    /// Begins a tile: what is asked for in its steps are the elements from `position` on.
-    #[inline]
-    pub fn begin(&mut self, position: usize) {
-        for row in self.rows.as_mut_slice() {
-            row.next = row.ptr.wrapping_add(position * row.size);
-        }
-    }
-
-    /// Asks for one step's share.
-    #[inline]
-    pub fn step(&mut self) {
-        for row in self.rows.as_mut_slice() {
-            for line in 0..row.share {
-                prefetch(row.next.wrapping_add(LINE * line));
-            }
-        }
-        self.advance();
-    }
-
-    fn advance(&mut self) {
-        for row in self.rows.as_mut_slice() {
-            row.next = row.next.wrapping_add(LINE * row.share);
-        }
-    }
-}
 
 /// Asks for a line that will be read soon.
 #[inline(always)]
@@ -99,38 +46,30 @@ fn ask<const SECOND: bool>(at: *const u8) {
 }
 
 /// Copies `n` bytes, the destination around the cache where the machine can; [`fence`] ends a
-/// series. A step's share of what is ahead is asked for between the lines, so that reading and
-/// writing overlap.
+/// series.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `n` bytes; they do not overlap.
-pub(super) unsafe fn copy(level: Level, src: *const u8, dst: *mut u8, n: usize, ahead: &mut Ahead) {
+pub(super) unsafe fn copy(level: Level, src: *const u8, dst: *mut u8, n: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         let head = dst.align_offset(LINE).min(n);
         let lines = (n - head) / LINE;
         let done = head + LINE * lines;
         std::ptr::copy_nonoverlapping(src, dst, head);
-        copy_lines_at(level, src.add(head), dst.add(head), lines, ahead);
+        copy_lines_at(level, src.add(head), dst.add(head), lines);
         std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), n - done);
     }
-    ahead.advance();
 }
 
 multiversion! {
-    fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) = copy_lines
+    fn copy_lines_at(src: *const u8, dst: *mut u8, lines: usize) = copy_lines
 }
 
 /// Copies whole lines to memory that is aligned to them. Only [`copy`] calls it, with its promise.
 #[inline(always)]
-fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize, ahead: &mut Ahead) {
-    let rows = ahead.rows.as_slice();
+fn copy_lines<S: Simd>(src: *const u8, dst: *mut u8, lines: usize) {
     for i in 0..lines {
-        for row in rows {
-            if i < row.share {
-                prefetch(row.next.wrapping_add(LINE * i));
-            }
-        }
         // SAFETY: line i is inside both, and `dst` is aligned to lines.
         unsafe { copy_line::<S>(src.add(LINE * i), dst.add(LINE * i)) }
     }
@@ -202,7 +141,7 @@ pub(crate) unsafe fn put(src: *const u8, dst: *mut u8, n: usize, whole: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         match whole >= STREAM_FROM {
-            true => copy(level(), src, dst, n, &mut Ahead::default()),
+            true => copy(level(), src, dst, n),
             false => std::ptr::copy_nonoverlapping(src, dst, n),
         }
     }

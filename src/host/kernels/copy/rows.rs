@@ -5,7 +5,7 @@
 use super::super::isa::vectorize;
 use super::super::nest::{Dim, Nest, Shared, in_parts};
 use super::super::simd::level;
-use super::super::stream::{self, Ahead, LINE, prefetch};
+use super::super::stream::{self, LINE, prefetch};
 use crate::view::Parallel;
 
 /// Rows of so many bytes are copied by loops that the compiler knows; longer ones by the system's
@@ -140,7 +140,7 @@ pub(super) unsafe fn stream_row<T: Copy>(d: *mut T, s: *const T, n: usize, step:
             0 => stream::fill(level(), *s, d, n),
             _ => {
                 let bytes = n * size_of::<T>();
-                stream::copy(level(), s.cast(), d.cast(), bytes, &mut Ahead::default());
+                stream::copy(level(), s.cast(), d.cast(), bytes);
             }
         }
     }

@@ -9,7 +9,8 @@
 use super::forms::LANES;
 use super::gather::Lie;
 use super::loops;
-use super::plan::{Call, how, is_half, write_immediate};
+use super::plan::{Call, is_half, write_immediate};
+use super::planner::how;
 use super::rep::Rep;
 use super::{halves, moves};
 use crate::dtype::{DType, Scalar};
@@ -36,9 +37,6 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     }
     let instr = &instrs[last];
     let half = is_half(instr.on);
-    if half != is_half(instr.dtype) && !matches!(instr.code, Code::Cast(_)) {
-        return false;
-    }
     let dst = call.outputs[0].wrapping_add(range.start * instr.dtype.size());
     let mut cells = [0u64; 2];
     let mut operand = |arg: Arg, cell: usize| -> Option<Operand> {

@@ -1,7 +1,8 @@
 //! One op on 16-bit floats: read, computed as f32 and rounded in registers.
 //!
-//! Looked up by `direct`, for ops that stand alone; in a plan each of the three is a step over a
-//! tile. The bits are the same. See `loops.rs` for the promises about pointers.
+//! Looked up by `direct`, for ops that stand alone, and by the planner; without a loop here each of
+//! the three is a step over a tile. The bits are the same. See `loops.rs` for the promises about
+//! pointers.
 
 #![allow(unsafe_code)]
 
@@ -15,16 +16,36 @@ use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
+/// How a result is left: a float as an `E`, a truth as it is.
+trait Leave<E> {
+    type Left;
+    fn leave(self) -> Self::Left;
+}
+impl<E: Load<f32>> Leave<E> for f32 {
+    type Left = E;
+    #[inline(always)]
+    fn leave(self) -> E {
+        E::store(self)
+    }
+}
+impl<E> Leave<E> for bool {
+    type Left = bool;
+    #[inline(always)]
+    fn leave(self) -> bool {
+        self
+    }
+}
+
 /// `dst[i] = F(a[i])`.
 struct Map<F, E>(PhantomData<(F, E)>);
 
-impl<F: Fn1<f32, Out = f32>, E: Load<f32>> Body for Map<F, E> {
+impl<F: Fn1<f32, Out: Leave<E>>, E: Load<f32>> Body for Map<F, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        let (dst, a) = (dst.cast::<E>(), a.cast::<E>());
+        let (dst, a) = (dst.cast::<<F::Out as Leave<E>>::Left>(), a.cast::<E>());
         for i in 0..n {
             // SAFETY: the caller passes places of n elements.
-            unsafe { dst.add(i).write(E::store(F::eval::<S>((*a.add(i)).load()))) }
+            unsafe { dst.add(i).write(F::eval::<S>((*a.add(i)).load()).leave()) }
         }
     }
 }
@@ -32,10 +53,10 @@ impl<F: Fn1<f32, Out = f32>, E: Load<f32>> Body for Map<F, E> {
 /// `dst[i] = F(a[i], b[i])`; an operand that is a splat is one f32.
 struct Zip<F, E, const SPLAT: u8>(PhantomData<(F, E)>);
 
-impl<F: Fn2<f32, Out = f32>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
+impl<F: Fn2<f32, Out: Leave<E>>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        let dst = dst.cast::<E>();
+        let dst = dst.cast::<<F::Out as Leave<E>>::Left>();
         // SAFETY: the caller passes places of n elements, of one f32 where it is a splat.
         unsafe {
             let one_a = if SPLAT == FIRST { *a.cast::<f32>() } else { 0.0 };
@@ -43,14 +64,14 @@ impl<F: Fn2<f32, Out = f32>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, E, S
             for i in 0..n {
                 let a = if SPLAT == FIRST { one_a } else { (*a.cast::<E>().add(i)).load() };
                 let b = if SPLAT == SECOND { one_b } else { (*b.cast::<E>().add(i)).load() };
-                dst.add(i).write(E::store(F::eval::<S>(a, b)));
+                dst.add(i).write(F::eval::<S>(a, b).leave());
             }
         }
     }
 }
 
 /// Of f16 and of bf16.
-const fn map<F: Fn1<f32, Out = f32>>() -> Option<[Instances; 2]> {
+const fn map<F: Fn1<f32, Out: Leave<f16> + Leave<bf16>>>() -> Option<[Instances; 2]> {
     Some([instances::<Map<F, f16>>(), instances::<Map<F, bf16>>()])
 }
 
@@ -58,7 +79,7 @@ const fn mended<F: Rare1>() -> Option<[Instances; 2]> {
     Some([instances::<Mended<F, f16, false>>(), instances::<Mended<F, bf16, false>>()])
 }
 
-const fn zip<F: Fn2<f32, Out = f32>>() -> Option<[[Instances; 3]; 2]> {
+const fn zip<F: Fn2<f32, Out: Leave<f16> + Leave<bf16>>>() -> Option<[[Instances; 3]; 2]> {
     Some([
         [
             instances::<Zip<F, f16, NONE>>(),
@@ -75,9 +96,6 @@ const fn zip<F: Fn2<f32, Out = f32>>() -> Option<[[Instances; 3]; 2]> {
 
 /// What is computed in f64, not in vectors or long, gains nothing.
 macro_rules! unary_cell {
-    (test, $cost:ident, $V:ident) => {
-        None
-    };
     ($class:ident, double, $V:ident) => {
         None
     };
@@ -94,7 +112,10 @@ macro_rules! binary_cell {
     (number, simple, $V:ident) => {
         zip::<ops::$V>()
     };
-    (float, quotient, $V:ident) => {
+    (float, $cost:ident, $V:ident) => {
+        zip::<ops::$V>()
+    };
+    (compare, simple, $V:ident) => {
         zip::<ops::$V>()
     };
     ($class:ident, $cost:ident, $V:ident) => {

@@ -6,10 +6,11 @@
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
 //! range is cut.
 //!
-//! In here: `loops`, `mended`, `halves` and `moves` are the loops, `forms` is what they share,
-//! `direct` runs the simplest programs, `plan` turns others into steps, `arange` counts, `gather`
-//! reads inputs that do not lie row by row, `stream` writes around the cache. None of it knows
-//! nodes, devices or the engine.
+//! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
+//! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`
+//! (what is done by way of f32 `narrowed` before),
+//! `arange` counts, `gather` reads inputs that do not lie row by row, `stream` writes around the
+//! cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.
@@ -24,8 +25,12 @@ mod halves;
 pub(super) mod loops;
 mod mended;
 mod moves;
+mod narrowed;
+mod pairs;
 mod plan;
+mod planner;
 pub(super) mod rep;
+mod steps;
 #[cfg(test)]
 mod tests;
 
@@ -34,13 +39,14 @@ use crate::graph::program::{OUTPUTS_MAX, Program};
 use crate::host::kernels::nest::parts_of;
 use crate::host::kernels::random;
 use crate::host::kernels::simd::{Level, level};
-use crate::host::kernels::stream::{self, Ahead, LINE, STREAM_FROM};
+use crate::host::kernels::stream::{self, LINE, STREAM_FROM};
 use crate::room;
 use crate::sync::plain::{AtomicU64, Ordering};
 use crate::sync::threads::thread_local;
 use crate::view::{Parallel, View, ViewMut};
 pub(crate) use direct::{Lone, One, lone_number, one};
 use plan::{Call, Plan, SLOT, SLOT_STEP, SLOTS, Step};
+use smallvec::SmallVec;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::ops::Range;
@@ -48,8 +54,8 @@ use std::ops::Range;
 /// Tiles whose result is written around the cache: smaller, so that reading, computing and writing
 /// overlap. (One unary op on f32 needs none: `loops::streamed`.)
 const SLOT_STREAMED: usize = SLOT / 4;
-/// Arrays of so many bytes do not come from the first two caches: their tiles are asked for ahead.
-const AHEAD_FROM: usize = 1 << 20;
+/// Positions from which on it pays to do on halves what a program does by way of f32.
+const NARROWED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 4 << 10 };
 /// Positions from which on a program in front of another kernel is planned once for each thread.
 const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
 /// A part of a step that is handed to another thread takes at least so long, by the estimate (a
@@ -161,7 +167,7 @@ impl<'a> Front<'a> {
             let slots = Slots::take();
             kept.push(Planned { number, plan: Plan::new(slots.ptr), _slots: slots });
             // SAFETY: the caller's promise; the plan stays in its place, and the slots with it.
-            unsafe { plan::make(&mut kept[0].plan, &call) };
+            unsafe { planner::make(&mut kept[0].plan, &call) };
             kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
         } else {
             kept[0].plan.move_outputs(outputs);
@@ -182,6 +188,12 @@ pub(crate) fn run_parallel(
     par: &dyn Parallel,
 ) {
     let numel = crate::shape::numel(shape);
+    if numel >= NARROWED_FROM
+        && let Some((program, read)) = narrowed::narrowed(program)
+    {
+        let inputs: SmallVec<[View<'_>; 8]> = read.iter().map(|&k| inputs[k as usize]).collect();
+        return run_parallel(&program, shape, &inputs, outputs, par);
+    }
     let parts = parts_of(program_ns(program, numel) as usize, PART_NS, par);
     if parts <= 1 {
         return run(program, shape, inputs, outputs, 0..numel);
@@ -227,7 +239,7 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
     let mut plan = Plan::new(slots.ptr);
     // SAFETY: the caller's promise; `plan` and the slots stay where they are until the end of this
     // function.
-    unsafe { plan::make(&mut plan, call) };
+    unsafe { planner::make(&mut plan, call) };
     plan.gathers.iter_mut().for_each(|gather| gather.expect(range.len()));
     // SAFETY: as above.
     unsafe { walk(call, &mut plan, range) }
@@ -253,12 +265,6 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
     {
         tile -= tile % period;
     }
-    let mut ahead = Ahead::default();
-    if range.len() > tile && range.len() * plan.widest >= AHEAD_FROM {
-        for view in call.inputs.iter().filter(|v| v.is_contiguous()) {
-            ahead.add(view.ptr, view.dtype.size(), tile, plan.steps().len());
-        }
-    }
     let mut position = range.start;
     while position < range.end {
         let mut end = range.end;
@@ -269,10 +275,9 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
         }
         while position < end {
             let n = tile.min(end - position);
-            ahead.begin(position + tile);
             // SAFETY: inputs may be read and outputs written at these positions, by the caller's
             // promise; slots have room for a tile.
-            unsafe { one_tile(call, plan, position, n, &mut ahead) };
+            unsafe { one_tile(call, plan, position, n) };
             position += n;
         }
     }
@@ -286,12 +291,9 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
 /// # Safety
 /// Places are valid for `n` elements from `position` on.
 #[inline(always)]
-unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize, ahead: &mut Ahead) {
+unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize) {
     let (steps, gathers) = plan.parts();
     for step in steps {
-        if !matches!(step, Step::Stream { .. }) {
-            ahead.step();
-        }
         // SAFETY: the caller's promise.
         unsafe {
             match *step {
@@ -307,7 +309,7 @@ unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize, 
                     f(call.level, dtype, seed, offset, position, dst.at(position), n);
                 }
                 Step::Stream { dst, a, size } => {
-                    stream::copy(call.level, a.at(position), dst.at(position), n * size, ahead);
+                    stream::copy(call.level, a.at(position), dst.at(position), n * size);
                 }
             }
         }

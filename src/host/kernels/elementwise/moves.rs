@@ -300,6 +300,22 @@ impl<const BRAIN: bool> Convert<f32, f32> for Half<BRAIN> {
     }
 }
 
+/// Whether a 16-bit float is not zero.
+struct Truth;
+impl Convert<u16, bool> for Truth {
+    #[inline(always)]
+    fn convert(x: u16) -> bool {
+        x & 0x7fff != 0
+    }
+}
+
+/// The loop that converts 16-bit floats to bool.
+#[inline]
+pub(super) fn half_truth(level: Level) -> Loop {
+    static LOOPS: Instances = instances::<Each<Truth, u16, bool>>();
+    LOOPS[level as usize]
+}
+
 /// A loop for f16 and one for bf16.
 macro_rules! halves {
     ($(#[$doc:meta])* $name:ident, $A:ty, $R:ty) => {

@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 
-/// How a register holds a type: 16-bit floats as f32 that are rounded after each instruction.
+/// What a type is computed in: 16-bit floats in f32, rounded after each instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(in crate::host::kernels) enum Rep {
@@ -40,11 +40,4 @@ impl Rep {
             Rep::U8 | Rep::Bool => 1,
         }
     }
-}
-
-/// Bytes of one element in a register. Types for storage lie there as in memory: they are moved, or
-/// converted.
-#[inline(always)]
-pub(super) fn held(dtype: DType) -> usize {
-    if dtype.is_storage() { dtype.size() } else { Rep::of(dtype).size() }
 }

@@ -175,3 +175,64 @@ fn fused_cut_and_single_instructions_give_the_same_bits() {
         }
     }
 }
+
+#[test]
+fn what_is_computed_by_way_of_f32_has_the_same_bits_on_halves() {
+    type Make = Box<dyn Fn(Arg, Arg, Arg) -> Code>;
+    let mut codes: Vec<(Make, DType)> = vec![(Box::new(|c, a, b| Code::Where(c, a, b)), F32)];
+    for &op in UnaryOp::ALL.iter().filter(|op| op.class().takes(F32)) {
+        codes.push((Box::new(move |_, a, _| Code::Unary(op, a)), op.class().result(F32)));
+    }
+    for &op in BinaryOp::ALL.iter().filter(|op| op.class().takes(F32)) {
+        codes.push((Box::new(move |_, a, b| Code::Binary(op, a, b)), op.class().result(F32)));
+    }
+    let number = |x: f64| Arg::Scalar(Scalar::Float(x));
+    let mut rng = Seeded(93);
+    let shape = [7, 31];
+    for half in [F16, BF16] {
+        let inputs = [half, half, Bool].map(|d| random_input(&mut rng, d, &shape));
+        let views: Vec<View<'_>> =
+            inputs.iter().map(|i| i.buffer.view(&shape, &i.strides, i.offset)).collect();
+        for (code, dtype) in &codes {
+            for second in [None, Some(number(0.5)), Some(number(0.1))] {
+                let mut program = Program::default();
+                let [a, b, c] = [0, 1, 2].map(|k| {
+                    let d = [half, half, Bool][k as usize];
+                    Arg::Reg(program.push(Code::Input(k), d, d))
+                });
+                let [a, b] = [a, b].map(|x| Arg::Reg(program.push(Code::Cast(x), half, F32)));
+                let mut last = program.push(code(c, a, second.unwrap_or(b)), F32, *dtype);
+                if *dtype == F32 {
+                    last = program.push(Code::Cast(Arg::Reg(last)), F32, half);
+                }
+                program.outputs.push(last);
+                // 0.1 is no half.
+                let reads_it = !matches!(program.instrs[5].code, Code::Unary(..));
+                let expected = second != Some(number(0.1)) || !reads_it;
+                let narrowed = narrowed::narrowed(&program);
+                assert_eq!(narrowed.is_some(), expected, "{program:?}");
+                let Some((narrowed, read)) = narrowed else { continue };
+                assert!(narrowed.instrs.iter().all(|i| i.dtype != F32), "{narrowed:?}");
+                let reads: Vec<View<'_>> = read.iter().map(|&k| views[k as usize]).collect();
+                for level in Level::available() {
+                    let [was, is] = [
+                        run_on(level, &program, &shape, &views, &[]),
+                        run_on(level, &narrowed, &shape, &reads, &[]),
+                    ];
+                    assert!(is[0].same(&was[0]), "{level:?}: {program:?}, {narrowed:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rounded_result_that_others_read_as_f32_stays_one() {
+    let mut program = Program::default();
+    let x = Arg::Reg(program.push(Code::Input(0), BF16, BF16));
+    let wide = Arg::Reg(program.push(Code::Cast(x), BF16, F32));
+    let square = program.push(Code::Binary(BinaryOp::Mul, wide, wide), F32, F32);
+    let rounded = program.push(Code::Cast(Arg::Reg(square)), F32, BF16);
+    program.outputs.extend([square, rounded]);
+    assert!(narrowed::narrowed(&program).is_none());
+}

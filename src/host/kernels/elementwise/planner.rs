@@ -1,0 +1,212 @@
+//! From a program to the steps that a tile takes.
+//!
+//! Made once per call by the executor, without allocating. Each register gets its place; a slot is
+//! used again after its last reader, and two instructions that make a [pair](pairs) become one
+//! step.
+
+#![allow(unsafe_code)]
+
+use super::gather::{Lie, lie, stays};
+use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
+use super::steps::{Waiting, beside, both, compute, is_stored_on_a_side, waiting};
+use super::{moves, pairs};
+use crate::dtype::DType;
+use crate::graph::program::{Arg, Code, INSTRS_MAX};
+use crate::op::{BinaryOp, UnaryOp};
+use crate::view::View;
+
+/// True where the f32 result of an op on 16-bit floats is itself one.
+fn is_exact(code: Code) -> bool {
+    use BinaryOp as B;
+    use UnaryOp as U;
+    match code {
+        Code::Unary(op, _) => {
+            matches!(
+                op,
+                U::Neg | U::Abs | U::Sign | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc
+            )
+        }
+        Code::Binary(op, _, _) => matches!(op, B::Maximum | B::Minimum | B::Fmod),
+        Code::Where(..) | Code::Uniform { .. } | Code::Fill(_) => true,
+        _ => false,
+    }
+}
+
+/// Makes the steps of a call.
+///
+/// # Safety
+/// Inputs may be read at every position of the shape. What the steps do is safe while inputs,
+/// outputs, slots and `plan` stay where they are.
+pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
+    let instrs = &call.program.instrs[..];
+    // The last instruction that reads each register, itself if none does, and how often it is read.
+    let (mut last, mut reads) = ([0u8; INSTRS_MAX], [0u8; INSTRS_MAX]);
+    for (i, instr) in instrs.iter().enumerate() {
+        last[i] = i as u8;
+        for r in instr.code.operands() {
+            last[r as usize] = i as u8;
+            reads[r as usize] += 1;
+        }
+        let converts = is_stored_on_a_side(instr);
+        plan.widest = plan.widest.max(match instr.dtype {
+            _ if converts => size_of::<f64>(),
+            half if is_half(half) => size_of::<f32>(),
+            other => other.size(),
+        });
+    }
+    plan.stretch = stretch(call);
+    // Which registers are written out, and which of them are computed in the output itself.
+    let (mut written, mut direct) = (0u64, [NO_OUTPUT; INSTRS_MAX]);
+    for (k, &r) in call.program.outputs.iter().enumerate() {
+        written |= 1 << r;
+        let shares = call.inputs.iter().any(|v| v.ptr == call.outputs[k]);
+        if !call.stream && !shares {
+            direct[r as usize] = k as u8;
+        }
+    }
+
+    let mut regs = [NOWHERE; INSTRS_MAX];
+    // The instruction that each takes into its own loop.
+    let mut taken: [Option<(u8, Waiting)>; INSTRS_MAX] = [None; INSTRS_MAX];
+    for (i, instr) in instrs.iter().enumerate() {
+        let take = |plan: &mut Plan, arg: Arg, dtype: DType| match arg {
+            Arg::Reg(r) => regs[r as usize],
+            Arg::Scalar(x) => plan.immediate(x, dtype),
+        };
+        let args = match instr.code {
+            Code::Unary(_, a) | Code::Cast(a) => [take(plan, a, instr.on), NOWHERE, NOWHERE],
+            Code::Binary(_, a, b) => [take(plan, a, instr.on), take(plan, b, instr.on), NOWHERE],
+            Code::Where(a, b, c) => {
+                [take(plan, a, DType::Bool), take(plan, b, instr.on), take(plan, c, instr.on)]
+            }
+            _ => [NOWHERE; 3],
+        };
+        let reader = last[i] as usize;
+        if reads[i] == 1
+            && written >> i & 1 == 0
+            && taken[i].is_none()
+            && taken[reader].is_none()
+            && pairs::how(&instrs[reader]).is_some()
+            && let Some(waiting) = waiting(instr, args)
+        {
+            // It comes with its reader, and its operands stay until then.
+            taken[reader] = Some((i as u8, waiting));
+            for r in instr.code.operands() {
+                last[r as usize] = last[r as usize].max(reader as u8);
+            }
+            continue;
+        }
+        let reg = match instr.code {
+            // SAFETY: the caller's promise about inputs.
+            Code::Input(k) => unsafe { input(plan, call, k, instr.dtype) },
+            Code::Fill(x) => plan.immediate(x, instr.dtype),
+            _ => {
+                let placed = matches!(
+                    instr.code,
+                    Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. }
+                );
+                let uniform = !placed && taken[i].is_none() && args.iter().all(|a| a.uniform);
+                let dst = match direct[i] {
+                    k if k != NO_OUTPUT && !uniform => {
+                        Place::output(k as usize, call.outputs[k as usize], instr.dtype.size())
+                    }
+                    _ if placed || taken[i].is_some() => plan.slot(),
+                    _ => plan.room(&args),
+                };
+                match taken[i] {
+                    Some((first, waiting)) => both(plan, call, i, first, waiting, dst, args),
+                    None => compute(plan, call, i, dst, args),
+                }
+                if uniform && is_half(instr.dtype) && !is_exact(instr.code) {
+                    let rounded = plan.room(&[dst]);
+                    let round = moves::round(call.level, instr.dtype);
+                    plan.run(round, rounded, [dst, NOWHERE, NOWHERE]);
+                    rounded
+                } else {
+                    dst
+                }
+            }
+        };
+        regs[i] = reg;
+        let first = taken[i].map(|(first, _)| &instrs[first as usize]);
+        for r in [Some(instr), first].into_iter().flatten().flat_map(|instr| instr.code.operands())
+        {
+            if last[r as usize] == i as u8 && written >> r & 1 == 0 {
+                plan.release(regs[r as usize]);
+            }
+        }
+    }
+    for (k, &r) in call.program.outputs.iter().enumerate() {
+        store(plan, call, k, call.program.dtype(r), regs[r as usize]);
+    }
+}
+
+/// The register of an input.
+///
+/// # Safety
+/// The input may be read at every position.
+unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place {
+    let view = &call.inputs[k as usize];
+    debug_assert_eq!((view.dtype, view.shape), (dtype, call.shape));
+    let size = dtype.size();
+    let raw = match how(view) {
+        Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
+        Lie::Uniform => Place::one(view.ptr.cast_mut()),
+        Lie::Strided(gather)
+            if plan.stretch.is_some_and(|n| stays(view.shape, view.strides).is_multiple_of(n)) =>
+        {
+            let cell = Place { varies: true, ..plan.cell() };
+            plan.spots.push((gather, cell.ptr));
+            cell
+        }
+        Lie::Strided(gather) => {
+            // What repeats is kept in its slot from tile to tile, so the slot is never given back.
+            let dst = if gather.period.is_some() { plan.kept_slot() } else { plan.slot() };
+            plan.push(Step::Gather { which: plan.gathers.len() as u8, dst });
+            plan.gathers.push(gather);
+            dst
+        }
+    };
+    if !is_half(dtype) || !raw.uniform {
+        return raw;
+    }
+    let wide = plan.room(&[raw]);
+    plan.run(moves::widen(call.level, dtype), wide, [raw, NOWHERE, NOWHERE]);
+    wide
+}
+
+/// The least positions along which inputs stay the same that are worth a beginning of their own.
+const STRETCH: usize = if cfg!(all(test, debug_assertions)) { 3 } else { 128 };
+
+/// The positions along which inputs stay the same, for those that do so for long.
+fn stretch(call: &Call<'_>) -> Option<usize> {
+    let all = call.inputs.iter().map(|view| stays(view.shape, view.strides));
+    all.filter(|&n| n >= STRETCH && n < crate::shape::numel(call.shape)).min()
+}
+
+/// How an input lies.
+#[inline]
+pub(super) fn how(view: &View<'_>) -> Lie {
+    if view.is_contiguous() {
+        Lie::Contiguous
+    } else {
+        lie(view.ptr, view.dtype.size(), view.shape, view.strides)
+    }
+}
+
+/// Writes a register to output `k`, unless it was computed there.
+fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Place) {
+    let size = dtype.size();
+    let dst = Place::output(k, call.outputs[k], size);
+    if reg.ptr == dst.ptr && reg.scale == dst.scale {
+        return; // computed there, or an input that shares its memory
+    }
+    let (run, a) = if reg.uniform {
+        (moves::fill(call.level, size), beside(plan, call.level, dtype, dst, reg))
+    } else if call.stream {
+        return plan.push(Step::Stream { dst, a: reg, size });
+    } else {
+        (moves::copy(size), reg)
+    };
+    plan.push(Step::Loop { run, dst, a, b: NOWHERE, c: NOWHERE });
+}

@@ -1,0 +1,204 @@
+//! The steps of one instruction of a plan, or of two that make a [pair](pairs): which loops, and
+//! what is converted before and after them. Called by the planner; knows neither registers nor
+//! memory.
+
+#![allow(unsafe_code)]
+
+use super::plan::{Call, NOWHERE, Place, Plan, Step, is_half};
+use super::rep::Rep;
+use super::{halves, loops, moves, pairs};
+use crate::dtype::DType;
+use crate::graph::program::{Arg, Code, Instr, Reg};
+use crate::host::kernels::simd::{Level, Loop};
+use crate::op::{BinaryOp, Class};
+
+/// True for a conversion from or to a type for storage. Between its loops are elements of up to
+/// eight bytes.
+pub(super) fn is_stored_on_a_side(instr: &Instr) -> bool {
+    matches!(instr.code, Code::Cast(_)) && (instr.on.is_storage() || instr.dtype.is_storage())
+}
+
+/// An instruction that waits for its reader: how its operands meet, a row and another one.
+#[derive(Clone, Copy)]
+pub(super) struct Waiting {
+    how: u8,
+    a: Place,
+    b: Place,
+}
+
+/// An instruction of these operands, if it can be the first of a [pair](pairs).
+pub(super) fn waiting(instr: &Instr, [a, b, _]: [Place; 3]) -> Option<Waiting> {
+    let how = pairs::how(instr)?;
+    match (a.uniform, b.uniform) {
+        (true, true) => None,
+        (true, false) => Some(Waiting { how: pairs::turned(how), a: b, b: a }),
+        (false, _) => Some(Waiting { how, a, b }),
+    }
+}
+
+/// The step of instruction `i` and the one that waits for it, the `first`.
+pub(super) fn both(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    i: usize,
+    first: Reg,
+    Waiting { how, a, b }: Waiting,
+    dst: Place,
+    args: [Place; 3],
+) {
+    let instr = &call.program.instrs[i];
+    let (Some(own), Code::Binary(_, left, _)) = (pairs::how(instr), instr.code) else {
+        unreachable!("an instruction that others wait for is one of a pair");
+    };
+    let (own, c) = match left {
+        Arg::Reg(r) if r == first => (own, args[1]),
+        _ => (pairs::turned(own), args[0]),
+    };
+    plan.run(pairs::pair(call.level, how, own, (b.uniform, c.uniform)), dst, [a, b, c]);
+}
+
+/// The steps of one instruction into `dst`. In a cell, a 16-bit float is yet to be rounded.
+pub(super) fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place; 3]) {
+    let instr = &call.program.instrs[i];
+    let (takes, gives) = (is_half(instr.on), is_half(instr.dtype));
+    let as_they_are = match instr.code {
+        Code::Where(..) => true,
+        Code::Binary(op, ..) => op.class() == Class::logic,
+        _ => !takes && !gives,
+    };
+    if dst.uniform || as_they_are {
+        return compute_wide(plan, call, i, dst, args);
+    }
+    if takes && let Some(run) = half_loop(call.level, instr, args) {
+        return plan.run(run, dst, args);
+    }
+    // As f32, between conversions.
+    let wide = args.map(|x| match takes && !x.uniform {
+        true => {
+            let wide = plan.slot();
+            plan.run(moves::widen(call.level, instr.on), wide, [x, NOWHERE, NOWHERE]);
+            wide
+        }
+        false => x,
+    });
+    let result = if gives { plan.slot() } else { dst };
+    compute_wide(plan, call, i, result, wide);
+    if gives {
+        plan.run(moves::narrow(call.level, instr.dtype), dst, [result, NOWHERE, NOWHERE]);
+        plan.release(result);
+    }
+    if takes {
+        wide.into_iter().filter(|x| !x.uniform).for_each(|x| plan.release(x));
+    }
+}
+
+/// The loop of an instruction that takes tiles of 16-bit floats as they are, where there is one.
+fn half_loop(level: Level, instr: &Instr, [a, b, _]: [Place; 3]) -> Option<Loop> {
+    match (instr.code, instr.dtype) {
+        (Code::Unary(op, _), _) => halves::unary(level, op, instr.on),
+        (Code::Binary(op, ..), _) => halves::binary(level, op, instr.on, (a.uniform, b.uniform)),
+        (Code::Cast(_), DType::F32) => Some(moves::widen(level, instr.on)),
+        (Code::Cast(_), DType::Bool) => Some(moves::half_truth(level)),
+        _ => None,
+    }
+}
+
+/// The steps of one instruction, with 16-bit floats as f32.
+fn compute_wide(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place; 3]) {
+    let instr = &call.program.instrs[i];
+    let (level, on) = (call.level, Rep::of(instr.on));
+    let [a, b, _] = args;
+    match instr.code {
+        Code::Unary(op, _) => plan.run(loops::unary(level, op, on), dst, args),
+        Code::Binary(op, _, _) if op.class() == Class::logic && on != Rep::Bool => {
+            let truths = [a, b].map(|x| {
+                let truth = plan.room(&[x]);
+                let run = match is_half(instr.on) && !x.uniform {
+                    true => moves::half_truth(level),
+                    false => moves::cast(level, on, Rep::Bool),
+                };
+                plan.run(run, truth, [x, NOWHERE, NOWHERE]);
+                truth
+            });
+            binary(plan, level, op, Rep::Bool, dst, truths);
+            truths.into_iter().for_each(|truth| plan.release(truth));
+        }
+        Code::Binary(op, _, _) => binary(plan, level, op, on, dst, [a, b]),
+        Code::Where(..) if a.uniform && !a.varies => {
+            // SAFETY: a uniform register holds its element already.
+            let chosen = if unsafe { *a.ptr.cast::<bool>() } { args[1] } else { args[2] };
+            let chosen = beside(plan, level, instr.dtype, dst, chosen);
+            let size = held(instr.dtype, dst);
+            let run = if chosen.uniform { moves::fill(level, size) } else { moves::copy(size) };
+            plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
+        }
+        Code::Where(..) => {
+            // The loop takes a truth for each element.
+            let truths = if a.uniform && !dst.uniform { plan.slot() } else { a };
+            if truths.slot != a.slot {
+                plan.run(moves::fill(level, size_of::<bool>()), truths, [a, NOWHERE, NOWHERE]);
+            }
+            let [b, c] = [args[1], args[2]].map(|x| beside(plan, level, instr.dtype, dst, x));
+            let select = moves::select(level, held(instr.dtype, dst), (b.uniform, c.uniform));
+            plan.run(select, dst, [truths, b, c]);
+            if truths.slot != a.slot {
+                plan.release(truths);
+            }
+        }
+        Code::Cast(_) if is_stored_on_a_side(instr) => {
+            let loops = moves::conversion(level, instr.on, instr.dtype);
+            let mut from = a;
+            for (i, run) in loops.iter().enumerate() {
+                let is_last = i + 1 == loops.len();
+                let to = if is_last { dst } else { plan.room(&[dst]) };
+                plan.run(*run, to, [from, NOWHERE, NOWHERE]);
+                if i > 0 {
+                    plan.release(from);
+                }
+                from = to;
+            }
+        }
+        // Rounded next.
+        Code::Cast(_) if is_half(instr.dtype) => plan.run(moves::cast_odd(level, on), dst, args),
+        Code::Cast(_) => plan.run(moves::cast(level, on, Rep::of(instr.dtype)), dst, args),
+        Code::Arange { start, step } => {
+            plan.push(Step::Arange { dtype: instr.dtype, start, step, dst })
+        }
+        Code::Uniform { seed, offset } => {
+            plan.push(Step::Random { normal: false, dtype: instr.dtype, seed, offset, dst });
+        }
+        Code::Normal { seed, offset } => {
+            plan.push(Step::Random { normal: true, dtype: instr.dtype, seed, offset, dst });
+        }
+        Code::Input(_) | Code::Fill(_) => unreachable!("read in place"),
+    }
+}
+
+/// The step of a binary op.
+#[inline]
+fn binary(plan: &mut Plan, level: Level, op: BinaryOp, on: Rep, dst: Place, [a, b]: [Place; 2]) {
+    let splat = (a.uniform && !dst.uniform, b.uniform && !dst.uniform);
+    plan.run(loops::binary(level, op, on, splat), dst, [a, b, NOWHERE]);
+}
+
+/// A value as a tile `dst` of its type holds it: the f32 of a cell is narrowed to 16 bits there.
+pub(super) fn beside(
+    plan: &mut Plan,
+    level: Level,
+    dtype: DType,
+    dst: Place,
+    value: Place,
+) -> Place {
+    if !is_half(dtype) || dst.uniform || !value.uniform {
+        return value;
+    }
+    let one = plan.room(&[value]);
+    plan.run(moves::narrow(level, dtype), one, [value, NOWHERE, NOWHERE]);
+    one
+}
+
+/// Bytes of an element of a type in a place. Types for storage lie there as in memory: they are
+/// moved, or converted.
+fn held(dtype: DType, place: Place) -> usize {
+    if is_half(dtype) && place.uniform { size_of::<f32>() } else { dtype.size() }
+}
