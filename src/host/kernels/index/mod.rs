@@ -12,6 +12,7 @@ mod place;
 mod places;
 mod scan;
 mod scan_back;
+mod scan_places;
 mod scatter;
 #[cfg(test)]
 mod tests;
@@ -21,10 +22,13 @@ mod wide;
 pub(crate) use along::picked;
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
-pub(crate) use pick::{embedding, gather, index_copy, index_select, one_hot, put_among_zeros};
+pub(crate) use pick::{
+    embedding, gather, index_copy, index_select, one_hot, put_among_zeros, sum_of_places,
+};
 pub(crate) use place::{roll, tril, triu};
-pub(crate) use scan::{scan, scan_places};
+pub(crate) use scan::scan;
 pub(crate) use scan_back::scan_back;
+pub(crate) use scan_places::scan_places;
 pub(crate) use scatter::scatter;
 pub(crate) use top_p::{ROW_MAX, WHOLE, top_p};
 

@@ -9,6 +9,9 @@ use crate::dtype::Element;
 use crate::view::{Parallel, View, ViewMut};
 use std::ops::Range;
 
+/// Indices that are looked at together: often they name one element (the largest so far).
+const GROUP: usize = 16;
+
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
 /// which may be smaller than the input in the other dimensions. Negative indices count `from_end`,
 /// or are out of range.
@@ -69,6 +72,24 @@ pub(crate) fn gather(
                                 Ok(&[p]) => (0..n).for_each(|c| {
                                     y.add(c).write(*from.at(x + c as isize * along + p * step));
                                 }),
+                                Ok(places) if along == 0 => {
+                                    let (groups, rest) = places.as_chunks::<GROUP>();
+                                    for (k, group) in groups.iter().enumerate() {
+                                        let y = y.add(k * GROUP);
+                                        let [first, .., last] = *group;
+                                        if first == last && group.iter().all(|&p| p == first) {
+                                            let one = *from.at(x + first * step);
+                                            y.cast::<[T; GROUP]>().write_unaligned([one; GROUP]);
+                                        } else {
+                                            for (c, p) in group.iter().enumerate() {
+                                                y.add(c).write(*from.at(x + p * step));
+                                            }
+                                        }
+                                    }
+                                    for (c, p) in (n - rest.len()..n).zip(rest) {
+                                        y.add(c).write(*from.at(x + p * step));
+                                    }
+                                }
                                 Ok(places) => {
                                     for (c, p) in places.iter().enumerate() {
                                         y.add(c).write(*from.at(x + c as isize * along + p * step));
@@ -83,6 +104,21 @@ pub(crate) fn gather(
         });
     });
     failure.result(size, |turn| read(&index, turn))
+}
+
+/// The sum of the elements of a matrix of `T` at these rows and columns, which it has.
+pub(crate) fn sum_of_places<T: Element>(
+    x: View<'_>,
+    places: impl Iterator<Item = (usize, usize)>,
+) -> f64 {
+    assert_eq!((x.dtype, x.shape.len()), (T::DTYPE, 2));
+    let from = Shared::<T>::new(x.ptr.cast_mut());
+    let element = |(i, j): (usize, usize)| {
+        assert!(i < x.shape[0] && j < x.shape[1]);
+        // SAFETY: an element of the view.
+        unsafe { *from.at(i as isize * x.strides[0] + j as isize * x.strides[1]) }.to_f64()
+    };
+    places.map(element).sum()
 }
 
 /// `out[i, j, k] = input[i, index[j], k]` for `dim` 1. Negative indices count `from_end`, or are

@@ -1,6 +1,7 @@
-//! Scans along a dimension: the rows of `op/scan`, and the places of largest and smallest elements
-//! so far. Floats are computed in the next wider type and rounded at each element; integers and
-//! bool in int64. Elements are joined in their order; long lines, where there are few, in pieces.
+//! Scans along a dimension: the rows of `op/scan`; [`run`] is that of `scan_places` as well.
+//!
+//! Floats are computed in the next wider type and rounded at each element; integers and bool in
+//! int64. Elements are joined in their order; long lines, where there are few, in pieces.
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
@@ -14,7 +15,7 @@ use half::{bf16, f16};
 use std::ops::Range;
 
 /// A type that scans are computed in.
-trait Running: Copy + Sync {
+pub(super) trait Running: Copy + Send + Sync {
     const ZERO: Self;
     const ONE: Self;
     const LOWEST: Self;
@@ -121,7 +122,11 @@ macro_rules! scans {
                             let join = |$a: $W, $b: $W| -> $W { $e };
                             let wide = |x: $T, _: usize| ($wide)(x);
                             let how = How { nothing, wide, join, end: $end };
-                            run::<$T, $W, $O>(x, dim, out, par, how)
+                            // SAFETY: its promise is the caller's.
+                            let some = |lines: &Lines<$T, $O>, sums: &mut _, writes| unsafe {
+                                together(lines, sums, writes, how)
+                            };
+                            run::<$T, $W, $O>(x, dim, out, par, how, some)
                         }};
                     }
                     match x.dtype {
@@ -143,54 +148,22 @@ macro_rules! scans {
 }
 for_each_scan!(scans);
 
-/// `out[.., i, ..]` is the place of the largest element of `input[.., ..=i, ..]`, or of the
-/// smallest; of equal ones the last, and of NaN the last.
-pub(crate) fn scan_places(
-    largest: bool,
-    x: View<'_>,
-    dim: usize,
-    out: &ViewMut<'_>,
-    par: &dyn Parallel,
-) {
-    macro_rules! run {
-        ($T:ty as $W:ty, $wide:expr) => {{
-            let wide = |x: $T, place: usize| -> ($W, i64) { (($wide)(x), place as i64) };
-            let end = |best: ($W, i64)| best.1;
-            // A later one, or piece, that is as good as the best so far is the best.
-            match largest {
-                true => {
-                    let join = |a: ($W, i64), b: ($W, i64)| if b.0.is_largest(a.0) { b } else { a };
-                    let how = How { nothing: (<$W>::LOWEST, 0), wide, join, end };
-                    run::<$T, ($W, i64), i64>(x, dim, out, par, how)
-                }
-                false => {
-                    let join =
-                        |a: ($W, i64), b: ($W, i64)| if b.0.is_smallest(a.0) { b } else { a };
-                    let how = How { nothing: (<$W>::HIGHEST, 0), wide, join, end };
-                    run::<$T, ($W, i64), i64>(x, dim, out, par, how)
-                }
-            }
-        }};
-    }
-    match x.dtype {
-        DType::F32 => run!(f32 as f32, |x: f32| x),
-        DType::F64 => run!(f64 as f64, |x: f64| x),
-        DType::F16 => run!(f16 as f32, Load::<f32>::load),
-        DType::BF16 => run!(bf16 as f32, Load::<f32>::load),
-        DType::I32 => run!(i32 as i64, |x: i32| x as i64),
-        DType::I64 => run!(i64 as i64, |x: i64| x),
-        DType::U8 | DType::Bool => run!(u8 as i64, |x: u8| x as i64),
-        stored => stored.never_computed(),
-    }
-}
-
 /// How an element at a place of its line becomes what is joined, and this a result.
 #[derive(Clone, Copy)]
-struct How<W, Wide, Join, End> {
-    nothing: W,
-    wide: Wide,
-    join: Join,
-    end: End,
+pub(super) struct How<W, Wide, Join, End> {
+    pub nothing: W,
+    pub wide: Wide,
+    pub join: Join,
+    pub end: End,
+}
+
+/// Some lines, or pieces of lines, of `n` elements a step apart: where the first element and the
+/// first result of each lie, and its place in its line.
+pub(super) struct Lines<'a, T, O> {
+    pub at: &'a [(Shared<T>, Shared<O>)],
+    pub starts: &'a [usize; LINES],
+    pub step: isize,
+    pub n: usize,
 }
 
 /// Columns that are worked on side by side: at least so many, and at most.
@@ -200,13 +173,15 @@ const STRIP: usize = 16;
 /// Lines that are worked on in turns: each waits for its own last sum, not for another's. (Of eight
 /// lines a power of two apart, what is read and written falls on the same few places of the first
 /// cache: rows of 1024 took 8.8 ms, and 3.5 by fours.)
-const LINES: usize = 4;
+pub(super) const LINES: usize = 4;
 /// Elements of a line that are made wide at a time.
 const PIECE: usize = 256;
 /// A line is cut into pieces of at least so many elements, where there are few lines.
-const LONG: usize = 2048;
+pub(super) const LONG: usize = 2048;
 
-fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
+/// Scans along a dimension. `some` scans some lines, each from its own result so far on, and leaves
+/// the last ones there; it writes results where it is told to.
+pub(super) fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     x: View<'_>,
     dim: usize,
     out: &ViewMut<'_>,
@@ -217,6 +192,7 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
         impl Fn(W, W) -> W + Copy + Sync,
         impl Fn(W) -> O + Copy + Sync,
     >,
+    some: impl Fn(&Lines<'_, T, O>, &mut [W; LINES], bool) + Sync,
 ) {
     if out.numel() == 0 {
         return;
@@ -234,16 +210,16 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     if cuts == 1 {
         return in_parts(lines.div_ceil(LINES), (PICKED / (n * LINES)).max(1), par, &|groups| {
             for group in groups {
-                let some = group * LINES..lines.min((group + 1) * LINES);
+                let own = group * LINES..lines.min((group + 1) * LINES);
                 let mut at = [(from, to); LINES];
-                for (line, [offset]) in outer.turns(some.clone()) {
+                for (line, [offset]) in outer.turns(own.clone()) {
                     let y = to.at((line * n) as isize);
-                    at[line - some.start] = (Shared::new(from.at(offset)), Shared::new(y));
+                    at[line - own.start] = (Shared::new(from.at(offset)), Shared::new(y));
                 }
-                let at = &at[..some.len()];
-                let sums = &mut [how.nothing; LINES];
-                // SAFETY: lines of the input, and this part's own of the output.
-                unsafe { together(at, &[0; LINES], step, n, sums, true, how) }
+                // Lines of the input, and this part's own of the output.
+                let at = &at[..own.len()];
+                let lines = Lines { at, starts: &[0; LINES], step, n };
+                some(&lines, &mut [how.nothing; LINES], true);
             }
         });
     }
@@ -255,9 +231,9 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
     let pass = |writes: bool| {
         in_parts((lines * cuts).div_ceil(LINES), least, par, &|groups| {
             for group in groups {
-                let some = group * LINES..(lines * cuts).min((group + 1) * LINES);
+                let own = group * LINES..(lines * cuts).min((group + 1) * LINES);
                 for run in
-                    some.clone().collect::<smallvec::SmallVec<[usize; LINES]>>().chunk_by(|a, b| {
+                    own.clone().collect::<smallvec::SmallVec<[usize; LINES]>>().chunk_by(|a, b| {
                         slice_of(n, cuts, a % cuts).len() == slice_of(n, cuts, b % cuts).len()
                     })
                 {
@@ -275,13 +251,13 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
                             sum[k] = unsafe { *sums.at(i as isize) };
                         }
                     }
-                    // SAFETY: pieces of the input's lines, and this part's own of the output.
-                    unsafe {
-                        together(&at[..run.len()], &starts, step, len, &mut sum, writes, how);
-                        if !writes {
-                            for (&i, sum) in run.iter().zip(sum) {
-                                sums.at(i as isize).write(sum);
-                            }
+                    // Pieces of the input's lines, and this part's own of the output.
+                    let lines = Lines { at: &at[..run.len()], starts: &starts, step, n: len };
+                    some(&lines, &mut sum, writes);
+                    if !writes {
+                        for (&i, sum) in run.iter().zip(sum) {
+                            // SAFETY: the vector has one for each piece.
+                            unsafe { sums.at(i as isize).write(sum) }
                         }
                     }
                 }
@@ -306,10 +282,7 @@ fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send + Sync>(
 /// # Safety
 /// Each line's elements lie a step apart, and, where it `writes`, it has room for as many results.
 unsafe fn together<T: Copy, W: Copy, O>(
-    lines: &[(Shared<T>, Shared<O>)],
-    starts: &[usize; LINES],
-    step: isize,
-    n: usize,
+    &Lines { at: lines, starts, step, n }: &Lines<'_, T, O>,
     sums: &mut [W; LINES],
     writes: bool,
     how: How<W, impl Fn(T, usize) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
@@ -473,49 +446,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_place_of_the_best_so_far_is_the_last_of_equals_and_of_nan() {
-        let mut rng = Rng::new(64);
-        for _ in turns(12) {
-            let shapes = [
-                vec![1 + rng.below(3), 2 * LONG + rng.below(3 * LONG)],
-                vec![1 + rng.below(9), 1 + rng.below(40), 1 + rng.below(3)],
-                vec![1 + rng.below(40), 1 + rng.below(90)],
-            ];
-            for (shape, dim) in shapes.iter().zip([1, 1, 0]) {
-                let draw = |r: &mut Rng| [f32::NAN, 1.0, -2.0, 0.5, 3.0][r.below(5)];
-                let rarely = |r: &mut Rng| if r.below(50) == 0 { draw(r) } else { r.unit() as f32 };
-                let x = Value::<f32>::random(&mut rng, shape, rarely);
-                for largest in [true, false] {
-                    let run = |threads: usize| {
-                        filled::<i64>(shape, |out| {
-                            let par = Threads { threads, seed: threads as u64 };
-                            scan_places(largest, x.view(), dim, out, &par);
-                        })
-                    };
-                    let got = run(1);
-                    assert_eq!(got, run(3));
-                    let place_of = |at: &[usize]| {
-                        let i = at.iter().zip(shape).fold(0, |i, (&at, &n)| i * n + at);
-                        got[i] as usize
-                    };
-                    for (at, place) in indices(shape).iter().zip(&got) {
-                        let mut before = at.clone();
-                        before[dim] = at[dim].saturating_sub(1);
-                        before[dim] = place_of(&before);
-                        let (best, own) = (x.get(&before), x.get(at));
-                        let as_good = if largest { own >= best } else { own <= best };
-                        let is_own = at[dim] == 0 || own.is_nan() || as_good;
-                        let want = if is_own { at[dim] } else { before[dim] } as i64;
-                        assert_eq!(*place, want, "at {at:?} of {shape:?} over {dim}");
-                    }
-                }
-            }
-        }
-    }
-
     at_every_level! {
         a_long_line_in_pieces_is_one_line
-        the_place_of_the_best_so_far_is_the_last_of_equals_and_of_nan
     }
 }
