@@ -93,7 +93,11 @@ fn cost_of_others_ns(op: &Op, inputs: &[Link<Node>], out: &Meta) -> u64 {
         | Op::Arange { .. }
         | Op::Random { .. } => unreachable!("what an instruction costs is in the table"),
     };
-    estimate.max(floor_ns(inputs, &out.shape))
+    let read = match op {
+        Op::Custom(op) if op.picks() => inputs.get(1..).unwrap_or(&[]),
+        _ => inputs,
+    };
+    estimate.max(floor_ns(read, &out.shape))
 }
 
 /// Elements that the fastest kernel may get through in a nanosecond: 64 bytes of float32 a

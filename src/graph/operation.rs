@@ -293,6 +293,14 @@ pub trait Operation: Any + Send + Sync {
         None
     }
 
+    /// Whether the op reads of its first operand only the elements that the others name, so that
+    /// the size of that one says nothing of the time that it takes. Only ops of this crate are
+    /// asked: others are taken to read all of their operands, whatever their estimates say.
+    #[doc(hidden)]
+    fn picks(&self) -> bool {
+        false
+    }
+
     /// Whether elementwise ops that follow, and a reduction after them, may run in the same step if
     /// this op's result is otherwise unobserved. They then work on its memory while it is in the
     /// caches. False by default; worthwhile for an op that writes a large result in its own order.

@@ -32,6 +32,9 @@ impl Operation for Gather {
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         200u64.saturating_add(output.shape.numel() as u64)
     }
+    fn picks(&self) -> bool {
+        true
+    }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         Needs::inputs(&[1]).as_they_are()
     }

@@ -5,7 +5,7 @@
 use crate::Backward;
 use crate::dtype::{DType, Element};
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
-use crate::host::kernels::index::put_among_zeros;
+use crate::host::kernels::index::{put_among_zeros, sum_of_places};
 
 /// `(logs [n, classes], target [n])` to minus the mean or sum of `logs[i][target[i]]`, or, as
 /// `back`, `(g, target)` to what flows to `logs`. Rows whose target is `ignore` do not count.
@@ -55,17 +55,8 @@ impl Nll {
             put_among_zeros(rows, T::from_f64(g * scale), &run.output, run.parallel);
             return Ok(());
         }
-        let classes = run.inputs[0].shape[1];
-        let (rows, scale) = self.rows(&target, classes)?;
-        let copied;
-        let logs = match run.inputs[0].as_slice::<T>() {
-            Some(logs) => logs,
-            None => {
-                copied = run.inputs[0].to_vec::<T>().ok_or_else(typed)?;
-                &copied
-            }
-        };
-        let sum: f64 = rows.map(|(i, t)| logs[i * classes + t].to_f64()).sum();
+        let (rows, scale) = self.rows(&target, run.inputs[0].shape[1])?;
+        let sum = sum_of_places::<T>(run.inputs[0], rows);
         // Of nothing the sum is 0, and the mean 0 / 0.
         let result = if target.iter().all(|&t| t == self.ignore) && self.mean {
             f64::NAN
@@ -104,8 +95,12 @@ impl Operation for Nll {
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {
-        let targets = (inputs[1].shape.numel() as u64).saturating_mul(2);
+        let targets = (inputs[1].shape.numel() as u64).saturating_mul(8);
         targets.saturating_add(output.shape.numel() as u64 / 4).saturating_add(100)
+    }
+
+    fn picks(&self) -> bool {
+        self.back.is_none()
     }
 
     fn gradient_needs(&self, _: &[bool]) -> Needs {

@@ -1,12 +1,14 @@
 //! Gradients: reverse-mode differentiation on the same lazy graph. Nothing here waits.
 //!
 //! `taped` puts values on the tape (`graph/tape`), `walk` goes back over it, `table` and the ops'
-//! `gradient` methods are the rules, `checkpoint` trades memory for a second run.
+//! `gradient` methods are the rules, `ruled` gives several ops one rule, `checkpoint` trades memory
+//! for a second run.
 
 pub(crate) mod backward;
 pub(crate) mod checkpoint;
 mod pieces;
 pub(crate) mod repeat;
+pub(crate) mod ruled;
 mod rules;
 mod side;
 pub(crate) mod table;

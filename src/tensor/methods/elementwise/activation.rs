@@ -2,7 +2,7 @@
 //! elements.
 
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Needs, Refusal};
 use crate::host::kernels::rows::Form;
 use crate::op::{UnaryOp, for_each_unary};
 use crate::ops::rows::softmax::Softmax;
@@ -10,6 +10,7 @@ use crate::tensor::build::intercept::Sequence;
 use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
 use crate::tensor::generator::{Generator, draw};
+use crate::tensor::gradient::ruled::ruled;
 use crate::tensor::methods::aliases::aliased;
 use std::panic::Location;
 use std::sync::Arc;
@@ -48,12 +49,21 @@ impl TensorFuture {
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> TensorFuture {
         let _within = build::within("elu", Location::caller());
-        self.rounded_once(|x| {
-            let above = x.gt(0.0);
-            // Large inputs are masked first: the slope of an infinite power is NaN, even in a
-            // branch that is not selected.
-            let below = above.where_cond(0.0, x).expm1() * alpha;
-            above.where_cond(x, below)
+        let compute = || {
+            self.rounded_once(|x| {
+                let below = x.expm1() * alpha;
+                x.gt(0.0).where_cond(x, below)
+            })
+        };
+        ruled("elu", &[self], Needs::inputs(&[0]), compute, move |call| {
+            call.give(0, |call| {
+                let (g, x) = (call.upstream(), call.input(0));
+                let above = x.gt(0.0);
+                // Large inputs are masked: the slope of an infinite power is NaN, even in a branch
+                // that is not selected.
+                let below = above.where_cond(0.0, x).exp() * alpha * g;
+                above.where_cond(g, below)
+            });
         })
     }
 
@@ -73,10 +83,18 @@ impl TensorFuture {
             return x.softplus_with(beta, threshold);
         }
         let _within = build::within("softplus_with", at);
-        self.rounded_once(|x| {
-            let far = (x * beta).gt(threshold);
-            let near = (far.where_cond(0.0, x) * beta).exp().log1p() / beta;
-            far.where_cond(x, near)
+        let compute = || {
+            self.rounded_once(|x| {
+                let scaled = x * beta;
+                let near = scaled.exp().log1p() / beta;
+                scaled.gt(threshold).where_cond(x, near)
+            })
+        };
+        ruled("softplus_with", &[self], Needs::inputs(&[0]), compute, move |call| {
+            call.give(0, |call| {
+                let (g, scaled) = (call.upstream(), call.input(0) * beta);
+                scaled.gt(threshold).where_cond(g, g * scaled.sigmoid())
+            });
         })
     }
 

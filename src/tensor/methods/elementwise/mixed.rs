@@ -2,9 +2,10 @@
 //! tolerance, replacement of what is not finite.
 
 use crate::dtype::DType;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Needs, Refusal};
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
+use crate::tensor::gradient::ruled::ruled;
 use crate::tensor::methods::reduce::stats::float;
 use crate::tensor::operand::{Operand, OperandRef};
 use std::panic::Location;
@@ -39,19 +40,38 @@ impl TensorFuture {
             return build::refused("lerp", self, refusal, at);
         }
         let _within = build::within("lerp", at);
-        let mut dtype = self.dtype().promote_ranked(self.rank(), end.dtype(), end.rank());
-        let (a, b) = (self.wide(), end.wide());
-        let y = match weight.operand() {
-            OperandRef::Scalar(w) if w.as_f64().abs() < 0.5 => (&b - &a) * w.as_f64() + a,
-            OperandRef::Scalar(w) => (&b - a) * (w.as_f64() - 1.0) + b,
-            OperandRef::Tensor(w) => {
-                dtype = dtype.promote_ranked(self.rank(), w.dtype(), w.rank());
-                let w = w.wide();
-                let near = w.abs().lt(0.5);
-                near.where_cond(&a, &b) + near.where_cond(&w, &w - 1.0) * (b - a)
+        let dtype = self.dtype().promote_ranked(self.rank(), end.dtype(), end.rank());
+        match weight.operand() {
+            OperandRef::Scalar(w) => {
+                let w = w.as_f64();
+                let compute = || {
+                    let (a, b) = (self.wide(), end.wide());
+                    let y =
+                        if w.abs() < 0.5 { (&b - &a) * w + a } else { (&b - a) * (w - 1.0) + b };
+                    y.to_dtype(dtype)
+                };
+                ruled("lerp", &[self, end], Needs::NOTHING, compute, move |call| {
+                    call.give(0, |call| call.upstream() * (1.0 - w));
+                    call.give(1, |call| call.upstream() * w);
+                })
             }
-        };
-        y.to_dtype(dtype)
+            OperandRef::Tensor(weight) => {
+                let dtype = dtype.promote_ranked(self.rank(), weight.dtype(), weight.rank());
+                let compute = || {
+                    let (a, b, w) = (self.wide(), end.wide(), weight.wide());
+                    let near = w.abs().lt(0.5);
+                    let part = near.where_cond(&w, &w - 1.0) * (&b - &a);
+                    (part + near.where_cond(a, b)).to_dtype(dtype)
+                };
+                let needs = if weight.is_on_tape() { &[0, 1, 2][..] } else { &[2] };
+                let operands = [self, end, weight];
+                ruled("lerp", &operands, Needs::inputs(needs), compute, |call| {
+                    call.give(0, |call| (1.0 - call.input(2)) * call.upstream());
+                    call.give(1, |call| call.input(2) * call.upstream());
+                    call.give(2, |call| (call.input(1) - call.input(0)) * call.upstream());
+                })
+            }
+        }
     }
 
     /// `nan` in place of NaN, `posinf` and `neginf` in place of the infinities: by default 0, and

@@ -119,7 +119,7 @@ impl TensorFuture {
             let norm = x.norm_keepdim(2.0, dim);
             // As PyTorch does: the slope is that of the norm, though it counts as `eps`.
             let more = (eps - norm.stop_gradient()).clamp_min(0);
-            x / (norm + more)
+            x * (norm + more).recip()
         };
         (unit(self) * unit(other)).sum(dim).to_dtype(dtype)
     }

@@ -2,7 +2,7 @@
 
 use crate::dtype::DType;
 use crate::error::number_of;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Needs, Refusal};
 use crate::ops::Listed;
 use crate::ops::index::classes::Classes;
 use crate::ops::rows::cross_entropy::CrossEntropy;
@@ -10,6 +10,7 @@ use crate::ops::rows::nll::Nll;
 use crate::shape::Shape;
 use crate::tensor::build::{self, At, mixed};
 use crate::tensor::future::TensorFuture;
+use crate::tensor::gradient::ruled::ruled;
 use crate::tensor::methods::reduce::stats::float;
 use std::panic::Location;
 use std::sync::Arc;
@@ -426,14 +427,20 @@ impl TensorFuture {
         }
         let _within = build::within("bce_with_logits", at);
         let (x, t) = (self.wide(), target.wide());
-        // -log sigmoid(x), with exponents that are never positive. The two formulas have equal
-        // derivatives of every order at 0; a formula with |x| would have the slope 0 there.
-        let (below, minus) = (x.lt(0.0), -&x);
-        let mut soft = below.where_cond(&x, &minus).exp().log1p() + below.where_cond(&minus, 0.0);
-        if let Some(weight) = &options.pos_weight {
-            soft = ((weight.wide() - 1.0) * &t + 1.0) * soft;
-        }
-        let mut loss = (1.0 - &t) * &x + soft;
+        // -log sigmoid(x), with exponents that are never positive.
+        let soft = |x: &TensorFuture| {
+            ruled(
+                "bce_with_logits",
+                &[x],
+                Needs::inputs(&[0]),
+                || (-x.abs()).exp().log1p() + (-x).relu(),
+                |call| call.give(0, |call| (-call.input(0)).sigmoid() * -call.upstream()),
+            )
+        };
+        let mut loss = match &options.pos_weight {
+            Some(weight) => (1.0 - &t) * &x + ((weight.wide() - 1.0) * &t + 1.0) * soft(&x),
+            None => (1.0 - &t) * &x + soft(&x),
+        };
         if let Some(weight) = &options.weight {
             loss = loss * weight.wide();
         }

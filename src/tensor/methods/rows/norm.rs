@@ -1,11 +1,13 @@
 //! Normalisation over rows, and over a batch.
 
+use crate::Backward;
 use crate::error::number_of;
-use crate::graph::operation::Refusal;
+use crate::graph::operation::{Needs, Refusal};
 use crate::op::ReduceOp;
 use crate::ops::rows::norm::Norm;
 use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
+use crate::tensor::gradient::ruled::ruled;
 use crate::tensor::methods::reduce::stats::float;
 use smallvec::SmallVec;
 use std::panic::Location;
@@ -159,12 +161,16 @@ impl TensorFuture {
             return (failed.clone(), failed.clone(), failed);
         }
         let _within = build::within("batch_norm_train", at);
-        let over: SmallVec<[isize; 8]> = (0..self.rank() as isize).filter(|&d| d != 1).collect();
-        let x = self.wide();
-        let mean = build::reduce(ReduceOp::Mean, &x, Some(&over), true, at);
-        let biased = build::reduce(ReduceOp::Mean, &(&x - &mean).square(), Some(&over), false, at);
-        let mean = mean.reshape(-1);
-        let y = normalised(self, &mean, &biased, weight, bias, eps);
+        let (mean, biased) = channel_stats(&self.wide(), at);
+        let [own_mean, own_var] = [&mean, &biased].map(TensorFuture::stop_gradient);
+        let (has_weight, has_bias) = (weight.is_some(), bias.is_some());
+        let operands = [Some(self), Some(&own_mean), Some(&own_var), weight, bias];
+        let operands: SmallVec<[&TensorFuture; 5]> = operands.into_iter().flatten().collect();
+        let needs = Needs::inputs(if has_weight { &[0, 1, 2, 3] } else { &[0, 1, 2] });
+        let compute = || normalised(self, &own_mean, &own_var, weight, bias, eps);
+        let y = ruled("batch_norm_train", &operands, needs, compute, move |call| {
+            batch_norm_back(call, eps, has_weight, has_bias, at);
+        });
         let unbiased = biased * (n as f64 / (n - 1) as f64);
         (y, mean, unbiased)
     }
@@ -286,6 +292,53 @@ fn channels<'a>(
             p.shape(),
             number_of(channels, "channel", "channels")
         ))),
+    }
+}
+
+/// Mean and biased variance of each channel.
+#[track_caller]
+fn channel_stats(x: &TensorFuture, at: At) -> (TensorFuture, TensorFuture) {
+    let over: SmallVec<[isize; 8]> = (0..x.rank() as isize).filter(|&d| d != 1).collect();
+    let mean = build::reduce(ReduceOp::Mean, x, Some(&over), true, at);
+    let var = build::reduce(ReduceOp::Mean, &(x - &mean).square(), Some(&over), false, at);
+    (mean.reshape(-1), var)
+}
+
+/// With `n = (x - mean) / deviation`, of `(x, mean, variance)` and the weight and bias, if there
+/// are any: `dx = (g - mean(g) - n mean(g n)) * weight / deviation`, `dweight = sum(g n)`,
+/// `dbias = sum(g)`, over all but the channels.
+fn batch_norm_back(call: &mut Backward<'_>, eps: f64, has_weight: bool, has_bias: bool, at: At) {
+    let (g, x) = (call.upstream().clone(), call.input(0).clone());
+    let along: SmallVec<[isize; 8]> = (0..x.rank()).map(|d| if d == 1 { -1 } else { 1 }).collect();
+    let over: SmallVec<[isize; 8]> = (0..x.rank() as isize).filter(|&d| d != 1).collect();
+    let of_channel = |v: &TensorFuture| v.reshape(&along[..]);
+    // The statistics are the value's own, and have gradients as well.
+    let (mean, var) = match call.keeps_graph() {
+        true => channel_stats(&x, at),
+        false => (call.input(1).clone(), call.input(2).clone()),
+    };
+    let scale = (var + eps).rsqrt();
+    let centred = &x - of_channel(&mean);
+    let sum = |v: &TensorFuture| build::reduce(ReduceOp::Sum, v, Some(&over), false, at);
+    let wants_product = call.wants(0) || has_weight && call.wants(3);
+    let product = wants_product.then(|| sum(&(&g * &centred)) * &scale);
+    let bias = 3 + has_weight as usize;
+    let plain = (call.wants(0) || has_bias && call.wants(bias)).then(|| sum(&g));
+    if let (Some(product), Some(plain)) = (&product, &plain) {
+        call.give(0, |call| {
+            let channels = x.dims()[1];
+            let n = (x.numel() / channels.max(1)) as f64;
+            let slope = of_channel(&(&scale * product / n));
+            let flows = &g - of_channel(&(plain / n)) - &centred * slope;
+            let factor = if has_weight { &scale * call.input(3) } else { scale.clone() };
+            flows * of_channel(&factor)
+        });
+    }
+    if let (true, Some(product)) = (has_weight, product) {
+        call.give(3, |_| product);
+    }
+    if let (true, Some(plain)) = (has_bias, plain) {
+        call.give(bias, |_| plain);
     }
 }
 
