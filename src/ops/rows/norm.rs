@@ -5,7 +5,8 @@ use crate::error::number_of;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rows;
 use crate::ops::check::{float, row_cost};
-use crate::ops::rows::norm_back::NormBack;
+use crate::ops::rows::norm_back::{Flows, NormBack};
+use crate::shape::Shape;
 
 /// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the
 /// weight and the bias, as far as there are any.
@@ -61,7 +62,7 @@ impl Operation for Norm {
             true => call.input(0).layer_norm_plain(trailing, eps),
             false => call.input(0).rms_norm_plain(trailing, eps),
         };
-        let one = NormBack { trailing, eps, centred: self.centred, sums: false };
+        let one = NormBack { trailing, eps, centred: self.centred, flows: Flows::ToValue };
         if !call.keeps_graph() && call.upstream().port().runner.has_kernel(&one) {
             return self.at_once(call, one);
         }
@@ -105,19 +106,35 @@ impl Operation for Norm {
 }
 
 impl Norm {
-    /// The rule by one op for the value, and one for the parameters.
+    /// The rule by one op for the value and one for the parameters, or, where there are many rows,
+    /// one for both.
     fn at_once(&self, call: &mut Backward<'_>, one: NormBack) -> Result<(), Refusal> {
+        let of = |flows: Flows, inputs: &[&_]| crate::own(NormBack { flows, ..one }, inputs);
+        let bias = 1 + self.weight as usize;
+        let wants_sums = self.weight && call.wants(1);
+        let x = call.meta(0).shape.clone();
+        let row: Shape = x[x.rank() - self.trailing..].iter().copied().collect();
+        let (value, sums) = if wants_sums
+            && call.wants(0)
+            && x.numel() >= rows::ALL_FROM.saturating_mul(row.numel().max(1))
+        {
+            let all = of(Flows::ToAll, &[call.upstream(), call.input(0), call.input(1)]);
+            let value = all.narrow(0, 0, x.numel()).reshape(&x[..]);
+            let mut shape = vec![2];
+            shape.extend(&row[..]);
+            (Some(value), Some(all.narrow(0, x.numel(), 2 * row.numel()).reshape(&shape[..])))
+        } else {
+            let sums =
+                wants_sums.then(|| of(Flows::ToParameters, &[call.upstream(), call.input(0)]));
+            (None, sums)
+        };
         call.give(0, |call| {
             let (g, x) = (call.upstream(), call.input(0));
-            match self.weight {
-                true => crate::own(one, &[g, x, call.input(1)]),
-                false => crate::own(one, &[g, x]),
+            match value {
+                Some(value) => value,
+                None if self.weight => of(Flows::ToValue, &[g, x, call.input(1)]),
+                None => of(Flows::ToValue, &[g, x]),
             }
-        });
-        let bias = 1 + self.weight as usize;
-        let sums = (self.weight && call.wants(1)).then(|| {
-            let sums = NormBack { sums: true, ..one };
-            crate::own(sums, &[call.upstream(), call.input(0)])
         });
         if let Some(sums) = &sums {
             call.give(1, |_| sums.narrow(0, 0, 1).squeeze(0));

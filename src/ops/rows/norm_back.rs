@@ -3,18 +3,27 @@
 //! elsewhere `norm`'s rule is made of the ops that are there.
 
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
-use crate::host::kernels::rows::{Normed, norm_back, norm_sums};
+use crate::host::kernels::rows::{Normed, norm_all, norm_back, norm_sums};
 use crate::ops::check::row_cost;
 use crate::ops::no_gradient;
 
-/// `(g, x)`, and the weight where there is one, to what flows to `x`; or, where the `sums` are
-/// asked for, `(g, x)` to the sums over rows of `g` times the normalised rows, and of `g`.
+/// What flows back, as an op gives it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Flows {
+    /// `(g, x)`, and the weight where there is one, to what flows to `x`.
+    ToValue,
+    /// `(g, x)` to the sums over rows of `g` times the normalised rows, and of `g`.
+    ToParameters,
+    /// `(g, x)`, and the weight, to both, as one row of elements.
+    ToAll,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NormBack {
     pub trailing: usize,
     pub eps: f64,
     pub centred: bool,
-    pub sums: bool,
+    pub flows: Flows,
 }
 
 impl Operation for NormBack {
@@ -27,9 +36,16 @@ impl Operation for NormBack {
             return Err(Refusal::shape(format!("{} for {}", g.shape, x.shape)));
         }
         let mut meta = x.clone();
-        if self.sums {
-            let row = &x.shape[x.shape.rank() - self.trailing..];
-            meta.shape = [2].into_iter().chain(row.iter().copied()).collect();
+        let row = &x.shape[x.shape.rank() - self.trailing..];
+        match self.flows {
+            Flows::ToValue => {}
+            Flows::ToParameters => {
+                meta.shape = [2].into_iter().chain(row.iter().copied()).collect();
+            }
+            Flows::ToAll => {
+                let sums = row.iter().product::<usize>().saturating_mul(2);
+                meta.shape = [x.shape.numel().saturating_add(sums)].into_iter().collect();
+            }
         }
         Ok(meta)
     }
@@ -38,13 +54,13 @@ impl Operation for NormBack {
     }
     no_gradient!();
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        let NormBack { trailing, eps, centred, sums } = *self;
+        let NormBack { trailing, eps, centred, flows } = *self;
         let (g, x, of) = (run.inputs[0], run.inputs[1], Normed { trailing, eps, centred });
-        match sums {
-            true => norm_sums(g, x, of, &run.output, run.parallel),
-            false => {
-                norm_back(g, x, run.inputs.get(2).copied(), of, &run.output, run.parallel);
-            }
+        let (weight, out, par) = (run.inputs.get(2).copied(), &run.output, run.parallel);
+        match flows {
+            Flows::ToValue => norm_back(g, x, weight, of, out, par),
+            Flows::ToParameters => norm_sums(g, x, of, out, par),
+            Flows::ToAll => norm_all(g, x, weight, of, out, par),
         }
         Ok(())
     }

@@ -65,10 +65,18 @@ fn of_halves(program: &Program, code: Code) -> Option<(Code, DType)> {
         }
         _ => None,
     };
+    // A number may stand in a register of its own.
+    let number = |arg: Arg| match arg {
+        Arg::Reg(r) => match program.instrs[r as usize] {
+            Instr { code: Code::Fill(x), dtype: DType::F32, .. } => Arg::Scalar(x),
+            _ => arg,
+        },
+        Arg::Scalar(_) => arg,
+    };
     // The condition of a choice is no half.
     let values = match code {
-        Code::Unary(_, a) => [Some(a), None],
-        Code::Binary(_, a, b) | Code::Where(_, a, b) => [Some(a), Some(b)],
+        Code::Unary(_, a) => [Some(number(a)), None],
+        Code::Binary(_, a, b) | Code::Where(_, a, b) => [Some(number(a)), Some(number(b))],
         _ => return None,
     };
     let regs = values.iter().flatten().filter_map(|&arg| match arg {
@@ -94,9 +102,9 @@ fn of_halves(program: &Program, code: Code) -> Option<(Code, DType)> {
         Arg::Scalar(x) => has(x),
         Arg::Reg(_) => true,
     };
-    let narrow = |arg: Arg| match arg {
+    let narrow = |arg: Arg| match number(arg) {
         Arg::Reg(r) => Arg::Reg(half_of(r).map_or(r, |(half, _)| half)),
-        number => number,
+        number @ Arg::Scalar(_) => number,
     };
     let code = match code {
         Code::Unary(op, a) => Code::Unary(op, narrow(a)),

@@ -61,15 +61,15 @@ pub(super) fn both(
 pub(super) fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place; 3]) {
     let instr = &call.program.instrs[i];
     let (takes, gives) = (is_half(instr.on), is_half(instr.dtype));
-    let as_they_are = match instr.code {
+    let takes_any = match instr.code {
         Code::Where(..) => true,
         Code::Binary(op, ..) => op.class() == Class::logic,
-        _ => !takes && !gives,
+        _ => false,
     };
-    if dst.uniform || as_they_are {
+    if dst.uniform || takes_any || !takes && !gives {
         return compute_wide(plan, call, i, dst, args);
     }
-    if takes && let Some(run) = half_loop(call.level, instr, args) {
+    if let Some(run) = half_loop(call.level, instr, args) {
         return plan.run(run, dst, args);
     }
     // As f32, between conversions.
@@ -92,13 +92,15 @@ pub(super) fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, ar
     }
 }
 
-/// The loop of an instruction that takes tiles of 16-bit floats as they are, where there is one.
+/// The loop of an instruction that takes tiles of 16-bit floats as they are, or makes them, where
+/// there is one.
 fn half_loop(level: Level, instr: &Instr, [a, b, _]: [Place; 3]) -> Option<Loop> {
-    match (instr.code, instr.dtype) {
-        (Code::Unary(op, _), _) => halves::unary(level, op, instr.on),
-        (Code::Binary(op, ..), _) => halves::binary(level, op, instr.on, (a.uniform, b.uniform)),
-        (Code::Cast(_), DType::F32) => Some(moves::widen(level, instr.on)),
-        (Code::Cast(_), DType::Bool) => Some(moves::half_truth(level)),
+    match (instr.code, instr.on, instr.dtype) {
+        (Code::Unary(op, _), on, _) => halves::unary(level, op, on),
+        (Code::Binary(op, ..), on, _) => halves::binary(level, op, on, (a.uniform, b.uniform)),
+        (Code::Cast(_), DType::F32, to) => Some(moves::narrow(level, to)),
+        (Code::Cast(_), from, DType::F32) => Some(moves::widen(level, from)),
+        (Code::Cast(_), from, DType::Bool) if is_half(from) => Some(moves::half_truth(level)),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 
 pub(crate) use cross_entropy::{losses, losses_back};
 pub(crate) use norm::{layer_norm, rms_norm};
-pub(crate) use norm_back::{Normed, norm_back, norm_sums};
+pub(crate) use norm_back::{ALL_FROM, Normed, norm_all, norm_back, norm_sums};
 pub(crate) use softmax_back::softmax_back;
 
 use super::isa::{Levelled, at_level};

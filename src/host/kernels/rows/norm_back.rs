@@ -54,6 +54,22 @@ pub(crate) fn norm_sums(
     by_float!(x.dtype, to_parameters(g, x, of, out, par));
 }
 
+/// Rows from which on [`norm_all`] is as fast as the two apart: it cuts them as the sums are cut.
+pub(crate) const ALL_FROM: usize = 8 * RUN;
+
+/// Both at once: what flows to the rows, then the sums, one after the other. Each row is read and
+/// measured once.
+pub(crate) fn norm_all(
+    g: View<'_>,
+    x: View<'_>,
+    weight: Option<View<'_>>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    by_float!(x.dtype, to_all(g, x, weight, of, out, par));
+}
+
 /// Calls `f` with a view of which each row lies in order.
 pub(super) fn ordered<T: Copy + Default>(
     x: View<'_>,
@@ -103,6 +119,57 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
         let (mean, scale) = measured::<T, W>(x, self.eps, self.centred);
         (g, x, mean, scale)
     }
+
+    /// Writes what flows to a row, and shows the gradient and the normalised row block by block,
+    /// with the number of the first element.
+    ///
+    /// # Safety
+    /// `to` is valid for writes of a row, which nothing else refers to.
+    #[inline(always)]
+    unsafe fn flows(
+        &self,
+        at: [isize; 2],
+        weight: Option<&[W]>,
+        to: *mut T,
+        mut see: impl FnMut(usize, &[W], &[W]),
+    ) {
+        let n = self.n;
+        let (g, x, mean, scale) = self.row(at);
+        let (mut sums, mut products) = (Tree::new(), Tree::new());
+        for first in (0..n).step_by(BLOCK) {
+            let range = first..n.min(first + BLOCK);
+            let (mut d, mut e) = ([W::ZERO; BLOCK], [W::ZERO; BLOCK]);
+            let (d, e) = (&mut d[..range.len()], &mut e[..range.len()]);
+            d.iter_mut().zip(&g[range.clone()]).for_each(|(d, g)| *d = g.load());
+            e.iter_mut()
+                .zip(&x[range.clone()])
+                .for_each(|(e, x)| *e = x.load().sub(mean).mul(scale));
+            see(first, d, e);
+            if let Some(weight) = weight {
+                d.iter_mut().zip(&weight[range]).for_each(|(d, w)| *d = d.mul(*w));
+            }
+            e.iter_mut().zip(&*d).for_each(|(e, d)| *e = d.mul(*e));
+            if self.centred {
+                sums.push(fold_block::<Sum<W, W, W>>(d), W::add);
+            }
+            products.push(fold_block::<Sum<W, W, W>>(e), W::add);
+        }
+        let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
+        let (sum, product) = (mean_of(sums), mean_of(products));
+        let end = |d: W, x: T| {
+            let normal = x.load().sub(mean).mul(scale);
+            T::store(d.sub(sum).sub(normal.mul(product)).mul(scale))
+        };
+        // SAFETY: the caller's promise.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
+        let all = to.iter_mut().zip(g).zip(x);
+        match weight {
+            None => all.for_each(|((y, g), x)| *y = end(g.load(), *x)),
+            Some(weight) => {
+                all.zip(weight).for_each(|(((y, g), x), w)| *y = end(g.load().mul(*w), *x))
+            }
+        }
+    }
 }
 
 fn to_rows<T: Load<W> + Default, W: Float>(
@@ -140,41 +207,10 @@ impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let n = self.rows.n;
         for (row, at) in self.rows.nest.turns(self.part.clone()) {
-            let (g, x, mean, scale) = self.rows.row(at);
-            let (mut sums, mut products) = (Tree::new(), Tree::new());
-            for first in (0..n).step_by(BLOCK) {
-                let range = first..n.min(first + BLOCK);
-                let (mut d, mut e) = ([W::ZERO; BLOCK], [W::ZERO; BLOCK]);
-                let (d, e) = (&mut d[..range.len()], &mut e[..range.len()]);
-                d.iter_mut().zip(&g[range.clone()]).for_each(|(d, g)| *d = g.load());
-                if let Some(weight) = self.weight {
-                    d.iter_mut().zip(&weight[range.clone()]).for_each(|(d, w)| *d = d.mul(*w));
-                }
-                for ((e, d), x) in e.iter_mut().zip(&*d).zip(&x[range]) {
-                    *e = d.mul(x.load().sub(mean).mul(scale));
-                }
-                if self.rows.centred {
-                    sums.push(fold_block::<Sum<W, W, W>>(d), W::add);
-                }
-                products.push(fold_block::<Sum<W, W, W>>(e), W::add);
-            }
-            let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
-            let (sum, product) = (mean_of(sums), mean_of(products));
-            let end = |d: W, x: T| {
-                let normal = x.load().sub(mean).mul(scale);
-                T::store(d.sub(sum).sub(normal.mul(product)).mul(scale))
-            };
+            let to = self.to.at((row * self.rows.n) as isize);
             // SAFETY: a row of the output that is this part's; nothing else refers to it.
-            let to = unsafe { std::slice::from_raw_parts_mut(self.to.at((row * n) as isize), n) };
-            let all = to.iter_mut().zip(g).zip(x);
-            match self.weight {
-                None => all.for_each(|((y, g), x)| *y = end(g.load(), *x)),
-                Some(weight) => {
-                    all.zip(weight).for_each(|(((y, g), x), w)| *y = end(g.load().mul(*w), *x))
-                }
-            }
+            unsafe { self.rows.flows(at, self.weight, to, |_, _, _| {}) };
         }
     }
 }
@@ -186,8 +222,34 @@ fn to_parameters<T: Load<W> + Default, W: Float>(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
+    summed::<T, W>([g, x], None, of, None, Shared::new(out.ptr), par);
+}
+
+fn to_all<T: Load<W> + Default, W: Float>(
+    g: View<'_>,
+    x: View<'_>,
+    weight: Option<View<'_>>,
+    of: Normed,
+    out: &ViewMut<'_>,
+    par: &dyn Parallel,
+) {
+    let weight = weight.map(|v| widened::<W>(&v));
+    let to = Shared::<T>::new(out.ptr);
+    let sums = Shared::<T>::new(to.at(x.numel() as isize));
+    summed::<T, W>([g, x], weight.as_deref(), of, Some(to), sums, par);
+}
+
+/// Writes the sums over all rows, and what flows to the rows where there is room for that.
+fn summed<T: Load<W> + Default, W: Float>(
+    [g, x]: [View<'_>; 2],
+    weight: Option<&[W]>,
+    of: Normed,
+    flows: Option<Shared<T>>,
+    to: Shared<T>,
+    par: &dyn Parallel,
+) {
     let lead = x.shape.len() - of.trailing;
-    if out.numel() == 0 {
+    if crate::shape::numel(&x.shape[lead..]) == 0 {
         return;
     }
     ordered::<T>(g, lead, par, &mut |g| {
@@ -204,9 +266,12 @@ fn to_parameters<T: Load<W> + Default, W: Float>(
                 let sums =
                     unsafe { std::slice::from_raw_parts_mut(own.at((i * 2 * n) as isize), 2 * n) };
                 let part = slice_of(all, parts, i);
-                at_level(ToParameters { rows: &rows, part, run: &mut run, sums });
+                let run = &mut run;
+                match flows {
+                    Some(to) => at_level(ToAll { rows: &rows, part, run, sums, to, weight }),
+                    None => at_level(ToParameters { rows: &rows, part, run, sums }),
+                }
             });
-            let to = Shared::<T>::new(out.ptr);
             for i in 0..2 * n {
                 let sum = (0..parts).fold(W::ZERO, |sum, p| sum.add(sums[p * 2 * n + i]));
                 // SAFETY: an element of the output.
@@ -238,6 +303,41 @@ impl<T: Load<W>, W: Float> Levelled for ToParameters<'_, T, W> {
                     *a = a.add(g.mul(x.load().sub(mean).mul(scale)));
                     *b = b.add(g);
                 }
+            }
+            self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
+        }
+    }
+}
+
+struct ToAll<'a, T, W> {
+    rows: &'a Rows<T, W>,
+    part: Range<usize>,
+    run: &'a mut [W],
+    sums: &'a mut [W],
+    to: Shared<T>,
+    weight: Option<&'a [W]>,
+}
+
+impl<T: Load<W>, W: Float> Levelled for ToAll<'_, T, W> {
+    type Out = ();
+    #[inline(always)]
+    fn run<S: Simd>(self) {
+        let n = self.rows.n;
+        for first in self.part.clone().step_by(RUN) {
+            self.run.fill(W::ZERO);
+            let (products, plain) = self.run.split_at_mut(n);
+            for (row, at) in self.rows.nest.turns(first..self.part.end.min(first + RUN)) {
+                let add = |first: usize, g: &[W], normal: &[W]| {
+                    let range = first..first + g.len();
+                    let (a, b) = (&mut products[range.clone()], &mut plain[range]);
+                    for (((a, b), g), normal) in a.iter_mut().zip(b).zip(g).zip(normal) {
+                        *a = a.add(g.mul(*normal));
+                        *b = b.add(*g);
+                    }
+                };
+                let to = self.to.at((row * n) as isize);
+                // SAFETY: a row of the output that is this part's; nothing else refers to it.
+                unsafe { self.rows.flows(at, self.weight, to, add) };
             }
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
         }

@@ -242,7 +242,11 @@ fn check_norm_back<T: Element>(rng: &mut Rng, eps: f64) {
         let par = Threads { threads, seed: threads as u64 };
         let rows =
             filled::<T>(&shape, |out| norm_back(g.view(), x.view(), weighted, of, out, &par));
-        (rows, filled::<T>(&to, |out| norm_sums(g.view(), x.view(), of, out, &par)))
+        let sums = filled::<T>(&to, |out| norm_sums(g.view(), x.view(), of, out, &par));
+        let both = [rows.len() + sums.len()];
+        let all = filled::<T>(&both, |out| norm_all(g.view(), x.view(), weighted, of, out, &par));
+        assert!(all == [&rows[..], &sums].concat(), "both at once are what each is");
+        (rows, sums)
     };
     let (rows, sums) = run(1);
     assert!((&rows, &sums) == (&run(2).0, &run(3).1), "the bits are the same on any threads");

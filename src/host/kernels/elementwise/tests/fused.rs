@@ -186,7 +186,8 @@ fn what_is_computed_by_way_of_f32_has_the_same_bits_on_halves() {
     for &op in BinaryOp::ALL.iter().filter(|op| op.class().takes(F32)) {
         codes.push((Box::new(move |_, a, b| Code::Binary(op, a, b)), op.class().result(F32)));
     }
-    let number = |x: f64| Arg::Scalar(Scalar::Float(x));
+    let number = |x: f64| Some(Arg::Scalar(Scalar::Float(x)));
+    let (half_one, no_half) = (number(0.5), number(0.1));
     let mut rng = Seeded(93);
     let shape = [7, 31];
     for half in [F16, BF16] {
@@ -194,21 +195,28 @@ fn what_is_computed_by_way_of_f32_has_the_same_bits_on_halves() {
         let views: Vec<View<'_>> =
             inputs.iter().map(|i| i.buffer.view(&shape, &i.strides, i.offset)).collect();
         for (code, dtype) in &codes {
-            for second in [None, Some(number(0.5)), Some(number(0.1))] {
+            for (second, filled) in
+                [(None, false), (half_one, false), (half_one, true), (no_half, false)]
+            {
                 let mut program = Program::default();
                 let [a, b, c] = [0, 1, 2].map(|k| {
                     let d = [half, half, Bool][k as usize];
                     Arg::Reg(program.push(Code::Input(k), d, d))
                 });
                 let [a, b] = [a, b].map(|x| Arg::Reg(program.push(Code::Cast(x), half, F32)));
+                let second = match second {
+                    Some(Arg::Scalar(x)) if filled => {
+                        Some(Arg::Reg(program.push(Code::Fill(x), F32, F32)))
+                    }
+                    other => other,
+                };
                 let mut last = program.push(code(c, a, second.unwrap_or(b)), F32, *dtype);
                 if *dtype == F32 {
                     last = program.push(Code::Cast(Arg::Reg(last)), F32, half);
                 }
                 program.outputs.push(last);
-                // 0.1 is no half.
-                let reads_it = !matches!(program.instrs[5].code, Code::Unary(..));
-                let expected = second != Some(number(0.1)) || !reads_it;
+                let reads_it = !matches!(code(c, a, b), Code::Unary(..));
+                let expected = second != no_half || !reads_it;
                 let narrowed = narrowed::narrowed(&program);
                 assert_eq!(narrowed.is_some(), expected, "{program:?}");
                 let Some((narrowed, read)) = narrowed else { continue };
