@@ -6,7 +6,9 @@
 //!
 //! Exit handlers run in reverse order, and a library adds its own when it is loaded or first used.
 //! So this handler is added again after each of these ([guard], [guard_first]): the last added runs
-//! first. A handler that a library adds in a later call of the same kind is not known.
+//! first. A library may also add one in a later call, when that is the first that takes a path
+//! through the library; so calls are sorted by what may choose the path. Not known is a handler that
+//! a library adds in a later call of one sort, or in a call during which the process ends.
 //!
 //! A thread that sleeps in the driver does not count as inside: the sleep may last as long as
 //! queued work, and the driver does not disturb sleepers at exit.
@@ -18,7 +20,7 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::{Duration, Instant};
 
 /// The longest time that the exit waits. A thread may be compiling a kernel, which takes seconds on
@@ -84,12 +86,19 @@ pub(crate) fn guard() {
     add();
 }
 
-/// The same after a call that is made often, and of which the first of each kind may add a handler.
-/// Kinds are numbered from 0 to 31.
-pub(crate) fn guard_first(kind: u32) {
-    static SEEN: AtomicU32 = AtomicU32::new(0);
-    let kind = 1 << kind;
-    if SEEN.load(Relaxed) & kind == 0 && SEEN.fetch_or(kind, Relaxed) & kind == 0 {
+/// The sorts of calls that are told apart; an exit handler is some bytes.
+const SORTS: usize = 4096;
+
+/// The same after a call that is made often, and of which the first of each sort may add a handler.
+/// The numbers of a sort say what it is.
+pub(crate) fn guard_first(sort: &[u32]) {
+    static SEEN: [AtomicU64; SORTS / 64] = [const { AtomicU64::new(0) }; SORTS / 64];
+    // Fowler, Noll and Vo's hash, a number at a time.
+    let step = |hash: u64, &n: &u32| (hash ^ u64::from(n)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = sort.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    let place = (hash >> 32) as usize % SORTS;
+    let (word, bit) = (&SEEN[place / 64], 1 << (place % 64));
+    if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0 {
         guard();
     }
 }

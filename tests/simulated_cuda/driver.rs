@@ -25,7 +25,7 @@ pub fn all() -> Vec<Entry> {
         a_device_that_is_lost_while_values_arrive_ends_every_await
         a_process_may_end_with_work_queued
         the_end_of_a_process_waits_for_the_kernel_that_is_being_compiled
-        a_process_may_end_behind_the_first_product_of_a_type
+        a_process_may_end_behind_the_first_product_of_a_sort
     ]
     .to_vec()
 }
@@ -377,9 +377,22 @@ fn a_process_may_end_with_work_queued(_: &Simulator, _: u64) {
 /// Queues more products of a type than run soon, all of whose kernels are there, and goes.
 pub fn multiplied() {
     let device = device(0);
+    // The first of a type, or of other sizes, of a batch, or with one row.
+    let way = std::env::var("FUTENSOR_TEST_SEED").unwrap();
     let x = block_on(device.eye_dtype(96, DType::F64) * 1.0).unwrap();
     assert_eq!(block_on(x.matmul(&x).sum_all().item::<f64>()).unwrap(), 96.0);
-    let mut y = x.matmul(&x);
+    let (mut y, x) = match &*way {
+        "0" => (x.matmul(&x), x),
+        "1" => {
+            let x = block_on(device.eye_dtype(130, DType::F64) * 1.0).unwrap();
+            (x.matmul(&x), x)
+        }
+        "2" => {
+            let x = block_on(x.expand([2, 96, 96]) * 1.0).unwrap();
+            (x.matmul(&x), x)
+        }
+        _ => (x.narrow(0, 5, 1).matmul(&x), x),
+    };
     for _ in 0..5000 {
         y = y.matmul(&x);
     }
@@ -389,6 +402,9 @@ pub fn multiplied() {
     until(|| simulator.stats().launches > launches);
 }
 
-fn a_process_may_end_behind_the_first_product_of_a_type(_: &Simulator, _: u64) {
-    assert_eq!(played("multiplied", |c| c), "");
+fn a_process_may_end_behind_the_first_product_of_a_sort(_: &Simulator, _: u64) {
+    for way in 0..4 {
+        let text = played("multiplied", |c| c.env("FUTENSOR_TEST_SEED", way.to_string()));
+        assert_eq!(text, "", "way {way}");
+    }
 }

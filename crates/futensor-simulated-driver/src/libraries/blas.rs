@@ -252,9 +252,16 @@ fn gemm(
     if gemm.m == 0 || gemm.n == 0 || gemm.batches == 0 {
         return SUCCESS;
     }
-    // The first product of a type loads more, which adds a handler of its own.
-    static LOADED: [Once; 4] = [const { Once::new() }; 4];
-    LOADED[gemm.a.element as usize].call_once(add_end);
+    // The first product of a type loads more, which adds a handler of its own. So do the first with
+    // one column, the first of a batch, and the first of many columns.
+    static LOADED: [Once; 16] = [const { Once::new() }; 16];
+    let path = match gemm {
+        Gemm { batches: 2.., .. } => 1,
+        Gemm { m: 1, .. } | Gemm { n: 1, .. } => 2,
+        Gemm { m: 128.., .. } => 3,
+        _ => 0,
+    };
+    LOADED[4 * path + gemm.a.element as usize].call_once(add_end);
     let mut workspace = (0, 0);
     with(blas, |state| {
         workspace = state.workspace;

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)]
 
-use super::gemm::ProductCall;
+use super::gemm::{Matrix, ProductCall};
 use super::handles::{Handles, Use};
 use super::nvidia::{self, Allocation, Idle};
 use crate::cuda::device::background::Background;
@@ -214,6 +214,16 @@ impl Blas {
             }
         };
         let operation = |by_columns: bool| if by_columns { TRANSPOSED } else { PLAIN };
+        let log = |n: i32| n.unsigned_abs().ilog2();
+        let aligned = |matrix: &Matrix| matrix.leading.trailing_zeros().min(4);
+        // All that may choose the kernel, sizes by powers of two.
+        let sort = [
+            [kind as u32, kind_to as u32, compute as u32],
+            [log(calls.m), log(calls.n), log(calls.k)],
+            [(calls.m == 1) as u32, (calls.n == 1) as u32, log(calls.batches)],
+            [calls.a.by_columns as u32, calls.b.by_columns as u32, adds as u32],
+            [aligned(&calls.a), aligned(&calls.b), (calls.batches > 1) as u32],
+        ];
         for at in &calls.at {
             let address = |base: u64, offset: isize, of: DType| {
                 base.wrapping_add_signed((offset * of.size() as isize) as i64) as *mut c_void
@@ -249,8 +259,8 @@ impl Blas {
                     blas::cublasGemmAlgo_t::CUBLAS_GEMM_DFALT,
                 )
             };
-            // cuBLAS may load more libraries in the first product of a type.
-            process_end::guard_first(kind as u32 & 31);
+            // cuBLAS may load more libraries in the first product of a sort.
+            process_end::guard_first(sort.as_flattened());
             if status != Status::CUBLAS_STATUS_SUCCESS {
                 return Err(status);
             }
