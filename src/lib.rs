@@ -208,11 +208,13 @@ pub mod dlpack {
     pub use crate::tensor::creation::dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 }
 
-/// Host memory for data that goes to a device: [`Device::pinned`] and [`Device::from_pinned`].
+/// Host memory for data that goes to a device, or comes from it: [`Device::pinned`],
+/// [`Device::from_pinned`] and [`TensorFuture::to_pinned`].
 ///
-/// On a GPU it is page-locked, so that the data are copied from where they lie.
+/// For a GPU it is page-locked, so that the data are copied from where they lie, or to there.
 pub mod pinned {
     pub use crate::tensor::creation::pinned::{Pinned, Pinning};
+    pub use crate::tensor::read_pinned::ToPinned;
 }
 
 /// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,

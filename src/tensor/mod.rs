@@ -9,6 +9,8 @@ pub(crate) mod future;
 
 pub(crate) mod read;
 
+pub(crate) mod read_pinned;
+
 mod display;
 pub(crate) mod watch;
 

@@ -88,8 +88,19 @@ impl<R: Send + 'static> Reading<R> {
     ) -> Reading<R> {
         let taken = Arc::new(Mutex::new(None));
         let sink = Slot { name, at, taken: taken.clone(), take, room };
+        Reading::of(name, x, at, Arc::new(sink), taken)
+    }
+
+    /// The read of a sink, whose result is in a slot once its step has ended.
+    pub(super) fn of(
+        name: &'static str,
+        x: &TensorFuture,
+        at: build::At,
+        sink: Arc<dyn Sink>,
+        taken: Arc<Mutex<Option<R>>>,
+    ) -> Reading<R> {
         let rule = || Ok(Meta { shape: ().into(), dtype: DType::Bool });
-        Reading { name, step: build::apply(Op::Sink(Arc::new(sink)), &[x], rule, at), taken }
+        Reading { name, step: build::apply(Op::Sink(sink), &[x], rule, at), taken }
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<R>> {

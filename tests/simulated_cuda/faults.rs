@@ -1,6 +1,6 @@
 //! Whatever goes wrong, every await ends, and only what has to fail fails.
 
-use super::support::{Rng, block_on};
+use super::support::{Rng, block_on, until};
 use super::values::graph;
 use super::{Entry, device, entries, two_devices};
 use futensor::cuda::CudaOptions;
@@ -30,6 +30,7 @@ pub fn all() -> Vec<Entry> {
         a_launch_that_fails_for_good_ends_the_device
         a_product_that_fails_for_good_ends_the_device
         a_lost_device_ends_every_await
+        memory_that_a_lost_device_was_to_fill_is_never_used_again
         a_kernel_that_never_ends_is_ended_by_the_watchdog]);
     list.extend(entries![1, true;
         a_kernel_that_never_ends_is_found_while_others_come_behind_it
@@ -347,4 +348,25 @@ fn a_gradient_whose_launch_is_refused_stops_the_whole_step(simulator: &Simulator
     assert!(ended == 1 || ended == 0 && !seed.is_multiple_of(2), "{ended} gradients have failed");
     assert!(block_on(step).unwrap_err().is_kernel());
     assert_eq!(read(), before, "one of them has stepped");
+}
+
+fn memory_that_a_lost_device_was_to_fill_is_never_used_again(simulator: &Simulator, seed: u64) {
+    let (device, other) = two_devices();
+    block_on(other.ones([3]) + 1.0).unwrap();
+    // As it goes with the step, and by itself.
+    let n = if seed.is_multiple_of(2) { 5000 } else { 300_000 };
+    let x = block_on(device.arange(0.0, n as f64, 1.0) + 1.0).unwrap();
+    let own = simulator.stats().live_pinned;
+    let buffer = block_on(device.pinned::<f32>(n)).unwrap();
+    simulator.pause();
+    let before = simulator.stats().copies;
+    let reading = x.to_pinned(buffer);
+    until(|| simulator.stats().copies > before);
+    simulator.lose_device(0, ECC_UNCORRECTABLE);
+    simulator.resume();
+    assert!(block_on(reading).unwrap_err().is_device_lost());
+    drop(x);
+    // The copy may still run on a real GPU, so the memory is nobody's any more.
+    block_on(other.trim_wait()).unwrap();
+    assert_eq!(simulator.stats().live_pinned, own + 1);
 }

@@ -12,6 +12,7 @@ use super::memory::chunked::{Chunk, ChunkedTransfer};
 use super::memory::download::CHUNK_BYTES;
 use super::memory::heap::DeviceBuffer;
 use super::memory::lazy_upload::{LazyUpload, Residency};
+use super::memory::page_locked;
 use super::memory::pinned::PinnedBlock;
 use super::{DeviceView, DeviceViewMut, Trouble};
 use crate::backend::{self, Backend, Fused, OpRun, Read, Results, guarded};
@@ -49,6 +50,8 @@ pub(crate) struct Queued {
 pub(crate) enum HostCopy {
     /// Host memory for a sink: staging that the submission fills.
     Staged(Arc<PinnedBlock>, Layout, DType),
+    /// The submission has filled the sink's own memory.
+    InPlace,
     /// The same: a value that lay on the host all along.
     OnHost(Value, Layout, DType),
     /// A value that comes in chunks, to where its sink wants it; or to here, to be looked at.
@@ -69,7 +72,7 @@ impl HostCopy {
             HostCopy::Chunked(_, Some((all, layout, dtype))) => {
                 (all.as_ptr().cast(), layout, *dtype)
             }
-            HostCopy::Chunked(_, None) | HostCopy::Chunk(_) => return Ok(()),
+            HostCopy::InPlace | HostCopy::Chunked(_, None) | HostCopy::Chunk(_) => return Ok(()),
         };
         let ptr = base.wrapping_add(layout.offset * dtype.size());
         let view = View { ptr, dtype, shape: &layout.shape, strides: &layout.strides };
@@ -229,6 +232,7 @@ impl Backend for Launch<'_> {
             return Ok(());
         }
         let bytes = of.bytes();
+        let place = sink.place().filter(|place| page_locked::address_of(&**place).is_some());
         if bytes > CHUNK_BYTES {
             self.context.pinned.reserve()?;
             let ptr = self.find(value, of)?;
@@ -249,13 +253,16 @@ impl Backend for Launch<'_> {
                 }
             };
             self.host_copy = Some(HostCopy::Chunked(
-                self.context.download(from, offset, bytes, room),
+                self.context.download(from, offset, bytes, room, place),
                 looked_at,
             ));
             return Ok(());
         }
         let staging = if bytes > 0 {
-            let block = self.context.pinned.take(bytes)?;
+            let block = match place {
+                Some(_) => None,
+                None => Some(self.context.pinned.take(bytes)?),
+            };
             let ptr = self.find(value, of)?;
             self.context.order(self.lane)?;
             let from = if layout.is_contiguous() {
@@ -266,11 +273,18 @@ impl Backend for Launch<'_> {
                 self.row_by_row(ptr, &layout, of, copy.ptr())?;
                 copy
             };
-            self.context.retained[self.lane].download(
-                block,
-                from,
-                self.context.lanes.raw(self.lane),
-            )?
+            let retained = &mut self.context.retained[self.lane];
+            let raw = self.context.lanes.raw(self.lane);
+            // The last of the step that may fail: a copy to a user's memory is queued once.
+            match (block, place) {
+                (Some(block), _) => retained.download(block, from, raw)?,
+                (None, place) => {
+                    place
+                        .map_or(Ok(()), |place| retained.download_in_place(place, 0, from, raw))?;
+                    self.host_copy = Some(HostCopy::InPlace);
+                    return Ok(());
+                }
+            }
         } else {
             Arc::new(self.context.pinned.take(0)?)
         };

@@ -179,6 +179,8 @@ impl Shared {
                 .and_then(|anchor| anchor.read(timed, &self.timed))
         });
         let host_copy = match host_copy {
+            // Nothing is left to copy.
+            Some(HostCopy::Chunk(chunk)) if chunk.block.is_none() => return chunk.deliver(),
             Some(HostCopy::Chunk(chunk)) => {
                 let Some(open) = self.heap.open() else { return };
                 open.background.make(Wanted::Copy, move || {

@@ -7,7 +7,7 @@
 use crate::dtype::Scalar;
 use crate::error::Error;
 use crate::graph::operation::{Operation, Refusal};
-use crate::graph::value::Value;
+use crate::graph::value::{Buffer, Value};
 use crate::op::{BinaryOp, ReduceOp, UnaryOp};
 use crate::shape::{Layout, Shape};
 use smallvec::SmallVec;
@@ -37,6 +37,12 @@ pub(crate) trait Sink: Send + Sync {
     /// may be filled in pieces, and the sink is not called.
     #[allow(dead_code)] // Host devices have all elements at once.
     fn room(&self) -> Option<Result<Room, Refusal>> {
+        None
+    }
+    /// The buffer to fill, where it is a user's: from its start on, with all elements in row-major
+    /// order. Once it is filled, the sink is not called. Who fills it keeps it meanwhile.
+    #[allow(dead_code)] // As above.
+    fn place(&self) -> Option<Arc<dyn Buffer>> {
         None
     }
 }

@@ -1,5 +1,5 @@
-//! Host memory for data that goes to a device: page-locked where the device is a GPU, which then
-//! copies it without a staging copy in between.
+//! Host memory for data that goes to a device, or comes from it (`read_pinned`): page-locked where
+//! the device is a GPU, which then copies it without a staging copy in between.
 //!
 //! The memory is made by a thread of the device's, since a driver may wait for running work there.
 //! Knows nothing of drivers: the runner has the memory.
@@ -28,7 +28,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A slice of host memory for [`Device::from_pinned`]: see [`Device::pinned`].
+/// A slice of host memory for [`Device::from_pinned`] and [`TensorFuture::to_pinned`]: see
+/// [`Device::pinned`].
 ///
 /// Dropping it gives the memory back to the device's cache, and waits for nothing.
 pub struct Pinned<T: Element> {
@@ -39,8 +40,13 @@ pub struct Pinned<T: Element> {
 }
 
 impl<T: Element> Pinned<T> {
-    fn first(&self) -> NonNull<T> {
+    pub(in crate::tensor) fn first(&self) -> NonNull<T> {
         self.buffer.host().and_then(|at| NonNull::new(at.cast())).unwrap_or(NonNull::dangling())
+    }
+
+    /// The memory, for what fills it while nobody else has the slice.
+    pub(in crate::tensor) fn place(&self) -> Arc<dyn Buffer> {
+        self.buffer.clone()
     }
 }
 
@@ -97,9 +103,10 @@ impl<T: Element> Future for Pinning<T> {
 
 impl Device {
     /// Host memory for `n` elements, to be filled and handed over by
-    /// [`from_pinned`](Self::from_pinned). For a GPU it is page-locked: the GPU reads it where it
-    /// lies, while data of [`from_vec`](Self::from_vec) is first copied to page-locked memory by
-    /// the host's threads. For other devices it is plain memory.
+    /// [`from_pinned`](Self::from_pinned), or for elements that come back
+    /// ([`to_pinned`](TensorFuture::to_pinned)). For a GPU it is page-locked: the GPU reads and
+    /// writes it where it lies, while data of [`from_vec`](Self::from_vec) is first copied to
+    /// page-locked memory by the host's threads. For other devices it is plain memory.
     ///
     /// The elements are zeros, or what an earlier owner has left. Page-locking takes milliseconds
     /// and takes the memory from the rest of the computer, so the memory of dropped buffers and of

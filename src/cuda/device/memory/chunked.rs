@@ -57,7 +57,8 @@ pub(crate) struct Chunk {
     pub transfer: Arc<ChunkedTransfer>,
     pub at: usize,
     pub bytes: usize,
-    pub block: Arc<PinnedBlock>,
+    /// None where the device has copied it to its place in the value.
+    pub block: Option<Arc<PinnedBlock>>,
     pub under_way: Arc<AtomicUsize>,
 }
 
@@ -65,12 +66,12 @@ impl Chunk {
     /// Copies it to its place in the value. The caller knows that its submission is reached.
     pub fn deliver(self) {
         let Chunk { transfer, at, bytes, block, under_way } = self;
-        // SAFETY: the block has so many bytes, which nobody writes any more; the room has as many
-        // from there on, no other chunk's, and is kept until all are there.
-        unsafe {
-            std::ptr::copy_nonoverlapping(block.ptr(), (transfer.to as *mut u8).add(at), bytes)
-        };
-        drop(block);
+        if let Some(block) = block {
+            let to = (transfer.to as *mut u8).wrapping_add(at);
+            // SAFETY: the block has so many bytes, which nobody writes any more; the room has as
+            // many from there on, no other chunk's, and is kept until all are there.
+            unsafe { std::ptr::copy_nonoverlapping(block.ptr(), to, bytes) };
+        }
         under_way.fetch_sub(1, SeqCst);
         let mut state = lock(&transfer.state);
         state.left -= bytes;
@@ -91,6 +92,8 @@ pub(crate) struct Download {
     pub offset: usize,
     pub bytes: usize,
     pub queued: usize,
+    /// The room, where it is a user's page-locked memory.
+    pub place: Option<Arc<dyn Buffer>>,
     pub transfer: Arc<ChunkedTransfer>,
 }
 

@@ -1,5 +1,6 @@
 //! Large values to the host: a chunk at a time through page-locked memory. Threads of the
-//! background copy each chunk from there to its destination (`chunked`).
+//! background copy each chunk from there to its destination (`chunked`). What goes to page-locked
+//! memory of a user's (`page_locked`) needs no such copy.
 //!
 //! So nobody page-locks memory for them while the device works, and the thread that publishes a
 //! lane's values copies none of them. Chunks go on the lane for copies, behind the writer of the
@@ -15,6 +16,8 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes of a chunk; a larger value comes in chunks.
 pub(crate) const CHUNK_BYTES: usize = 1 << 20;
+/// The same where the chunk is copied to where it stays: a millisecond of the bus.
+const CHUNK_IN_PLACE_BYTES: usize = 32 << 20;
 /// Chunks that may be on their way.
 const CHUNKS_MAX: usize = 16;
 
@@ -26,6 +29,7 @@ impl DeviceContext {
         offset: usize,
         bytes: usize,
         room: Room,
+        place: Option<Arc<dyn Buffer>>,
     ) -> Arc<ChunkedTransfer> {
         let transfer = ChunkedTransfer::of(room, bytes);
         self.downloads.waiting.push_back(Download {
@@ -33,6 +37,7 @@ impl DeviceContext {
             offset,
             bytes,
             queued: 0,
+            place,
             transfer: transfer.clone(),
         });
         transfer
@@ -60,19 +65,26 @@ impl DeviceContext {
     }
 
     fn chunk(&mut self, of: &Download) -> Result<Option<Chunk>, Trouble> {
-        let (lane, at, bytes) =
-            (self.copy_lane(), of.queued, CHUNK_BYTES.min(of.bytes - of.queued));
-        let block = match self.pinned.take(bytes) {
-            Ok(block) => block,
-            Err(Trouble::Later(_) | Trouble::OutOfMemory { .. }) => return Ok(None),
-            Err(trouble) => return Err(trouble),
+        let most = if of.place.is_some() { CHUNK_IN_PLACE_BYTES } else { CHUNK_BYTES };
+        let (lane, at, bytes) = (self.copy_lane(), of.queued, most.min(of.bytes - of.queued));
+        let block = match of.place {
+            Some(_) => None,
+            None => match self.pinned.take(bytes) {
+                Ok(block) => Some(block),
+                Err(Trouble::Later(_) | Trouble::OutOfMemory { .. }) => return Ok(None),
+                Err(trouble) => return Err(trouble),
+            },
         };
         let Some(from) = device(&*of.from) else { unreachable!("it is on the device") };
         self.after.clear();
         self.reads(lane, from);
         self.order(lane)?;
         let span = from.span().part((of.offset + at) as u64, bytes);
-        let block = self.retained[lane].download(block, span, self.lanes.raw(lane))?;
+        let (retained, raw) = (&mut self.retained[lane], self.lanes.raw(lane));
+        let block = block.map(|block| retained.download(block, span, raw)).transpose()?;
+        if let Some(place) = &of.place {
+            retained.download_in_place(place.clone(), at, span, raw)?;
+        }
         let under_way = self.downloads.under_way.clone();
         under_way.fetch_add(1, SeqCst);
         Ok(Some(Chunk { transfer: of.transfer.clone(), at, bytes, block, under_way }))

@@ -1,4 +1,4 @@
-//! Page-locked memory of users: filled by them, and read by the GPU where it lies.
+//! Page-locked memory of users: the GPU reads what they have filled, and fills it, where it lies.
 //!
 //! To lock and unlock pages may wait for all running work, so memory that is let go stays in a list
 //! for the next of its size class, a power of two; only a trim, or the end of a device, gives it
@@ -58,7 +58,12 @@ impl Buffer for PageLocked {
 /// The address of a value that lies in page-locked memory from its start on, in row-major order.
 pub(crate) fn address(value: &Value) -> Option<*const u8> {
     let buffer = value.buffer().filter(|_| value.placed.is_none())?;
-    buffer.as_any().is::<PageLocked>().then(|| value.host()).flatten()
+    address_of(buffer).map(|at| at as *const u8)
+}
+
+/// The address of a buffer of page-locked memory.
+pub(crate) fn address_of(buffer: &dyn Buffer) -> Option<*mut u8> {
+    buffer.as_any().is::<PageLocked>().then(|| buffer.host()).flatten()
 }
 
 /// A block of at least so many bytes, and whether it is new.

@@ -10,7 +10,7 @@
 use crate::cuda::device::libraries::nvidia::{Idle, Raw, Span, lock_pages, unlock_pages};
 use crate::cuda::device::memory::page_locked;
 use crate::cuda::device::{Trouble, Until};
-use crate::graph::value::Value;
+use crate::graph::value::{Buffer, Storage, Value};
 use crate::memory::PoolMemory;
 use crate::sync::{Mutex, lock};
 use smallvec::SmallVec;
@@ -111,7 +111,8 @@ impl PinnedBlock {
 pub(crate) struct Retained {
     sent: SmallVec<[PinnedBlock; 1]>,
     read: SmallVec<[Arc<PinnedBlock>; 1]>,
-    /// What is copied from where it lies: on another device, or in a user's page-locked memory.
+    /// What is copied from where it lies, or to there: on another device, or in a user's
+    /// page-locked memory.
     foreign: SmallVec<[Value; 1]>,
 }
 
@@ -156,6 +157,24 @@ impl Retained {
         unsafe { raw.upload(to, at.add(from)) }?;
         self.keep(value.clone());
         Ok(())
+    }
+
+    /// Copies to a user's page-locked memory, from a byte on.
+    pub fn download_in_place(
+        &mut self,
+        to: Arc<dyn Buffer>,
+        first: usize,
+        from: Span,
+        raw: Raw,
+    ) -> Result<(), Trouble> {
+        let Some(at) = page_locked::address_of(&*to) else {
+            unreachable!("it is page-locked memory")
+        };
+        assert!(first + from.bytes() <= to.bytes(), "the buffer has room for all that comes");
+        // Also where the driver says no: it may have begun.
+        self.keep(Value::contiguous(Storage::Shared(to)));
+        // SAFETY: as above: the buffer is kept.
+        unsafe { raw.download(at.add(first), from) }
     }
 
     /// Keeps a value that is copied from another device.
