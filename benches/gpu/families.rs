@@ -3,7 +3,9 @@
 use super::{median, row, row_of, wait};
 use futensor::cuda::CudaOptions;
 use futensor::quant::{Format, Quantized};
-use futensor::{AttentionOptions, ConvOptions, DType, Device, TensorFuture};
+use futensor::{
+    AttentionOptions, ConvOptions, DType, Device, GradOptions, TensorFuture, grad_with,
+};
 use futures::executor::block_on;
 
 /// The GPU's time for what one call queues, in seconds. Its kernels are compiled before.
@@ -65,9 +67,10 @@ pub fn all(n: usize, only: Option<&str>) {
     run("rows by index", &|| x.index_select(0, &index));
     run("scatter_add of rows", &|| device.zeros([n, n]).scatter_add(0, &ids, &x));
     run("product with bias and gelu", &|| (x.matmul(&x) + &bias).gelu());
-    run("product with bias and gelu, bf16", &|| {
+    let products_of_halves = run("product with bias and gelu, bf16", &|| {
         (half.matmul(&half) + &bias.to_dtype(DType::BF16)).gelu()
     });
+    let terms_a_second = (n * n * n) as f64 / products_of_halves;
     let image = made(device.randn([32, 64, n / 64, n / 64]));
     let filter = made(device.randn([64, 64, 3, 3]));
     run("convolution 3 x 3, 64 channels", &|| {
@@ -114,6 +117,23 @@ pub fn all(n: usize, only: Option<&str>) {
         run(&format!("causal attention, {name}"), &|| {
             q.scaled_dot_product_attention(&q, &q, causal())
         });
+        // All three gradients: nine products of the half of the scores that is seen, two of which
+        // make the sums of each query, three what flows to queries, four what flows to the rest.
+        let leaves = [&q, &q, &q].map(|x| made(x + 0.0).requires_grad());
+        let [a, b, c] = &leaves;
+        let found = a.scaled_dot_product_attention(b, c, causal());
+        block_on(found.wait_to_read()).expect("a value");
+        let gradients = format!("gradients of causal attention, {name}");
+        run(&gradients, &|| {
+            let mut all = grad_with(&found, &leaves, GradOptions::default().upstream(&q));
+            let last = all.remove(2);
+            all.iter().for_each(TensorFuture::detach);
+            last
+        });
+        if only.is_none() && dtype == DType::BF16 {
+            let floor = 9.0 * (4 * 16 * 64 * n / 2 * n / 2) as f64 / 2.0 / terms_a_second;
+            row_of("the products' floor", &format!("GPU's time: {gradients}"), floor * 1e6, "us");
+        }
         let one = made(q.narrow(2, 0, 1) + 0.0);
         run(&format!("attention of one query, {name}"), &|| {
             one.scaled_dot_product_attention(&q, &q, ())

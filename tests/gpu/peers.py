@@ -167,6 +167,11 @@ def torch_families():
         many[f"causal attention, {name}"] = lambda q=q: F.scaled_dot_product_attention(
             q, q, q, is_causal=True
         )
+        leaves = [q.clone().requires_grad_() for _ in range(3)]
+        found = F.scaled_dot_product_attention(*leaves, is_causal=True)
+        many[f"gradients of causal attention, {name}"] = lambda q=q, leaves=leaves, found=found: (
+            torch.autograd.grad(found, leaves, q, retain_graph=True)[2]
+        )
         one = q[:, :, :1].contiguous()
         many[f"attention of one query, {name}"] = lambda q=q, one=one: (
             F.scaled_dot_product_attention(one, q, q)

@@ -316,7 +316,7 @@ fn sorts() -> Vec<Kernel> {
 fn attentions() -> Vec<Kernel> {
     use attention::{Key, Result::*, Team};
     let mut out = Vec::new();
-    for result in [Output, Spans, Stats, ToQuery, ToKey, ToValue] {
+    for result in [Output, Spans, Stats, ToQuery, ToKeys] {
         for dtype in [F32, F64, F16, BF16] {
             let mut teams = vec![Team::Tiles(1)];
             teams.extend((dtype != F64).then_some(Team::Tiles(2)));

@@ -4,7 +4,9 @@
 //! tiles of 64 by 64 in plain arithmetic. The next rows come into shared memory while these are
 //! worked on, and from there to the tensor cores four matrices an instruction, each for two
 //! products (four in the forward pass): 8 to 18 instructions a product, where they were 17 to 38
-//! without. Nothing of it was timed. The scores of 4,096 queries and as many keys in one head are
+//! without. The gradients of keys and values are one walk, so that a training step makes the scores
+//! four times, where it was five: for the result, for the sums of each query, for the queries'
+//! gradient, and for those two. Nothing of it was timed. The scores of 4,096 queries and as many keys in one head are
 //! 64 MiB in float32, which each of a composed attention's four passes moves; here they never reach
 //! memory.
 //!
@@ -35,8 +37,8 @@ pub(crate) enum Result {
     /// weights: the other gradients need both.
     Stats,
     ToQuery,
-    ToKey,
-    ToValue,
+    /// What flows to keys, then what flows to values: all of the one, then all of the other.
+    ToKeys,
 }
 
 /// How the work is cut.
@@ -120,8 +122,7 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
         Result::Output | Result::Spans => (rows, wide),
         Result::Stats => (rows, 1),
         Result::ToQuery => (rows, width),
-        Result::ToKey => (keys, width),
-        Result::ToValue => (keys, wide),
+        Result::ToKeys => (keys, width.max(wide)),
     };
     // A tensor core has 16 rows or none: for one query the tiles took half as long, with twice the
     // bytes (88 us in float32 beside 177 in bfloat16, on an H100).
@@ -171,7 +172,12 @@ pub(crate) fn plan(result: Result, of: &Attention<'_>) -> Option<Plan> {
         (0..inputs).map(|index| Arg::In { index, bytes: 0 }).collect();
     let found =
         if result == Result::Spans { Arg::Scratch(0) } else { Arg::Out { index: 0, bytes: 0 } };
-    args.extend([found, Arg::Struct(numbers), g.arg(true)]);
+    args.push(found);
+    if result == Result::ToKeys {
+        let bytes = g.numel().checked_mul(keys * width)?.checked_mul(of.dtype.size())?;
+        args.push(Arg::Out { index: 0, bytes });
+    }
+    args.extend([Arg::Struct(numbers), g.arg(true)]);
     plan.launches = smallvec![Launch {
         kernel: Kernel::Attention(key),
         grid: grid(blocks, parts, if result == Result::Spans { spans } else { 1 }),
@@ -194,8 +200,7 @@ impl Key {
             Result::Spans => ("attention_spans", "ft::SPANS"),
             Result::Stats => ("attention_stats", "ft::STATS"),
             Result::ToQuery => ("attention_query", "ft::TO_QUERY"),
-            Result::ToKey => ("attention_key", "ft::TO_KEY"),
-            Result::ToValue => ("attention_value", "ft::TO_VALUE"),
+            Result::ToKeys => return self.to_keys(),
         };
         let (back, stats) = (self.back(), self.result == Result::Stats);
         let computes = stats || self.result == Result::Spans;
@@ -236,7 +241,40 @@ impl Key {
         };
         let code =
             format!("    ft::{how}(q, k, v, {up}, {sums}, {hides}, {lengths}, out, a, batches);\n");
-        let parts = &[Part::Base, Part::Ops, Part::Tensor, Part::Attention];
+        let parts = &[Part::Base, Part::Ops, Part::Tensor, Part::Attention, Part::AttentionTensor];
         KernelSource::new(name, parts, threads, &params, &code).with_registers(threads)
+    }
+
+    /// That of `ToKeys`, which has two results and no softmax of its own.
+    fn to_keys(&self) -> KernelSource {
+        let (t, c) = (storage(self.dtype), computed(self.dtype));
+        let mask = self.mask.map_or("float", storage);
+        let masked = self.mask.is_some();
+        let mut params = vec![format!("const {t}* q, const {t}* k, const {t}* v, const {t}* up")];
+        params.push(format!("const {c}* stats"));
+        if masked {
+            params.push(format!("const {mask}* mask"));
+        }
+        params.push(format!("{t}* keys, {t}* values, ft::Attended a, ft::Geo64<6> batches"));
+        let (threads, how) = match self.team {
+            Team::Tiles(times) => (256, format!("attend_keys<{t}, {mask}, {masked}, {times}>")),
+            Team::Tensor(wide) => {
+                // Keys that stay in shared memory leave room for fewer queries.
+                let walked = if wide > 64 { 16 } else { 32 };
+                (128, format!("attend_keys_tensor<{t}, {mask}, {masked}, {wide}, {walked}>"))
+            }
+        };
+        let hides = if masked { "mask".to_owned() } else { format!("(const {mask}*)0") };
+        let code =
+            format!("    ft::{how}(q, k, v, up, stats, {hides}, keys, values, a, batches);\n");
+        let parts = &[
+            Part::Base,
+            Part::Ops,
+            Part::Tensor,
+            Part::Attention,
+            Part::AttentionTensor,
+            Part::AttentionKeys,
+        ];
+        KernelSource::new("attention_keys", parts, threads, &params, &code).with_registers(threads)
     }
 }

@@ -133,7 +133,7 @@ fn relatives(kernel: &Kernel) -> Vec<Kernel> {
             let back: &[_] = match key.result {
                 Output => &[],
                 Spans => return vec![Kernel::Paged(paged::Key::Meet { dtype: key.dtype })],
-                Stats | ToQuery | ToKey | ToValue => &[Stats, ToQuery, ToKey, ToValue],
+                Stats | ToQuery | ToKeys => &[Stats, ToQuery, ToKeys],
             };
             back.iter()
                 .map(|&result| Kernel::Attention(attention::Key { result, ..*key }))

@@ -81,8 +81,7 @@ impl OnCuda for AttentionGradient {
         let made = match self.result {
             Flow::Stats => Made::Stats,
             Flow::Query => Made::ToQuery,
-            Flow::Key => Made::ToKey,
-            Flow::Value => Made::ToValue,
+            Flow::KeysAndValues => Made::ToKeys,
         };
         let masked = run.inputs().len() > if made == Made::Stats { 4 } else { 5 };
         attend(run, made, &self.of, masked)

@@ -140,8 +140,16 @@ impl Attention {
         };
         let up = call.upstream().clone();
         let stats = with(Flow::Stats, &[&up]);
-        for (i, result) in [Flow::Query, Flow::Key, Flow::Value].into_iter().enumerate() {
-            call.give(i, |_| with(result, &[&up, &stats]));
+        call.give(0, |_| with(Flow::Query, &[&up, &stats]));
+        if call.wants(1) || call.wants(2) {
+            let both = with(Flow::KeysAndValues, &[&up, &stats]);
+            let keys = operands[1].dims().iter().product();
+            let part = |i: usize, first: usize| {
+                let dims = operands[i].dims();
+                both.narrow(0, first, dims.iter().product()).reshape(dims)
+            };
+            call.give(1, |_| part(1, 0));
+            call.give(2, |_| part(2, keys));
         }
         true
     }
@@ -152,10 +160,10 @@ impl Attention {
 pub(crate) enum Flow {
     /// `[batch.., queries, 2]`, two numbers a query that the others are made with.
     Stats,
-    /// What flows to queries, keys and values.
+    /// What flows to queries.
     Query,
-    Key,
-    Value,
+    /// `[elements of keys and of values]`, what flows to either: one walk makes both.
+    KeysAndValues,
 }
 
 /// `(q, k, v, upstream)`, the [`Flow::Stats`] of these for the others, then the mask if there is
@@ -172,22 +180,24 @@ impl Operation for AttentionGradient {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        let like = match self.result {
-            Flow::Query => inputs[0],
-            Flow::Key => inputs[1],
-            Flow::Value => inputs[2],
-            Flow::Stats => {
-                let mut shape = inputs[0].shape.clone();
-                *shape.dims_mut().last_mut().expect("the forward op has matrices") = 2;
-                let dtype = if inputs[0].dtype == DType::F64 { DType::F64 } else { DType::F32 };
-                return Ok(Meta { shape, dtype });
+        let mut meta = inputs[0].clone();
+        match self.result {
+            Flow::Query => {}
+            Flow::KeysAndValues => {
+                let sizes = [1, 2].map(|i| inputs[i].shape.numel());
+                meta.shape = [sizes[0] + sizes[1]].into_iter().collect();
             }
-        };
-        Ok(like.clone())
+            Flow::Stats => {
+                *meta.shape.dims_mut().last_mut().expect("the forward op has matrices") = 2;
+                meta.dtype = if meta.dtype == DType::F64 { DType::F64 } else { DType::F32 };
+            }
+        }
+        Ok(meta)
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], _: &Meta) -> u64 {
-        scores_ns(inputs).saturating_mul(2).saturating_add(500)
+        let times = if self.result == Flow::KeysAndValues { 3 } else { 2 };
+        scores_ns(inputs).saturating_mul(times).saturating_add(500)
     }
 
     no_gradient!();
