@@ -38,6 +38,8 @@ pub enum Format {
     Q5_K,
     /// 256 weights of 6 bits, in sixteen parts with a scale of 8 bits each.
     Q6_K,
+    /// 256 weights of 2 bits, in sixteen parts with a scale and a minimum of 4 bits each.
+    Q2_K,
     /// 32 float16 weights, multiplied with float32 activations.
     F16,
     /// 32 bfloat16 weights, as F16.
@@ -49,13 +51,14 @@ pub enum Format {
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 9] = [
+    pub const ALL: [Format; 10] = [
         Format::Q8_0,
         Format::Q4_0,
         Format::Q4_1,
         Format::Q4_K,
         Format::Q5_K,
         Format::Q6_K,
+        Format::Q2_K,
         Format::F16,
         Format::BF16,
         Format::F32,
@@ -70,6 +73,7 @@ impl Format {
             Format::Q4_K => "Q4_K",
             Format::Q5_K => "Q5_K",
             Format::Q6_K => "Q6_K",
+            Format::Q2_K => "Q2_K",
             Format::F16 => "F16",
             Format::BF16 => "BF16",
             Format::F32 => "F32",
@@ -79,7 +83,7 @@ impl Format {
     /// The number of weights in a block; the width of a row is a multiple of it.
     pub const fn block(self) -> usize {
         match self {
-            Format::Q4_K | Format::Q5_K | Format::Q6_K => 256,
+            Format::Q4_K | Format::Q5_K | Format::Q6_K | Format::Q2_K => 256,
             _ => 32,
         }
     }
@@ -93,7 +97,7 @@ impl Format {
     const fn halves(self) -> usize {
         match self {
             Format::Q8_0 | Format::Q4_0 | Format::Q6_K => 1,
-            Format::Q4_1 | Format::Q4_K | Format::Q5_K => 2,
+            Format::Q4_1 | Format::Q4_K | Format::Q5_K | Format::Q2_K => 2,
             Format::F16 | Format::BF16 => 32,
             Format::F32 => 0,
         }
@@ -107,6 +111,7 @@ impl Format {
             Format::Q4_K => 3 + 32,
             Format::Q5_K => 3 + 8 + 32,
             Format::Q6_K => 32 + 16 + 4,
+            Format::Q2_K => 4 + 16,
             Format::F16 | Format::BF16 => 0,
             Format::F32 => 32,
         }
@@ -114,7 +119,7 @@ impl Format {
 
     /// Whether this crate can quantise to the format, as gguf-py does.
     pub const fn can_quantize(self) -> bool {
-        !matches!(self, Format::Q4_K | Format::Q5_K | Format::Q6_K)
+        !matches!(self, Format::Q4_K | Format::Q5_K | Format::Q6_K | Format::Q2_K)
     }
 
     /// The element type, for formats of plain elements.
@@ -127,12 +132,17 @@ impl Format {
         }
     }
 
-    /// The offset and length of each field in a block of the file: half floats first, although Q6_K
-    /// stores them last.
+    /// Whether the half floats of a block are the last of it.
+    pub(crate) const fn ends_with_halves(self) -> bool {
+        matches!(self, Format::Q6_K | Format::Q2_K)
+    }
+
+    /// The offset and length of each field in a block of the file: half floats first, although some
+    /// formats store them last.
     fn fields(self) -> impl Iterator<Item = (usize, usize)> {
         let (halves, words) = (self.halves(), self.words());
         let (first_half, first_word) =
-            if self == Format::Q6_K { (4 * words, 0) } else { (0, 2 * halves) };
+            if self.ends_with_halves() { (4 * words, 0) } else { (0, 2 * halves) };
         (0..halves)
             .map(move |i| (first_half + 2 * i, 2))
             .chain((0..words).map(move |i| (first_word + 4 * i, 4)))
@@ -305,6 +315,16 @@ pub(crate) fn dequantize_block(format: Format, block: &[u8], to: &mut [f32]) {
                     let q = q >> (part % 2 * 4) & 15 | (top >> part & 1) << 4;
                     *o = d * q as f32 - m;
                 }
+            }
+        }
+        Format::Q2_K => {
+            let (d, least) = (half_at(block, 80), half_at(block, 82));
+            for (i, o) in to.iter_mut().enumerate() {
+                // For each half of 128 weights 32 bytes, a pair of bits for each 32 weights.
+                let (half, part, at) = (i / 128, i % 128 / 32, i % 32);
+                let q = block[16 + 32 * half + at] >> (2 * part) & 3;
+                let both = block[i / 16];
+                *o = d * (both & 15) as f32 * q as f32 - least * (both >> 4) as f32;
             }
         }
         Format::Q6_K => {

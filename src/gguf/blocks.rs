@@ -20,8 +20,6 @@ pub enum Blocks {
     Q5_0,
     /// 32 weights of 5 bits, a scale and a minimum.
     Q5_1,
-    /// 256 weights of 2 bits, in sixteen parts with a scale and a minimum of 4 bits each.
-    Q2_K,
     /// 256 weights of 3 bits, in sixteen parts with a scale of 6 bits each.
     Q3_K,
     /// 32 weights, each one of sixteen values, and a scale.
@@ -35,15 +33,14 @@ const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 3
 
 impl Blocks {
     /// Every one of them.
-    pub(super) const ALL: [Blocks; 6] =
-        [Blocks::Q5_0, Blocks::Q5_1, Blocks::Q2_K, Blocks::Q3_K, Blocks::IQ4_NL, Blocks::IQ4_XS];
+    pub(super) const ALL: [Blocks; 5] =
+        [Blocks::Q5_0, Blocks::Q5_1, Blocks::Q3_K, Blocks::IQ4_NL, Blocks::IQ4_XS];
 
     /// ggml's number, the number of weights in a block, and its bytes.
     const fn layout(self) -> (u32, usize, usize) {
         match self {
             Blocks::Q5_0 => (6, 32, 22),
             Blocks::Q5_1 => (7, 32, 24),
-            Blocks::Q2_K => (10, 256, 84),
             Blocks::Q3_K => (11, 256, 110),
             Blocks::IQ4_NL => (20, 32, 18),
             Blocks::IQ4_XS => (23, 256, 136),
@@ -70,7 +67,7 @@ impl Blocks {
         match self {
             Blocks::Q5_0 | Blocks::IQ4_NL => Some(Format::Q8_0),
             Blocks::Q3_K => Some(Format::Q6_K),
-            Blocks::Q5_1 | Blocks::Q2_K | Blocks::IQ4_XS => None,
+            Blocks::Q5_1 | Blocks::IQ4_XS => None,
         }
     }
 
@@ -118,15 +115,6 @@ impl Blocks {
                 Blocks::Q5_1 => {
                     let (d, m, q) = (half(block, 0), half(block, 2), five(&block[4..]));
                     to.extend(q.map(|q| d * q as f32 + m));
-                }
-                Blocks::Q2_K => {
-                    let (d, m, q) = (half(block, 80), half(block, 82), two(&block[16..80]));
-                    let part = |k: usize| block[k / 16];
-                    let scales = |k: usize| (d * (part(k) & 15) as f32, m * (part(k) >> 4) as f32);
-                    to.extend(q.enumerate().map(|(k, q)| {
-                        let (scale, minimum) = scales(k);
-                        scale * q as f32 - minimum
-                    }));
                 }
                 Blocks::Q3_K => {
                     let d = half(block, 108);

@@ -17,12 +17,13 @@ pub enum Kind {
 }
 
 /// ggml's numbers of the supported types.
-const CODES: [(u32, Kind); 14] = [
+const CODES: [(u32, Kind); 15] = [
     (0, Kind::Dense(DType::F32)),
     (1, Kind::Dense(DType::F16)),
     (2, Kind::Quantized(Format::Q4_0)),
     (3, Kind::Quantized(Format::Q4_1)),
     (8, Kind::Quantized(Format::Q8_0)),
+    (10, Kind::Quantized(Format::Q2_K)),
     (12, Kind::Quantized(Format::Q4_K)),
     (13, Kind::Quantized(Format::Q5_K)),
     (14, Kind::Quantized(Format::Q6_K)),

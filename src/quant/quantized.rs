@@ -54,7 +54,7 @@ impl Quantized {
     ///
     /// # Errors
     /// If the value is not such a matrix, if its rows are not a whole number of blocks, or for
-    /// formats to which gguf-py does not quantise (Q4_K, Q5_K, Q6_K).
+    /// formats to which gguf-py does not quantise (those named K).
     #[track_caller]
     pub fn from_tensor(x: &TensorFuture, format: Format) -> Result<Quantized> {
         let at = Location::caller();
@@ -166,8 +166,9 @@ impl Quantized {
 
     /// Multiplies each row by a matrix of its own, as a mixture of experts does. This weight is
     /// `groups` matrices of equal size, one below the other; row `i` of float32 `x` `[rows,
-    /// inputs]` meets the one that `which[i]` names, and gives `[rows, outputs of a matrix]`. A CPU
-    /// reads a matrix once for all of its rows. The bits of a row do not depend on the others.
+    /// inputs]` meets the one that `which[i]` names, and gives `[rows, outputs of a matrix]`. A
+    /// matrix is read once for all of its rows; on a GPU once for up to 64, where there are more
+    /// than some rows for each matrix. The bits of a row do not depend on the others.
     /// There is no gradient. Nothing waits.
     ///
     /// ```

@@ -358,6 +358,8 @@ fn quantised() -> Vec<Kernel> {
             Many(f, if f.dtype().is_some() { 4 } else { 2 }),
             Many(f, if f.dtype().is_some() { 4 } else { 8 }),
             Grouped(f, I64),
+            Tiles(f, 8),
+            Tiles(f, 64),
             Dequantize(f),
             Embedding(f, I64),
             Embedding(f, I32),
@@ -365,7 +367,8 @@ fn quantised() -> Vec<Kernel> {
         ]
     };
     let all = crate::format::Format::ALL.into_iter().flat_map(each);
-    all.chain([Activations, Pack(2), Pack(4)]).map(Kernel::Quantized).collect()
+    let orders = [Order(8, I64), Order(64, I64), Order(8, I32), Order(64, I32), Order(64, U8)];
+    all.chain([Activations, Pack(2), Pack(4)]).chain(orders).map(Kernel::Quantized).collect()
 }
 
 fn products_of_halves() -> Vec<Kernel> {

@@ -244,6 +244,13 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
                 ("Q4_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K, 8))),
                 ("Q6_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q6_K, 8))),
                 ("Q4_K, 64 rows", Kernel::Quantized(quantized::Key::Many(Format::Q4_K, 2))),
+                ("Q2_K, many rows", Kernel::Quantized(quantized::Key::Many(Format::Q2_K, 8))),
+                ("rows by matrices", Kernel::Quantized(quantized::Key::Order(64, I64))),
+                ("Q4_K, 8 rows of one", Kernel::Quantized(quantized::Key::Tiles(Format::Q4_K, 8))),
+                (
+                    "Q4_K, 64 rows of one",
+                    Kernel::Quantized(quantized::Key::Tiles(Format::Q4_K, 64)),
+                ),
             ],
         ),
         (

@@ -16,6 +16,7 @@ mod convolutions;
 mod doors;
 mod driver;
 mod edges;
+mod experts;
 mod faults;
 mod foreign;
 mod halves;
@@ -136,6 +137,7 @@ fn main() -> ExitCode {
         ("faults", faults::all()),
         ("driver", driver::all()),
         ("edges", edges::all()),
+        ("experts", experts::all()),
         ("odd", odd::all()),
         ("foreign", foreign::all()),
         ("halves", halves::all()),

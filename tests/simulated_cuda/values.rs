@@ -360,21 +360,6 @@ fn quantised_weights_have_the_bits_of_the_cpu(_: &Simulator, seed: u64) {
             }
         }
     }
-    // Rows by matrices of their own.
-    for format in [Format::Q8_0, Format::Q4_1, Format::BF16, Format::F32] {
-        let x = cpu.randn([96, 64]).to_dtype(format.dtype().unwrap_or(DType::F32));
-        let weight = Quantized::from_tensor(&x, format).unwrap();
-        let there = weight.to_device(&gpu);
-        for rows in [1, 40] {
-            let x = cpu.randn([rows, 64]);
-            let which = cpu.from_vec((0..rows as i64).map(|i| i * i % 3).collect(), [rows]);
-            let got = there.grouped_linear(x.to_device(&gpu), which.to_device(&gpu), 3);
-            assert!(bits(got) == bits(weight.grouped_linear(&x, &which, 3)), "{rows} in {format}");
-        }
-        let wrong = gpu.from_vec(vec![0i64, 3], [2]);
-        let error = block_on(there.grouped_linear(gpu.ones([2, 64]), wrong, 3)).unwrap_err();
-        assert!(error.is_index(), "{error}");
-    }
     // Rows of a view, and what is no number.
     let weight = Quantized::from_tensor(&cpu.randn([20, 32]), Format::Q4_1).unwrap();
     let x = cpu

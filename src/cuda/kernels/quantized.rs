@@ -4,7 +4,8 @@
 //! tensor cores many: in machine code for sm_90, beside each product of 16 x 8 x 32 stand 35 (Q8_0)
 //! to 52 (Q5_K) other instructions, 16 of which scale and add its results. Nothing of it was timed.
 //! Beside weights of plain elements, activations stay as they are; [`halves`](super::halves) has
-//! other ways. All products add in the order of the CPU, so the bits are the same.
+//! other ways. All products add in the order of the CPU, so the bits are the same. So are those of
+//! rows by a matrix each (`grouped`), whichever rows share a reading of it.
 
 use super::generate::storage;
 use super::source::{KernelSource, Part};
@@ -19,6 +20,8 @@ const ACTIVATIONS: usize = 48;
 const FEW: usize = 16;
 /// Rows of a block where there are more.
 const TILE: usize = 64;
+/// Matrices among which rows are told apart; `GROUPS` in `device/quantized_groups.cuh`.
+const GROUPS_MAX: usize = 1024;
 
 /// Names a compiled kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +35,10 @@ pub(crate) enum Key {
     Many(Format, u8),
     /// A row at a time, by matrices with names of this type.
     Grouped(Format, DType),
+    /// Rows into tiles of so many, each of one matrix, by names of this type.
+    Order(u8, DType),
+    /// A tile of so many rows by its matrix.
+    Tiles(Format, u8),
     Dequantize(Format),
     /// With indices of this type.
     Embedding(Format, DType),
@@ -104,8 +111,14 @@ fn activations(plan: &mut Plan, packing: Packing, rows: usize) -> Arg {
 
 /// The launches of `rows` rows that lie without gaps by one of `groups` matrices each. `None` where
 /// there are more rows than a grid has blocks for.
+///
+/// Few rows read their matrices one by one. Where some meet the same matrix, by the numbers alone,
+/// they are brought into tiles, each of which reads its matrix once.
 pub(crate) fn grouped(one: Packing, groups: usize, index: DType, rows: usize) -> Option<Plan> {
     let mut plan = Plan::default();
+    if rows > FEW && rows >= 2 * groups && groups <= GROUPS_MAX {
+        return by_tiles(one, groups, index, rows);
+    }
     if rows > GRID_YZ_MAX {
         return None;
     }
@@ -122,6 +135,46 @@ pub(crate) fn grouped(one: Packing, groups: usize, index: DType, rows: usize) ->
     ];
     let key = Key::Grouped(one.format, index);
     plan.launches.push(launch(key, [one.rows / ROWS, rows], args));
+    Some(plan)
+}
+
+/// The same for many rows.
+fn by_tiles(one: Packing, groups: usize, index: DType, rows: usize) -> Option<Plan> {
+    let mut plan = Plan::default();
+    // Of 64 rows, where most tiles are half full.
+    let tile = if rows >= TILE / 2 * groups { TILE } else { 8 };
+    let panels = one.rows / ROWS;
+    let wide = match (tile, one.format.dtype()) {
+        (8, _) => 1,
+        (_, Some(_)) => 4,
+        (_, None) => 8,
+    };
+    // Each matrix may have a tile that is not full.
+    let tiles = rows / tile + groups.min(rows);
+    if tiles > GRID_YZ_MAX || u32::try_from(tiles * tile).is_err() {
+        return None;
+    }
+    let x = activations(&mut plan, one, rows);
+    let order = plan.scratch.next_multiple_of(16);
+    let owners = order + 4 * tiles * tile;
+    plan.scratch = owners + 4 * tiles;
+    let [order, owners] = [order, owners].map(Arg::Scratch);
+    let sizes = [rows, groups, tiles].map(|n| Arg::U32(n as u32));
+    let [a, b] = [&order, &owners].map(Arg::clone);
+    let args = [input(2), a, b, Arg::IndexError].into_iter().chain(sizes).collect();
+    plan.launches.push(launch(Key::Order(tile as u8, index), [groups, 1], args));
+    let args = smallvec![
+        input(1),
+        x,
+        order,
+        owners,
+        OUT,
+        Arg::U64(one.rows as u64),
+        Arg::U32((one.columns / 32) as u32),
+        Arg::U64(one.panel_bytes() as u64),
+    ];
+    let blocks = [panels.div_ceil(wide), tiles];
+    plan.launches.push(launch(Key::Tiles(one.format, tile as u8), blocks, args));
     Some(plan)
 }
 
@@ -181,6 +234,14 @@ impl Key {
     pub fn source(&self) -> KernelSource {
         const PARTS: &[Part] =
             &[Part::Base, Part::Copy, Part::Index, Part::Tensor, Part::Quantized];
+        const GROUPED: &[Part] = &[
+            Part::Base,
+            Part::Copy,
+            Part::Index,
+            Part::Tensor,
+            Part::Quantized,
+            Part::QuantizedGroups,
+        ];
         let packed = |format: Format| {
             let x = if format.dtype().is_some() { "ft::Floats" } else { "ft::Activations" };
             format!("const u8* w, const {x}* x, float* out, u64 rows, u64 n, u32 blocks, u64 bytes")
@@ -201,8 +262,8 @@ impl Key {
                 "quantized_few",
                 packed(format),
                 format!(
-                    "    ft::product_of_few<ft::{format}, {rows}>(w, x, out, rows, n, blocks, \
-                     bytes);\n"
+                    "    ft::product_of_few<ft::{format}, {rows}>(w, x, out, \
+                     ft::Neighbours<{rows}>{{rows}}, n, blocks, bytes);\n"
                 ),
             ),
             Key::Many(format, panels) => {
@@ -212,7 +273,9 @@ impl Key {
                     2 => format!("product_of_many<ft::{format}, 1, 4>"),
                     _ => format!("product_of_many<ft::{format}, 4, 1>"),
                 };
-                let code = format!("    ft::{name}(w, x, out, rows, n, blocks, bytes);\n");
+                let code = format!(
+                    "    ft::{name}(w, x, out, ft::Neighbours<64>{{rows}}, n, blocks, bytes);\n"
+                );
                 let params = [packed(format)];
                 let source = KernelSource::new("quantized_many", PARTS, 256, &params, &code);
                 // Two blocks a processor: plain elements have the registers that they want.
@@ -230,6 +293,32 @@ impl Key {
                      blocks, groups, bytes);\n"
                 );
                 ("quantized_grouped", params, code)
+            }
+            Key::Order(tile, index) => {
+                let j = storage(index);
+                let params = format!(
+                    "const {j}* which, u32* order, u32* owners, ft::IndexError* error, u32 rows, \
+                     u32 groups, u32 tiles"
+                );
+                let code = format!(
+                    "    ft::rows_by_group<{tile}, {j}>(which, order, owners, error, rows, groups, \
+                     tiles);\n"
+                );
+                return KernelSource::new("rows_by_group", GROUPED, 256, &[params], &code);
+            }
+            Key::Tiles(format, tile) => {
+                let x = if format.dtype().is_some() { "ft::Floats" } else { "ft::Activations" };
+                let params = format!(
+                    "const u8* w, const {x}* x, const u32* order, const u32* owners, float* out, \
+                     u64 n, u32 blocks, u64 bytes"
+                );
+                let code = format!(
+                    "    ft::product_of_tiles<ft::{format}, {tile}>(w, x, order, owners, out, n, \
+                     blocks, bytes);\n"
+                );
+                let source = KernelSource::new("quantized_tiles", GROUPED, 256, &[params], &code);
+                let is_plain = format.dtype().is_some();
+                return if is_plain { source } else { source.with_blocks(256, 2) };
             }
             Key::Dequantize(format) => (
                 "dequantize",

@@ -36,6 +36,7 @@ pub(crate) enum Part {
     AttentionKeys,
     Halves,
     Quantized,
+    QuantizedGroups,
     Paged,
     TopP,
 }
@@ -57,10 +58,11 @@ impl Part {
             Part::Window => include_str!("device/window.cuh"),
             Part::Tensor => include_str!("device/tensor.cuh"),
             Part::Attention => include_str!("device/attention.cuh"),
-            Part::Halves => include_str!("device/halves.cuh"),
             Part::AttentionTensor => include_str!("device/attention_tensor.cuh"),
             Part::AttentionKeys => include_str!("device/attention_keys.cuh"),
+            Part::Halves => include_str!("device/halves.cuh"),
             Part::Quantized => include_str!("device/quantized.cuh"),
+            Part::QuantizedGroups => include_str!("device/quantized_groups.cuh"),
             Part::Paged => include_str!("device/paged.cuh"),
             Part::TopP => include_str!("device/top_p.cuh"),
         }

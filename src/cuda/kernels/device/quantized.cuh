@@ -7,7 +7,7 @@
 
 namespace ft {
 
-enum { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, F16, BF16, F32 };
+enum { Q8_0, Q4_0, Q4_1, Q4_K, Q5_K, Q6_K, Q2_K, F16, BF16, F32 };
 
 template <int F> struct Packed {
     enum { PARTS = 1, HALVES = F == Q4_1 ? 2 : 1, WORDS = F == Q8_0 ? 8 : 4 };
@@ -15,6 +15,14 @@ template <int F> struct Packed {
 template <> struct Packed<Q4_K> { enum { PARTS = 8, HALVES = 2, WORDS = 35 }; };
 template <> struct Packed<Q5_K> { enum { PARTS = 8, HALVES = 2, WORDS = 43 }; };
 template <> struct Packed<Q6_K> { enum { PARTS = 8, HALVES = 1, WORDS = 52 }; };
+template <> struct Packed<Q2_K> { enum { PARTS = 8, HALVES = 2, WORDS = 20 }; };
+
+// Each 16 columns have a scale of their own, and in some formats a minimum.
+template <int F> struct Scales {
+    enum { HALVED = F == Q6_K || F == Q2_K };
+    // A scale, and a minimum or the scale of the second half; then the minima of both halves.
+    typedef Vec<float, F == Q2_K ? 4 : 2> C;
+};
 
 // 32 numbers in 8 bits: x is about q d. `low` and `high` are the sums of the halves of q.
 struct Activations {
@@ -59,12 +67,11 @@ FN void quantize_activations(const float* x, Activations* out, u64 blocks) {
 // Activations beside plain elements.
 struct Floats { float x[32]; };
 
-// 32 columns of one row of a tile: eight words of bytes, a scale, and a minimum or the scale of the
-// second half.
+// 32 columns of one row of a tile: eight words of bytes, and scales.
 template <int F> struct Columns {
     typedef Activations X;
     i32 w[8];
-    float d, m;
+    typename Scales<F>::C s;
 };
 
 template <class T> struct PlainColumns {
@@ -111,13 +118,16 @@ template <int F> FN i32 bytes_of(const u8* tile, u32 part, u32 i, u32 row) {
         return (i32)q;
     }
     const u32 half = part / 4, quarter = part % 4;
+    if (F == Q2_K)
+        return (i32)(tile_word<F>(tile, 4 + 8 * half + i, row) >> 2 * quarter & 0x03030303u);
     const u32 low = tile_word<F>(tile, 16 * half + 8 * (quarter % 2) + i, row);
     const u32 high = tile_word<F>(tile, 32 + 8 * half + i, row);
     return (i32)((low >> 4 * (quarter / 2) & low4) | (high >> 2 * quarter & 0x03030303u) << 4);
 }
 
-// Their scale, and a minimum or the scale of the second half.
-template <int F> FN void scales_of(const u8* tile, u32 part, u32 row, float& d, float& m) {
+template <int F> FN typename Scales<F>::C scales_of(const u8* tile, u32 part, u32 row) {
+    typename Scales<F>::C s;
+    float &d = s.v[0], &m = s.v[1];
     d = tile_half<F>(tile, 0, row);
     m = 0.0f;
     if (F == Q4_1) m = tile_half<F>(tile, Packed<F>::HALVES - 1, row);
@@ -137,22 +147,35 @@ template <int F> FN void scales_of(const u8* tile, u32 part, u32 row, float& d, 
         m = d * (float)((i32)(scales << 16) >> 24);
         d = d * (float)((i32)(scales << 24) >> 24);
     }
+    if constexpr (F == Q2_K) {
+        const u32 both = tile_word<F>(tile, part / 2, row) >> 16 * (part % 2);
+        const float least = 0.0f - tile_half<F>(tile, 1, row);
+        m = d * (float)(both >> 8 & 15);
+        d = d * (float)(both & 15);
+        s.v[2] = least * (float)(both >> 4 & 15);
+        s.v[3] = least * (float)(both >> 12 & 15);
+    }
+    return s;
 }
 
 template <int F> FN void read_columns(const u8* panel, u32 block, u32 row, Columns<F>& c) {
     const u8* tile = tile_of<F>(panel, block);
     const u32 part = block % Packed<F>::PARTS;
-    scales_of<F>(tile, part, row, c.d, c.m);
+    c.s = scales_of<F>(tile, part, row);
 #pragma unroll
     for (u32 i = 0; i < 8; ++i) c.w[i] = bytes_of<F>(tile, part, i, row);
 }
 
 // The part of a block of columns in a result; `low` and `high` are the products of its halves.
-template <int F> FN float term(i32 low, i32 high, float d, float m, const Activations& x) {
+template <int F>
+FN float term(i32 low, i32 high, const typename Scales<F>::C& s, const Activations& x) {
+    const float d = s.v[0], m = s.v[1];
     float y;
     if (F == Q8_0) y = d * (float)(low + high);
     else if (F == Q4_0) y = d * ((float)(low + high) - 8.0f * x.sum);
     else if (F == Q6_K) y = d * ((float)low - 32.0f * x.low) + m * ((float)high - 32.0f * x.high);
+    else if constexpr (F == Q2_K)
+        y = (d * (float)low + m * (float)high) + (s.v[2] * x.low + s.v[3] * x.high);
     else y = d * (float)(low + high) + m * x.sum;
     return y * x.d;
 }
@@ -164,7 +187,7 @@ template <int F> FN float product_of(const Columns<F>& c, const Activations& a) 
         low = __dp4a(c.w[i], a.q[i], low);
         high = __dp4a(c.w[i + 4], a.q[i + 4], high);
     }
-    return term<F>(low, high, c.d, c.m, a);
+    return term<F>(low, high, c.s, a);
 }
 template <class T> FN float product_of(const PlainColumns<T>& c, const Floats& a) {
     float sum = 0.0f;
@@ -173,15 +196,23 @@ template <class T> FN float product_of(const PlainColumns<T>& c, const Floats& a
     return sum;
 }
 
+// The rows of a block: R neighbours, or fewer at the end.
+template <int R> struct Neighbours {
+    u64 rows;
+    FN_MEMBER u64 at(u32 r) const { return (u64)blockIdx.y * R + r; }
+    FN_MEMBER bool has(u32 r) const { return at(r) < rows; }
+};
+
 // Few rows: a block of 256 threads computes a panel of R rows. Thread (row of the panel, slot)
 // multiplies every 16th block of columns, and the results of the slots are added in the order of
 // the columns.
-template <int F, int R>
-FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, u64 rows,
+template <int F, int R, class Rows>
+FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float* out, Rows own,
                        u64 n, u32 blocks, u64 panel_bytes) {
     __shared__ float terms[R][16][16];
     const u32 lane = threadIdx.x & 15, slot = threadIdx.x >> 4;
-    const u64 first = (u64)blockIdx.y * R, column = (u64)blockIdx.x * 16 + lane;
+    const u64 column = (u64)blockIdx.x * 16 + lane;
+    const bool adds = slot < R && own.has(slot);
     const u8* panel = w + blockIdx.x * panel_bytes;
     float sum = 0.0f;
     for (u32 from = 0; from < blocks; from += 16) {
@@ -191,15 +222,15 @@ FN void product_of_few(const u8* w, const typename ColumnsOf<F>::C::X* x, float*
             read_columns(panel, block, lane, c);
 #pragma unroll
             for (u32 r = 0; r < R; ++r)
-                if (first + r < rows)
-                    terms[r][slot][lane] = product_of(c, x[(first + r) * blocks + block]);
+                if (own.has(r))
+                    terms[r][slot][lane] = product_of(c, x[own.at(r) * blocks + block]);
         }
         __syncthreads();
-        if (slot < R && first + slot < rows)
+        if (adds)
             for (u32 s = 0; s < 16 && from + s < blocks; ++s) sum = sum + terms[slot][s][lane];
         __syncthreads();
     }
-    if (slot < R && first + slot < rows && column < n) out[(first + slot) * n + column] = sum;
+    if (adds && column < n) out[own.at(slot) * n + column] = sum;
 }
 
 // A row at a time by the matrix that it names, of some in a weight.
@@ -213,7 +244,7 @@ FN void product_of_groups(const u8* w, const typename ColumnsOf<F>::C::X* x, con
         return;
     }
     w += (u64)matrix * (n / 16) * panel_bytes;
-    product_of_few<F, 1>(w, x, out, gridDim.y, n, blocks, panel_bytes);
+    product_of_few<F, 1>(w, x, out, Neighbours<1>{gridDim.y}, n, blocks, panel_bytes);
 }
 
 // d[16, 8] = c + a[16, K] b[K, 8] of signed bytes, of a warp, with K of 16 for each of WORDS (PTX
@@ -252,7 +283,7 @@ FN float whole() { return 12582912.0f; }
 
 // The same as `term`, of sums that began with `WHOLE_BITS`; `x` is d, sum, low, high.
 template <int F>
-FN float term_of(i32 low, i32 high, const Vec<float, 2>& s, const Vec<float, 4>& x) {
+FN float term_of(i32 low, i32 high, const typename Scales<F>::C& s, const Vec<float, 4>& x) {
     const float d = s.v[0], m = s.v[1], first = as_float((u32)low);
     float y;
     if (F == Q8_0) y = d * (first - whole());
@@ -260,6 +291,9 @@ FN float term_of(i32 low, i32 high, const Vec<float, 2>& s, const Vec<float, 4>&
     else if (F == Q6_K)
         y = d * (first - (whole() + 32.0f * x.v[2])) +
             m * (as_float((u32)high) - (whole() + 32.0f * x.v[3]));
+    else if constexpr (F == Q2_K)
+        y = (d * (first - whole()) + m * (as_float((u32)high) - whole())) +
+            (s.v[2] * x.v[2] + s.v[3] * x.v[3]);
     else y = d * (first - whole()) + m * x.v[1];
     return y * x.v[0];
 }
@@ -267,16 +301,17 @@ FN float term_of(i32 low, i32 high, const Vec<float, 2>& s, const Vec<float, 4>&
 // Many rows: 64 of them by 2 P panels a block, D blocks of columns after D. A warp has 16 rows by P
 // panels. Each brings one panel's bytes of one of the next blocks, as tensor cores want them, while
 // it works on these.
-template <int F, int P, int D>
-FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows, u64 n, u32 blocks,
-                        u64 panel_bytes) {
+template <int F, int P, int D, class Rows>
+FN void product_of_many(const u8* w, const Activations* x, float* out, Rows rows, u64 n,
+                        u32 blocks, u64 panel_bytes) {
     const u32 PIECES = sizeof(Activations) / 16;
     __shared__ Vec<i32, 4> as[2][8][32];
-    __shared__ Vec<float, 2> scales[2][8][16];
+    typedef typename Scales<F>::C S;
+    __shared__ S scales[2][8][16];
     __shared__ Vec<float, 4> xs[2][D][64][PIECES];
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u32 wide = warp % 2 * P, high = warp / 2 * 16, own_block = warp / (2 * P);
-    const u64 first = (u64)blockIdx.y * 64, panels = (n + 15) / 16;
+    const u64 panels = (n + 15) / 16;
     const u64 first_panel = (u64)blockIdx.x * 2 * P, own = first_panel + warp % (2 * P);
     // Panels that are not there are the first one, and not written.
     const u8* panel = w + (own < panels ? own : 0) * panel_bytes;
@@ -284,20 +319,20 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
 #pragma unroll
         for (u32 e = threadIdx.x; e < D * 64 * PIECES; e += 256) {
             const u32 row = e / PIECES / D, c = e / PIECES % D;
-            const bool there = first + row < rows && block + c < blocks;
-            const Activations* from = x + (there ? (first + row) * blocks + block + c : 0);
+            const bool there = rows.has(row) && block + c < blocks;
+            const Activations* from = x + (there ? rows.at(row) * blocks + block + c : 0);
             copy_async(&xs[half][c][row][e % PIECES], (const u8*)from + e % PIECES * 16, there);
         }
     };
     Vec<i32, 4> a;
-    Vec<float, 2> scale;
+    S scale;
     auto read = [&](u32 block) {
         if (block >= blocks) return;
         const u8* tile = tile_of<F>(panel, block);
         const u32 part = block % Packed<F>::PARTS;
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) a.v[i] = bytes_of<F>(tile, part, t + i / 2 * 4, g + i % 2 * 8);
-        scales_of<F>(tile, part, g + t % 2 * 8, scale.v[0], scale.v[1]);
+        scale = scales_of<F>(tile, part, g + t % 2 * 8);
     };
     float sums[P][2][4] = {};
     copy(0, 0);
@@ -311,7 +346,7 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
             copy(block + D, half ^ 1);
             read(block + D + own_block);
         }
-        if (first + high >= rows) continue;
+        if (!rows.has(high)) continue;
 #pragma unroll
         for (u32 c = 0; c < D; ++c) {
             if (block + c >= blocks) break;
@@ -330,11 +365,11 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
             for (u32 p = 0; p < P; ++p) {
                 const u32 which = c * 2 * P + wide + p;
                 const Vec<i32, 4> left = as[half][which][lane];
-                const Vec<float, 2> s[2] = {scales[half][which][g], scales[half][which][g + 8]};
+                const S s[2] = {scales[half][which][g], scales[half][which][g + 8]};
 #pragma unroll
                 for (u32 j = 0; j < 2; ++j) {
                     i32 low[4], back[4] = {0, 0, 0, 0};
-                    if (F == Q6_K) {
+                    if (Scales<F>::HALVED) {
                         mma_bytes<1>(low, left.v, b[j], WHOLE_BITS);
                         mma_bytes<1>(back, left.v + 2, b[j] + 1, WHOLE_BITS);
                     } else {
@@ -354,22 +389,23 @@ FN void product_of_many(const u8* w, const Activations* x, float* out, u64 rows,
         for (u32 j = 0; j < 2; ++j)
 #pragma unroll
             for (u32 e = 0; e < 4; ++e) {
-                const u64 row = first + high + 8 * j + 2 * t + e % 2,
+                const u32 r = high + 8 * j + 2 * t + e % 2;
+                const u64 row = rows.at(r),
                           column = (first_panel + wide + p) * 16 + g + 8 * (e / 2);
-                if (row < rows && column < n) out[row * n + column] = sums[p][j][e];
+                if (rows.has(r) && column < n) out[row * n + column] = sums[p][j][e];
             }
 }
 
 // Many rows by a weight of plain elements: 64 rows by four panels a block of 256 threads, 4 x 4 a
 // thread.
-template <int F>
-FN void elements_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64 n, u32 blocks,
-                       u64 panel_bytes) {
+template <int F, class Rows>
+FN void elements_by_many(const u8* w, const Floats* x, float* out, Rows rows, u64 n, u32 blocks,
+                         u64 panel_bytes) {
     typedef typename ColumnsOf<F>::C::Element T;
     __shared__ float ws[32][65];
     __shared__ float xs[32][65];
     const u32 column = threadIdx.x % 16, row = threadIdx.x / 16;
-    const u64 panels = (n + 15) / 16, first = (u64)blockIdx.y * 64, panel = (u64)blockIdx.x * 4;
+    const u64 panels = (n + 15) / 16, panel = (u64)blockIdx.x * 4;
     float sums[4][4];
 #pragma unroll
     for (u32 e = 0; e < 16; ++e) sums[e / 4][e % 4] = 0.0f;
@@ -378,10 +414,11 @@ FN void elements_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64
         // and spilled.
 #pragma unroll 8
         for (u32 e = threadIdx.x; e < 2048; e += 256) {
-            const u64 p = panel + e / 512, r = first + e / 32;
+            const u64 p = panel + e / 512;
             const T* tile = (const T*)(w + p * panel_bytes) + (u64)block * 512;
             ws[e % 512 / 16][e / 512 * 16 + e % 16] = p < panels ? load(tile[e % 512]) : 0.0f;
-            xs[e % 32][e / 32] = r < rows ? x[r * blocks + block].x[e % 32] : 0.0f;
+            xs[e % 32][e / 32] =
+                rows.has(e / 32) ? x[rows.at(e / 32) * blocks + block].x[e % 32] : 0.0f;
         }
         __syncthreads();
         float own[4][4];
@@ -399,8 +436,9 @@ FN void elements_by_many(const u8* w, const Floats* x, float* out, u64 rows, u64
     }
 #pragma unroll
     for (u32 e = 0; e < 16; ++e) {
-        const u64 r = first + row + e / 4 * 16, c = (panel + e % 4) * 16 + column;
-        if (r < rows && c < n) out[r * n + c] = sums[e / 4][e % 4];
+        const u32 r = row + e / 4 * 16;
+        const u64 c = (panel + e % 4) * 16 + column;
+        if (rows.has(r) && c < n) out[rows.at(r) * n + c] = sums[e / 4][e % 4];
     }
 }
 
@@ -413,10 +451,12 @@ FN void pack_elements(const T* x, T* out, u64 rows, u64 columns, u64 count) {
 
 template <int F> FN float weight_of(const Columns<F>& c, u32 i) {
     const i32 q = c.w[i / 4] >> 8 * (i % 4) & 0xff;
-    if (F == Q8_0) return (float)((q ^ 128) - 128) * c.d;
-    if (F == Q4_0) return c.d * ((float)q - 8.0f);
-    if (F == Q6_K) return (i < 16 ? c.d : c.m) * ((float)q - 32.0f);
-    return c.d * (float)q + c.m;
+    const float d = c.s.v[0], m = c.s.v[1], own = i < 16 ? d : m;
+    if (F == Q8_0) return (float)((q ^ 128) - 128) * d;
+    if (F == Q4_0) return d * ((float)q - 8.0f);
+    if (F == Q6_K) return own * ((float)q - 32.0f);
+    if constexpr (F == Q2_K) return own * (float)q + (i < 16 ? c.s.v[2] : c.s.v[3]);
+    return d * (float)q + m;
 }
 template <class T> FN float weight_of(const PlainColumns<T>& c, u32 i) { return c.w[i]; }
 

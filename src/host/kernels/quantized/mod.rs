@@ -15,7 +15,7 @@ mod panel;
 mod tests;
 
 use self::lanes::{Lanes, Plain};
-use self::panel::{Activations, Elements, Kind, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};
+use self::panel::{Activations, Elements, Kind, Q2K, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};
 use super::index::OutOfRange;
 use super::isa::{Levelled, at_level};
 use super::nest::{Shared, in_parts};
@@ -226,6 +226,7 @@ impl Product<'_> {
             Format::Q4_K => self.of::<Q4K>(panels),
             Format::Q5_K => self.of::<Q5K>(panels),
             Format::Q6_K => self.of::<Q6K>(panels),
+            Format::Q2_K => self.of::<Q2K>(panels),
             Format::F16 => self.of::<Elements<f16>>(panels),
             Format::BF16 => self.of::<Elements<bf16>>(panels),
             Format::F32 => self.of::<Elements<f32>>(panels),

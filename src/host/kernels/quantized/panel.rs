@@ -335,6 +335,59 @@ impl Kind for Q6K {
     }
 }
 
+pub(super) struct Q2K;
+
+impl Kind for Q2K {
+    const FORMAT: Format = Format::Q2_K;
+    type X = Activations;
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, const R: usize>(
+        tile: *const u8,
+        rows: [*const Activations; R],
+        sums: &mut [L::Float; R],
+    ) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let (d, least) =
+                (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
+            let (scales, pairs) = (tile.add(64), tile.add(64 + 256));
+            let (pair, nibble) = (L::splat(0x0303_0303), L::splat(0x0f));
+            for half in 0..2 {
+                let mut bits = [L::zero(); 8];
+                for i in 0..8 {
+                    bits[i] = L::load(pairs.add(64 * (8 * half + i)));
+                }
+                for part in 0..4 {
+                    let mut w = [[L::zero(); 4]; 2];
+                    for i in 0..8 {
+                        w[i / 4][i % 4] = L::and(bits[i], pair);
+                        bits[i] = L::right::<2>(bits[i]);
+                    }
+                    // A byte for each half of a part: a scale and a minimum.
+                    let word = L::load(scales.add(64 * (2 * half + part / 2)));
+                    let word = if part % 2 == 0 { word } else { L::right::<16>(word) };
+                    let upper = L::right::<8>(word);
+                    let scale = |word| L::mul(d, L::floats(L::and(word, nibble)));
+                    let min = |word| L::mul(least, L::floats(L::and(L::right::<4>(word), nibble)));
+                    let (scales, minima) = ([scale(word), scale(upper)], [min(word), min(upper)]);
+                    let rows = rows.map(|row| row.add(4 * half + part));
+                    let lows = dots::<L, R, 4, false>(&w[0], rows, 0);
+                    let highs = dots::<L, R, 4, false>(&w[1], rows, 16);
+                    for r in 0..R {
+                        let x = &*rows[r];
+                        let least = L::add(
+                            L::mul(minima[0], L::splat_float(x.low)),
+                            L::mul(minima[1], L::splat_float(x.high)),
+                        );
+                        let sum = L::add(L::mul(scales[0], lows[r]), L::mul(scales[1], highs[r]));
+                        sums[r] = scaled::<L>(sums[r], L::add(sum, least), x.d);
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A type whose elements are weights as they are.
 pub(super) trait Stored {
     const FORMAT: Format;

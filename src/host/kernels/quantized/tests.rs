@@ -24,6 +24,7 @@ fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
         };
         match format {
             Format::Q6_K => scale(208),
+            Format::Q2_K => [80, 82].into_iter().for_each(&mut scale),
             Format::Q8_0 | Format::Q4_0 => scale(0),
             Format::F16 | Format::BF16 => (0..32).for_each(|i| scale(2 * i)),
             Format::F32 => block.as_chunks_mut().0.iter_mut().for_each(|x| {
@@ -94,6 +95,9 @@ fn whole_numbers_are_multiplied_exactly() {
             let one = f16::ONE.to_le_bytes();
             match format {
                 Format::Q6_K => block[208..].copy_from_slice(&one),
+                Format::Q2_K => {
+                    [80, 82].into_iter().for_each(|i| block[i..i + 2].copy_from_slice(&one));
+                }
                 Format::Q8_0 | Format::Q4_0 => block[..2].copy_from_slice(&one),
                 Format::F16 | Format::BF16 => {
                     block
