@@ -214,7 +214,7 @@ pub mod dlpack {
 /// For a GPU it is page-locked, so that the data are copied from where they lie, or to there.
 pub mod pinned {
     pub use crate::tensor::creation::pinned::{Pinned, Pinning};
-    pub use crate::tensor::read_pinned::ToPinned;
+    pub use crate::tensor::read::pinned::ToPinned;
 }
 
 /// Ops of your own: [`custom_fn`](custom::custom_fn) takes two closures,

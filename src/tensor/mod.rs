@@ -9,8 +9,6 @@ pub(crate) mod future;
 
 pub(crate) mod read;
 
-pub(crate) mod read_pinned;
-
 mod display;
 pub(crate) mod watch;
 

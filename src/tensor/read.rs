@@ -3,6 +3,8 @@
 //! A read is queued, and takes its snapshot, at the call (values are immutable, so the handle is
 //! the snapshot). The poll copies a few bytes itself; a larger read is a queued step.
 
+pub(crate) mod pinned;
+
 use super::build;
 use super::display;
 use super::future::{Tensor, TensorFuture};

@@ -24,6 +24,7 @@ mod hosted;
 mod odd;
 mod optim;
 mod order;
+mod pinned;
 mod regions;
 mod replays;
 mod times;
@@ -142,6 +143,7 @@ fn main() -> ExitCode {
         ("foreign", foreign::all()),
         ("halves", halves::all()),
         ("doors", doors::all()),
+        ("pinned", pinned::all()),
         ("hosted", hosted::all()),
     ]
     .into_iter()

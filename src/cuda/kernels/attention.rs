@@ -6,9 +6,9 @@
 //! products (four in the forward pass): 8 to 18 instructions a product, where they were 17 to 38
 //! without. The gradients of keys and values are one walk, so that a training step makes the scores
 //! four times, where it was five: for the result, for the sums of each query, for the queries'
-//! gradient, and for those two. Nothing of it was timed. The scores of 4,096 queries and as many keys in one head are
-//! 64 MiB in float32, which each of a composed attention's four passes moves; here they never reach
-//! memory.
+//! gradient, and for those two. Nothing of it was timed. The scores of 4,096 queries and as many
+//! keys in one head are 64 MiB in float32, which each of a composed attention's four passes moves;
+//! here they never reach memory.
 //!
 //! **Few queries** would be a block a head, each with all keys to walk over: of an H100's 132
 //! processors 32 had work. So up to 64 queries meet many keys span by span, a block each, and the

@@ -1,4 +1,4 @@
-//! Host memory for data that goes to a device, or comes from it (`read_pinned`): page-locked where
+//! Host memory for data that goes to a device, or comes from it (`read/pinned`): page-locked where
 //! the device is a GPU, which then copies it without a staging copy in between.
 //!
 //! The memory is made by a thread of the device's, since a driver may wait for running work there.

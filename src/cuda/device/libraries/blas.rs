@@ -214,7 +214,7 @@ impl Blas {
             }
         };
         let operation = |by_columns: bool| if by_columns { TRANSPOSED } else { PLAIN };
-        let log = |n: i32| n.unsigned_abs().ilog2();
+        let log = |n: i32| n.unsigned_abs().max(1).ilog2();
         let aligned = |matrix: &Matrix| matrix.leading.trailing_zeros().min(4);
         // All that may choose the kernel, sizes by powers of two.
         let sort = [

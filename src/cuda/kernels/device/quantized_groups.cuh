@@ -1,6 +1,6 @@
-// Many rows by the matrix that each names, so that the rows of one matrix share a reading of it: the
-// rows are brought into tiles, each of one matrix, and a block works on a tile. Which rows share a
-// tile shows in no result (`quantized.cuh`).
+// Many rows by the matrix that each names, so that the rows of one matrix share a reading of it:
+// the rows are brought into tiles, each of one matrix, and a block works on a tile. Which rows
+// share a tile shows in no result (`quantized.cuh`).
 
 namespace ft {
 

@@ -4,10 +4,7 @@
 //! The future and the queued step share the buffer. The step fills it, the future hands it out once
 //! the step has ended, and a copy that is under way keeps the memory by itself.
 
-use super::build;
-use super::creation::pinned::Pinned;
-use super::future::TensorFuture;
-use super::read::Reading;
+use super::Reading;
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result, number_of};
 use crate::graph::node::{Room, Sink};
@@ -15,6 +12,9 @@ use crate::graph::operation::Refusal;
 use crate::graph::value::Buffer;
 use crate::host::kernels::copy;
 use crate::sync::{Mutex, lock};
+use crate::tensor::build;
+use crate::tensor::creation::pinned::Pinned;
+use crate::tensor::future::TensorFuture;
 use crate::view::{Parallel, View, ViewMut};
 use std::fmt;
 use std::future::Future;
