@@ -8,7 +8,7 @@ macro_rules! families {
         families! {
             "awaiting": wait_to_read detach is_ready error;
             "known at once": shape dims rank numel dtype device;
-            "reading": to_vec item display nonzero;
+            "reading": to_vec to_pinned item display nonzero;
             "like another": zeros_like ones_like full_like rand_like randn_like;
             "one operand": neg abs sign square sqrt rsqrt recip exp exp2 expm1 log log2 log10 log1p
                 sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfinv lgamma digamma

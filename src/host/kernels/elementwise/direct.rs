@@ -36,7 +36,13 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
         return false;
     }
     let instr = &instrs[last];
-    let half = is_half(instr.on);
+    // Beside a number halves are computed on f32: their loops take the number as f32 anyway.
+    let of = match instr.code {
+        Code::Cast(_) => instr.on,
+        _ if is_half(instr.dtype) => instr.dtype,
+        _ => instr.on,
+    };
+    let half = is_half(of);
     let dst = call.outputs[0].wrapping_add(range.start * instr.dtype.size());
     let mut cells = [0u64; 2];
     let mut operand = |arg: Arg, cell: usize| -> Option<Operand> {
@@ -51,6 +57,7 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
                 let Code::Input(k) = instrs[r as usize].code else { return None };
                 let view = &call.inputs[k as usize];
                 match how(view) {
+                    Lie::Contiguous if view.dtype != of => None,
                     // A long loop over its own operand would not be vectorised.
                     Lie::Contiguous if view.ptr != call.outputs[0] || range.len() <= 16 => {
                         Some((view.ptr.wrapping_add(range.start * view.dtype.size()), false))
@@ -74,7 +81,7 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
             let Some((a, false)) = operand(a, 0) else { return false };
             let run = match half {
                 true if call.stream => return false,
-                true => match halves::unary(call.level, op, instr.on) {
+                true => match halves::unary(call.level, op, of) {
                     Some(run) => run,
                     None => return false,
                 },
@@ -95,7 +102,7 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
                 return false;
             }
             let run = match half {
-                true => match halves::binary(call.level, op, instr.on, (a.1, b.1)) {
+                true => match halves::binary(call.level, op, of, (a.1, b.1)) {
                     Some(run) => run,
                     None => return false,
                 },

@@ -68,7 +68,7 @@ static PAIRS: [[[Instances; 4]; 4]; 4] = pairs!(ADD SUB FROM MUL);
 #[inline]
 pub(super) fn how(instr: &Instr) -> Option<u8> {
     match instr.code {
-        _ if instr.on != DType::F32 => None,
+        _ if (instr.on, instr.dtype) != (DType::F32, DType::F32) => None,
         Code::Binary(BinaryOp::Add, ..) => Some(ADD),
         Code::Binary(BinaryOp::Sub, ..) => Some(SUB),
         Code::Binary(BinaryOp::Mul, ..) => Some(MUL),

@@ -60,47 +60,73 @@ pub(super) fn both(
 /// The steps of one instruction into `dst`. In a cell, a 16-bit float is yet to be rounded.
 pub(super) fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [Place; 3]) {
     let instr = &call.program.instrs[i];
-    let (takes, gives) = (is_half(instr.on), is_half(instr.dtype));
     let takes_any = match instr.code {
         Code::Where(..) => true,
         Code::Binary(op, ..) => op.class() == Class::logic,
         _ => false,
     };
-    if dst.uniform || takes_any || !takes && !gives {
+    let gives = is_half(instr.dtype);
+    let halves = half_tiles(call, instr, &args);
+    if dst.uniform || takes_any || !gives && halves == [None; 3] {
         return compute_wide(plan, call, i, dst, args);
     }
-    if let Some(run) = half_loop(call.level, instr, args) {
+    if let Some(run) = half_loop(call.level, instr, &args, halves) {
         return plan.run(run, dst, args);
     }
     // As f32, between conversions.
-    let wide = args.map(|x| match takes && !x.uniform {
-        true => {
-            let wide = plan.slot();
-            plan.run(moves::widen(call.level, instr.on), wide, [x, NOWHERE, NOWHERE]);
-            wide
+    let mut wide = args;
+    for (x, half) in wide.iter_mut().zip(halves) {
+        if let Some(half) = half {
+            let tile = plan.slot();
+            plan.run(moves::widen(call.level, half), tile, [*x, NOWHERE, NOWHERE]);
+            *x = tile;
         }
-        false => x,
-    });
+    }
     let result = if gives { plan.slot() } else { dst };
     compute_wide(plan, call, i, result, wide);
     if gives {
         plan.run(moves::narrow(call.level, instr.dtype), dst, [result, NOWHERE, NOWHERE]);
         plan.release(result);
     }
-    if takes {
-        wide.into_iter().filter(|x| !x.uniform).for_each(|x| plan.release(x));
+    for (tile, _) in wide.into_iter().zip(halves).filter(|(_, half)| half.is_some()) {
+        plan.release(tile);
     }
 }
 
+/// Which operands are tiles of 16-bit floats, and of which type.
+fn half_tiles(call: &Call<'_>, instr: &Instr, args: &[Place; 3]) -> [Option<DType>; 3] {
+    let operands = match instr.code {
+        Code::Unary(_, a) | Code::Cast(a) => [Some(a), None, None],
+        Code::Binary(_, a, b) => [Some(a), Some(b), None],
+        _ => [None; 3],
+    };
+    std::array::from_fn(|k| match operands[k] {
+        Some(Arg::Reg(r)) if !args[k].uniform => {
+            Some(call.program.dtype(r)).filter(|&dtype| is_half(dtype))
+        }
+        _ => None,
+    })
+}
+
 /// The loop of an instruction that takes tiles of 16-bit floats as they are, or makes them, where
-/// there is one.
-fn half_loop(level: Level, instr: &Instr, [a, b, _]: [Place; 3]) -> Option<Loop> {
-    match (instr.code, instr.on, instr.dtype) {
-        (Code::Unary(op, _), on, _) => halves::unary(level, op, on),
-        (Code::Binary(op, ..), on, _) => halves::binary(level, op, on, (a.uniform, b.uniform)),
-        (Code::Cast(_), DType::F32, to) => Some(moves::narrow(level, to)),
-        (Code::Cast(_), from, DType::F32) => Some(moves::widen(level, from)),
-        (Code::Cast(_), from, DType::Bool) if is_half(from) => Some(moves::half_truth(level)),
+/// there is one. What computes on f32 and gives halves may take both; a cell holds f32 anyway.
+fn half_loop(
+    level: Level,
+    instr: &Instr,
+    args: &[Place; 3],
+    halves: [Option<DType>; 3],
+) -> Option<Loop> {
+    let half = halves.into_iter().flatten().next();
+    match (instr.code, half, instr.dtype) {
+        (Code::Cast(_), Some(half), DType::F32) => Some(moves::widen(level, half)),
+        (Code::Cast(_), Some(_), DType::Bool) => Some(moves::half_truth(level)),
+        (Code::Cast(_), None, to) if instr.on == DType::F32 => Some(moves::narrow(level, to)),
+        (Code::Unary(op, _), Some(half), _) => halves::unary(level, op, half),
+        (Code::Binary(op, ..), Some(half), _) => {
+            let splat = (args[0].uniform, args[1].uniform);
+            let fits = (splat.0 || halves[0].is_some()) && (splat.1 || halves[1].is_some());
+            if fits { halves::binary(level, op, half, splat) } else { None }
+        }
         _ => None,
     }
 }

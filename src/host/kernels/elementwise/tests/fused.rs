@@ -1,6 +1,7 @@
 //! Random programs: fused and cut they give the bits that their instructions give one by one.
 
 use super::*;
+use crate::graph::program::number_beside;
 
 /// A program that type-checks, of up to `most` instructions after its inputs.
 fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
@@ -42,8 +43,13 @@ fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
                     0 => scalar(rng),
                     _ => Arg::Reg(have(dtype, rng).unwrap()),
                 };
+                // Beside a number, arithmetic on halves is on f32.
+                let on = match b {
+                    Arg::Scalar(_) => number_beside(op, dtype),
+                    Arg::Reg(_) => dtype,
+                };
                 let (a, b) = if rng.below(2) == 0 { (a, b) } else { (b, a) };
-                program.push(Code::Binary(op, a, b), dtype, op.class().result(dtype))
+                program.push(Code::Binary(op, a, b), on, op.class().result(dtype))
             }
             8 => {
                 let Some(c) = have(Bool, rng) else { continue };
