@@ -17,8 +17,6 @@ use std::arch::x86_64::*;
 pub(in super::super) trait Lanes {
     type Register: Copy;
     const WIDTH: usize;
-    /// Whether [`fetch`](Lanes::fetch) does anything.
-    const FETCHES: bool;
     unsafe fn splat(x: f32) -> Self::Register;
     unsafe fn load(from: *const f32) -> Self::Register;
     /// Halves, widened.
@@ -46,7 +44,6 @@ pub(in super::super) struct Plain;
 impl Lanes for Plain {
     type Register = [f32; 4];
     const WIDTH: usize = 4;
-    const FETCHES: bool = false;
     #[inline(always)]
     unsafe fn splat(x: f32) -> [f32; 4] {
         [x; 4]
@@ -117,7 +114,6 @@ macro_rules! lanes {
         impl Lanes for $Name {
             type Register = $t;
             const WIDTH: usize = $width;
-            const FETCHES: bool = true;
             #[inline(always)]
             unsafe fn splat(x: f32) -> $t { unsafe { $splat(x) } }
             #[inline(always)]
@@ -186,7 +182,6 @@ pub(in super::super) struct Pairs;
 impl Lanes for Pairs {
     type Register = __m512;
     const WIDTH: usize = Avx512::WIDTH;
-    const FETCHES: bool = true;
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
         // SAFETY: by the caller's promise.

@@ -192,6 +192,30 @@ impl<T: Stored> Panels<'_, T> {
     }
 }
 
+/// What is multiplied next, as far as it has not been fetched.
+struct Next<T> {
+    lines: Range<*const Line<T>>,
+    /// Lines that [`UNROLLED`] steps along k fetch. (Known to the compiler, it made eight kernels
+    /// of three.)
+    ahead: usize,
+}
+
+/// Lines to fetch in [`UNROLLED`] steps for a panel of so many, evenly: along k it is walked so
+/// often. All in the first third they came too many at once for a Xeon to keep in flight (n = 4096:
+/// 390 and 365 ms).
+fn ahead(lines: usize, walks: usize) -> usize {
+    match (lines, walks) {
+        (1, _) => 4,
+        (2, 0..=1) => 8,
+        (2, 2 | 3) => 4,
+        (2, _) => 2,
+        (_, 0..=1) => 12,
+        (_, 2) => 6,
+        (_, 3..=5) => 4,
+        (_, _) => 2,
+    }
+}
+
 /// A block of rows by a block of k of one panel.
 struct Panel<'a, T> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
@@ -266,56 +290,37 @@ impl<T: Stored> Panel<'_, T> {
         let lines = self.wide.div_ceil(LINE);
         let registers = lines * LINE / L::WIDTH;
         let row_groups = self.high.div_ceil(ROWS_MAX) * CUTS;
-        // How often k is walked along, to fetch the next panel's lines evenly: all in the first
-        // third they came too many at once for a Xeon to keep in flight (n = 4096: 390 and 365 ms).
-        match (lines, row_groups * registers.div_ceil(LINES_MAX)) {
-            (1, _) if const { L::WIDTH == LINE } => self.groups::<L, CUTS, 1, 1, 4>(),
-            (1, _) => self.groups::<L, CUTS, 1, 2, 4>(),
-            (2, 0..=1) if const { L::FETCHES } => self.groups::<L, CUTS, 2, 2, 8>(),
-            (2, 2 | 3) if const { L::FETCHES } => self.groups::<L, CUTS, 2, 2, 4>(),
-            (2, _) => self.groups::<L, CUTS, 2, 2, 2>(),
-            (_, 0..=1) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 12>(),
-            (_, 2) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 6>(),
-            (3, 3..=5) if const { L::FETCHES } => self.groups::<L, CUTS, 3, 3, 4>(),
-            (_, _) => self.groups::<L, CUTS, 3, 3, 2>(),
+        let walks = row_groups * registers.div_ceil(LINES_MAX);
+        let mut next = Next { lines: self.next.as_ptr_range(), ahead: ahead(lines, walks) };
+        match lines {
+            1 if const { L::WIDTH == LINE } => self.groups::<L, CUTS, 1, 1>(&mut next),
+            1 => self.groups::<L, CUTS, 1, 2>(&mut next),
+            2 => self.groups::<L, CUTS, 2, 2>(&mut next),
+            _ => self.groups::<L, CUTS, 3, 3>(&mut next),
         }
     }
 
-    /// [`UNROLLED`] steps along k fetch `AHEAD` lines of what is multiplied next, until all are.
     #[inline(always)]
-    fn groups<
-        L: Lanes,
-        const CUTS: usize,
-        const LINES: usize,
-        const REGS: usize,
-        const AHEAD: usize,
-    >(
+    fn groups<L: Lanes, const CUTS: usize, const LINES: usize, const REGS: usize>(
         &self,
+        next: &mut Next<T>,
     ) {
-        let (mut row, mut next) = (0, self.next.as_ptr_range());
+        let mut row = 0;
         while row < self.high {
             let high = group(self.high - row);
             let end = row + high;
             while row < end {
                 let some = (end - row).min(high.div_ceil(CUTS));
                 match some {
-                    1 => self.group::<L, 1, LINES, REGS, AHEAD>(row, &mut next),
-                    2 => self.group::<L, 2, LINES, REGS, AHEAD>(row, &mut next),
-                    3 => self.group::<L, 3, LINES, REGS, AHEAD>(row, &mut next),
-                    4 => self.group::<L, 4, LINES, REGS, AHEAD>(row, &mut next),
+                    1 => self.group::<L, 1, LINES, REGS>(row, next),
+                    2 => self.group::<L, 2, LINES, REGS>(row, next),
+                    3 => self.group::<L, 3, LINES, REGS>(row, next),
+                    4 => self.group::<L, 4, LINES, REGS>(row, next),
                     // A group cut in two has no more rows than four.
-                    5 if const { CUTS == 1 } => {
-                        self.group::<L, 5, LINES, REGS, AHEAD>(row, &mut next)
-                    }
-                    6 if const { CUTS == 1 } => {
-                        self.group::<L, 6, LINES, REGS, AHEAD>(row, &mut next)
-                    }
-                    7 if const { CUTS == 1 } => {
-                        self.group::<L, 7, LINES, REGS, AHEAD>(row, &mut next)
-                    }
-                    _ if const { CUTS == 1 } => {
-                        self.group::<L, ROWS_MAX, LINES, REGS, AHEAD>(row, &mut next)
-                    }
+                    5 if const { CUTS == 1 } => self.group::<L, 5, LINES, REGS>(row, next),
+                    6 if const { CUTS == 1 } => self.group::<L, 6, LINES, REGS>(row, next),
+                    7 if const { CUTS == 1 } => self.group::<L, 7, LINES, REGS>(row, next),
+                    _ if const { CUTS == 1 } => self.group::<L, ROWS_MAX, LINES, REGS>(row, next),
                     _ => {
                         unreachable!("of a group of {ROWS_MAX} rows that is cut in {CUTS}: {some}")
                     }
@@ -327,16 +332,10 @@ impl<T: Stored> Panel<'_, T> {
 
     /// `M` rows by the whole panel, `REGS` registers wide at a time.
     #[inline(always)]
-    fn group<
-        L: Lanes,
-        const M: usize,
-        const LINES: usize,
-        const REGS: usize,
-        const AHEAD: usize,
-    >(
+    fn group<L: Lanes, const M: usize, const LINES: usize, const REGS: usize>(
         &self,
         row: usize,
-        next: &mut Range<*const Line<T>>,
+        next: &mut Next<T>,
     ) {
         let rows = self.rows.at(row as isize * self.step).cast_const();
         for first in (0..self.wide).step_by(REGS * L::WIDTH) {
@@ -364,13 +363,11 @@ impl<T: Stored> Panel<'_, T> {
                 let mut a = rows;
                 for _ in 0..self.k / UNROLLED {
                     steps::<T, L, M, REGS, LINES, UNROLLED>(
-                        &mut acc, &mut a, self.step, &mut b, next, AHEAD,
+                        &mut acc, &mut a, self.step, &mut b, next,
                     );
                 }
                 for _ in 0..self.k % UNROLLED {
-                    steps::<T, L, M, REGS, LINES, 1>(
-                        &mut acc, &mut a, self.step, &mut b, next, AHEAD,
-                    );
+                    steps::<T, L, M, REGS, LINES, 1>(&mut acc, &mut a, self.step, &mut b, next);
                 }
                 if self.adds {
                     for r in 0..M {
@@ -417,8 +414,8 @@ unsafe fn fetch_results<L: Lanes, const M: usize, const REGS: usize>(rows: [*mut
 }
 
 /// `STEPS` steps along k: `M` rows by some registers of a panel, whose lines of one step are
-/// `LINES`. So many of [`UNROLLED`] fetch `ahead` lines of what comes next, until all are: a few at
-/// once, since a look at each step has [16, 384] by [384, 1536] take 149 us, not 107.
+/// `LINES`. They fetch some lines of what comes next, until all are: a few at once, since a look at
+/// each step has [16, 384] by [384, 1536] take 149 us, not 107.
 ///
 /// # Safety
 /// As for the functions of `L`; the rows and the panel go on for so many steps.
@@ -435,16 +432,14 @@ unsafe fn steps<
     rows: &mut *const f32,
     step: isize,
     panel: &mut *const T,
-    next: &mut Range<*const Line<T>>,
-    ahead: usize,
+    next: &mut Next<T>,
 ) {
-    if next.start < next.end {
-        let lines = (STEPS * ahead).div_ceil(UNROLLED);
-        for i in 0..lines {
+    if next.lines.start < next.lines.end {
+        for _ in 0..(STEPS * next.ahead).div_ceil(UNROLLED) {
             // SAFETY: a line beyond the last is asked for in vain.
-            unsafe { L::fetch(next.start.wrapping_add(i).cast()) };
+            unsafe { L::fetch(next.lines.start.cast()) };
+            next.lines.start = next.lines.start.wrapping_add(1);
         }
-        next.start = next.start.wrapping_add(lines);
     }
     for p in 0..STEPS {
         // SAFETY: by the caller's promise.
