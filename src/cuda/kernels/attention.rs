@@ -200,7 +200,7 @@ impl Key {
             Result::Spans => ("attention_spans", "ft::SPANS"),
             Result::Stats => ("attention_stats", "ft::STATS"),
             Result::ToQuery => ("attention_query", "ft::TO_QUERY"),
-            Result::ToKeys => return self.to_keys(),
+            Result::ToKeys => return self.for_keys(),
         };
         let (back, stats) = (self.back(), self.result == Result::Stats);
         let computes = stats || self.result == Result::Spans;
@@ -246,7 +246,7 @@ impl Key {
     }
 
     /// That of `ToKeys`, which has two results and no softmax of its own.
-    fn to_keys(&self) -> KernelSource {
+    fn for_keys(&self) -> KernelSource {
         let (t, c) = (storage(self.dtype), computed(self.dtype));
         let mask = self.mask.map_or("float", storage);
         let masked = self.mask.is_some();

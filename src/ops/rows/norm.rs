@@ -5,7 +5,7 @@ use crate::error::number_of;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::rows;
 use crate::ops::check::{float, row_cost};
-use crate::ops::rows::norm_back::{Flows, NormBack};
+use crate::ops::rows::norm_back::{FlowsTo, NormBack};
 use crate::shape::Shape;
 
 /// `layer_norm` and `rms_norm` over the trailing dimensions. The inputs are the value, then the
@@ -62,7 +62,7 @@ impl Operation for Norm {
             true => call.input(0).layer_norm_plain(trailing, eps),
             false => call.input(0).rms_norm_plain(trailing, eps),
         };
-        let one = NormBack { trailing, eps, centred: self.centred, flows: Flows::ToValue };
+        let one = NormBack { trailing, eps, centred: self.centred, flows: FlowsTo::Value };
         if !call.keeps_graph() && call.upstream().port().runner.has_kernel(&one) {
             return self.at_once(call, one);
         }
@@ -109,7 +109,7 @@ impl Norm {
     /// The rule by one op for the value and one for the parameters, or, where there are many rows,
     /// one for both.
     fn at_once(&self, call: &mut Backward<'_>, one: NormBack) -> Result<(), Refusal> {
-        let of = |flows: Flows, inputs: &[&_]| crate::own(NormBack { flows, ..one }, inputs);
+        let of = |flows: FlowsTo, inputs: &[&_]| crate::own(NormBack { flows, ..one }, inputs);
         let bias = 1 + self.weight as usize;
         let wants_sums = self.weight && call.wants(1);
         let x = call.meta(0).shape.clone();
@@ -118,22 +118,22 @@ impl Norm {
             && call.wants(0)
             && x.numel() >= rows::ALL_FROM.saturating_mul(row.numel().max(1))
         {
-            let all = of(Flows::ToAll, &[call.upstream(), call.input(0), call.input(1)]);
+            let all = of(FlowsTo::All, &[call.upstream(), call.input(0), call.input(1)]);
             let value = all.narrow(0, 0, x.numel()).reshape(&x[..]);
             let mut shape = vec![2];
             shape.extend(&row[..]);
             (Some(value), Some(all.narrow(0, x.numel(), 2 * row.numel()).reshape(&shape[..])))
         } else {
             let sums =
-                wants_sums.then(|| of(Flows::ToParameters, &[call.upstream(), call.input(0)]));
+                wants_sums.then(|| of(FlowsTo::Parameters, &[call.upstream(), call.input(0)]));
             (None, sums)
         };
         call.give(0, |call| {
             let (g, x) = (call.upstream(), call.input(0));
             match value {
                 Some(value) => value,
-                None if self.weight => of(Flows::ToValue, &[g, x, call.input(1)]),
-                None => of(Flows::ToValue, &[g, x]),
+                None if self.weight => of(FlowsTo::Value, &[g, x, call.input(1)]),
+                None => of(FlowsTo::Value, &[g, x]),
             }
         });
         if let Some(sums) = &sums {

@@ -9,13 +9,13 @@ use crate::ops::no_gradient;
 
 /// What flows back, as an op gives it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Flows {
+pub(crate) enum FlowsTo {
     /// `(g, x)`, and the weight where there is one, to what flows to `x`.
-    ToValue,
+    Value,
     /// `(g, x)` to the sums over rows of `g` times the normalised rows, and of `g`.
-    ToParameters,
+    Parameters,
     /// `(g, x)`, and the weight, to both, as one row of elements.
-    ToAll,
+    All,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct NormBack {
     pub trailing: usize,
     pub eps: f64,
     pub centred: bool,
-    pub flows: Flows,
+    pub flows: FlowsTo,
 }
 
 impl Operation for NormBack {
@@ -38,11 +38,11 @@ impl Operation for NormBack {
         let mut meta = x.clone();
         let row = &x.shape[x.shape.rank() - self.trailing..];
         match self.flows {
-            Flows::ToValue => {}
-            Flows::ToParameters => {
+            FlowsTo::Value => {}
+            FlowsTo::Parameters => {
                 meta.shape = [2].into_iter().chain(row.iter().copied()).collect();
             }
-            Flows::ToAll => {
+            FlowsTo::All => {
                 let sums = row.iter().product::<usize>().saturating_mul(2);
                 meta.shape = [x.shape.numel().saturating_add(sums)].into_iter().collect();
             }
@@ -58,9 +58,9 @@ impl Operation for NormBack {
         let (g, x, of) = (run.inputs[0], run.inputs[1], Normed { trailing, eps, centred });
         let (weight, out, par) = (run.inputs.get(2).copied(), &run.output, run.parallel);
         match flows {
-            Flows::ToValue => norm_back(g, x, weight, of, out, par),
-            Flows::ToParameters => norm_sums(g, x, of, out, par),
-            Flows::ToAll => norm_all(g, x, weight, of, out, par),
+            FlowsTo::Value => norm_back(g, x, weight, of, out, par),
+            FlowsTo::Parameters => norm_sums(g, x, of, out, par),
+            FlowsTo::All => norm_all(g, x, weight, of, out, par),
         }
         Ok(())
     }
