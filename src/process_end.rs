@@ -8,7 +8,8 @@
 //! So this handler is added again after each of these ([guard], [guard_first]): the last added runs
 //! first. A library may also add one in a later call, when that is the first that takes a path
 //! through the library; so calls are sorted by what may choose the path. Not known is a handler
-//! that a library adds in a later call of one sort, or in a call during which the process ends.
+//! that a library adds in a later call of one sort (or of one that shares its bit of 4,096), or in
+//! a call during which the process ends.
 //!
 //! A thread that sleeps in the driver does not count as inside: the sleep may last as long as
 //! queued work, and the driver does not disturb sleepers at exit.

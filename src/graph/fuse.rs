@@ -87,8 +87,8 @@ impl<N: Deref<Target = Node> + Clone> Group<N> {
         found.map_or_else(|| self.program.push(code, from, to), |i| i as Reg)
     }
 
-    /// An operand of an instruction on one type that gives another. Registers hold halves as
-    /// float32: what makes halves in float32 takes them as they are.
+    /// An operand of an instruction on one type that gives another. Halves are computed in float32
+    /// anyway: what makes halves in float32 takes them as they are.
     fn taken(&mut self, reg: Reg, on: DType, out: DType) -> Reg {
         if on == out.wide() && self.program.dtype(reg) == out { reg } else { self.cast(reg, on) }
     }

@@ -301,6 +301,12 @@ pub trait Operation: Any + Send + Sync {
         false
     }
 
+    /// Whether it is a rule for a value that other ops have computed, and so reads nothing itself.
+    #[doc(hidden)]
+    fn is_rule(&self) -> bool {
+        false
+    }
+
     /// Whether elementwise ops that follow, and a reduction after them, may run in the same step if
     /// this op's result is otherwise unobserved. They then work on its memory while it is in the
     /// caches. False by default; worthwhile for an op that writes a large result in its own order.

@@ -50,8 +50,8 @@ pub(crate) enum Code {
 }
 
 /// One instruction: operands of type `on` (a `Where`'s condition apart), a result of type `dtype`.
-/// Of halves and a number arithmetic is on float32, which a register of halves is held as, and
-/// gives halves.
+/// Of halves and a number arithmetic is on float32, in which halves are computed anyway, and gives
+/// halves: such an operand is a register of halves.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Instr {
     pub code: Code,

@@ -81,7 +81,11 @@ impl Made {
 
     /// Needs its operands in memory, so that keeping them costs nothing beyond the memory.
     fn reads_memory(&self) -> bool {
-        matches!(self, Made::Moved | Made::Op(Op::View(_) | Op::Custom(_)))
+        match self {
+            Made::Op(Op::Custom(op)) => !op.is_rule(),
+            Made::Moved | Made::Op(Op::View(_)) => true,
+            _ => false,
+        }
     }
 }
 

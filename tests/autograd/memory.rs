@@ -2,7 +2,7 @@
 
 use super::{block_on, device, read};
 use futensor::sim::SimOptions;
-use futensor::{CpuOptions, Device, TensorFuture, checkpoint, grad};
+use futensor::{CpuOptions, DType, Device, TensorFuture, checkpoint, grad};
 
 const N: usize = 1 << 18;
 const MIB: usize = N * 4;
@@ -178,4 +178,35 @@ fn an_update_in_place_leaves_alone_what_the_tape_kept() {
     assert_eq!(read(&z.stop_gradient()), [0.0; 1000]);
     let gradients = grad(&loss, &[&x]);
     assert_eq!(read(&gradients[0]), (0..1000).map(|i| 2.0 * i as f64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_norms_gradient_of_its_weight_keeps_no_memory_but_its_own() {
+    let device = narrow();
+    let x = device.ones([1024, 1024]).requires_grad();
+    let weight = device.ones([1024]).requires_grad();
+    block_on(x.wait_to_read()).unwrap();
+    block_on(weight.wait_to_read()).unwrap();
+    let before = device.stats().bytes_live;
+    let bias = device.zeros([1024]);
+    let mut gradients = grad(&x.layer_norm(&weight, &bias, 1e-5).sum_all(), &[&x, &weight]);
+    let of_weight = gradients.remove(1);
+    block_on(gradients[0].wait_to_read()).unwrap();
+    block_on(of_weight.wait_to_read()).unwrap();
+    drop((gradients, bias));
+    until(|| device.stats().bytes_live <= before + 64 * 1024);
+}
+
+#[test]
+fn a_loss_of_logits_in_halves_keeps_no_copy_of_them_in_float32() {
+    let device = narrow();
+    let x = (device.ones([N]).to_dtype(DType::BF16) + 0.0).requires_grad();
+    let target = device.zeros([N]).to_dtype(DType::BF16) + 0.0;
+    block_on(x.wait_to_read()).unwrap();
+    block_on(target.wait_to_read()).unwrap();
+    let before = device.stats().bytes_live;
+    let loss = x.bce_with_logits(&target, ());
+    block_on(loss.wait_to_read()).unwrap();
+    until(|| device.stats().bytes_live <= before + MIB / 4);
+    drop(grad(&loss, &[&x]));
 }

@@ -122,7 +122,9 @@ impl Norm {
             let value = all.narrow(0, 0, x.numel()).reshape(&x[..]);
             let mut shape = vec![2];
             shape.extend(&row[..]);
-            (Some(value), Some(all.narrow(0, x.numel(), 2 * row.numel()).reshape(&shape[..])))
+            // In memory of their own: a weight's gradient lives longer than that of a value.
+            let sums = all.narrow(0, x.numel(), 2 * row.numel()).mul(1).reshape(&shape[..]);
+            (Some(value), Some(sums))
         } else {
             let sums =
                 wants_sums.then(|| of(FlowsTo::Parameters, &[call.upstream(), call.input(0)]));

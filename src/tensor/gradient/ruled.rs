@@ -19,7 +19,8 @@ struct Rule<F> {
 
 /// What `compute` makes of the operands, which has the gradient of this rule. Its arguments are as
 /// those of [`Operation::gradient`]. A rule whose gradients have gradients themselves
-/// ([`Backward::keeps_graph`]) has to be made of its operands alone.
+/// ([`Backward::keeps_graph`]) has to be made of its operands alone. A rule of somebody else's that
+/// needs the result finds it kept: it is not computed again, as that of an elementwise op is.
 pub(crate) fn ruled(
     name: &'static str,
     operands: &[&TensorFuture],
@@ -45,6 +46,9 @@ impl<F: Fn(&mut Backward<'_>) + Send + Sync + 'static> Operation for Rule<F> {
     }
     fn run_cpu(&self, _: &mut CpuRun<'_>) -> Result<(), Refusal> {
         Err(Refusal::argument("a rule stands on the tape only"))
+    }
+    fn is_rule(&self) -> bool {
+        true
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
         self.needs

@@ -3,8 +3,8 @@
 //! [`unary`], [`binary`], [`select`], [`cast`] and their like look a loop up by op and type; the
 //! planner calls them once per instruction. A loop knows neither tiles nor programs. Its
 //! destination overlaps no operand, unless it is the very same memory (and then the loop is not
-//! vectorised). 16-bit floats live in registers as f32 ([`Rep`]); alone, an op on them is a loop of
-//! `halves`. Ops with rare elements are loops of `mended`.
+//! vectorised). An op on 16-bit floats is a loop of `halves`, or one here on f32 ([`Rep`]) between
+//! conversions. Ops with rare elements are loops of `mended`.
 
 #![allow(unsafe_code)]
 

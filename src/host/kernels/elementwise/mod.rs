@@ -7,10 +7,9 @@
 //! range is cut.
 //!
 //! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
-//! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`
-//! (what is done by way of f32 `narrowed` before),
-//! `arange` counts, `gather` reads inputs that do not lie row by row, `stream` writes around the
-//! cache. None of it knows nodes, devices or the engine.
+//! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`,
+//! `narrowed` first makes a long one shorter, `arange` counts, `gather` reads inputs that do not
+//! lie row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.

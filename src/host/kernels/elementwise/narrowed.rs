@@ -1,4 +1,4 @@
-//! A program that computes on 16-bit floats by way of f32, without the way.
+//! A program that widens 16-bit floats to f32 and rounds its results, done on those halves.
 //!
 //! Rules of gradients read halves as f32, and what they give is rounded: three loops and more where
 //! one does, for an op on halves is just that, read as f32, computed and rounded once. The bits are

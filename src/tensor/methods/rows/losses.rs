@@ -428,19 +428,18 @@ impl TensorFuture {
         let _within = build::within("bce_with_logits", at);
         let (x, t) = (self.wide(), target.wide());
         // -log sigmoid(x), with exponents that are never positive.
-        let soft = |x: &TensorFuture| {
-            ruled(
-                "bce_with_logits",
-                &[x],
-                Needs::inputs(&[0]),
-                || (-x.abs()).exp().log1p() + (-x).relu(),
-                |call| call.give(0, |call| (-call.input(0)).sigmoid() * -call.upstream()),
-            )
+        let compute = || {
+            let x = self.wide();
+            (-x.abs()).exp().log1p() + (-x).relu()
         };
-        let mut loss = match &options.pos_weight {
-            Some(weight) => (1.0 - &t) * &x + ((weight.wide() - 1.0) * &t + 1.0) * soft(&x),
-            None => (1.0 - &t) * &x + soft(&x),
-        };
+        let needs = Needs::inputs(&[0]);
+        let mut soft = ruled("bce_with_logits", &[self], needs, compute, |call| {
+            call.give(0, |call| (-call.input(0)).sigmoid() * -call.upstream());
+        });
+        if let Some(weight) = &options.pos_weight {
+            soft = ((weight.wide() - 1.0) * &t + 1.0) * soft;
+        }
+        let mut loss = (1.0 - &t) * &x + soft;
         if let Some(weight) = &options.weight {
             loss = loss * weight.wide();
         }
