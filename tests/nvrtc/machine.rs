@@ -214,15 +214,9 @@ fn families() -> Vec<(&'static str, Vec<(&'static str, Kernel)>)> {
                 ("statistics, bf16, 64 wide", attends(Made::Stats, BF16, Team::Tensor(64))),
                 ("to queries, bf16, 64 wide", attends(Made::ToQuery, BF16, Team::Tensor(64))),
                 ("to queries, bf16, 128 wide", attends(Made::ToQuery, BF16, Team::Tensor(128))),
-                ("to keys and values, f32", attends(Made::ToKeys, F32, Team::Tiles(2))),
-                (
-                    "to keys and values, bf16, 64 wide",
-                    attends(Made::ToKeys, BF16, Team::Tensor(64)),
-                ),
-                (
-                    "to keys and values, bf16, 128 wide",
-                    attends(Made::ToKeys, BF16, Team::Tensor(128)),
-                ),
+                ("to keys, values, f32", attends(Made::ToKeys, F32, Team::Tiles(2))),
+                ("to keys, values, bf16, 64 wide", attends(Made::ToKeys, BF16, Team::Tensor(64))),
+                ("to keys, values, bf16, 128 wide", attends(Made::ToKeys, BF16, Team::Tensor(128))),
             ],
         ),
         (
