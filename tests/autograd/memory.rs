@@ -189,11 +189,12 @@ fn a_norms_gradient_of_its_weight_keeps_no_memory_but_its_own() {
     block_on(weight.wait_to_read()).unwrap();
     let before = device.stats().bytes_live;
     let bias = device.zeros([1024]);
-    let mut gradients = grad(&x.layer_norm(&weight, &bias, 1e-5).sum_all(), &[&x, &weight]);
+    let loss = x.layer_norm(&weight, &bias, 1e-5).sum_all();
+    let mut gradients = grad(&loss, &[&x, &weight]);
     let of_weight = gradients.remove(1);
     block_on(gradients[0].wait_to_read()).unwrap();
     block_on(of_weight.wait_to_read()).unwrap();
-    drop((gradients, bias));
+    drop((gradients, bias, loss));
     until(|| device.stats().bytes_live <= before + 64 * 1024);
 }
 
