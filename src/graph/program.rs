@@ -106,7 +106,6 @@ impl Program {
 
     /// The part of the program that these registers need, with them as its outputs. Registers and
     /// inputs are numbered anew. Also the old number of each input that is left.
-    #[allow(dead_code)] // Only a device that splits groups asks for it.
     pub fn only(&self, outputs: &[Reg]) -> (Program, SmallVec<[u8; 4]>) {
         let mut needed: SmallVec<[bool; INSTRS_MAX]> =
             SmallVec::from_elem(false, self.instrs.len());
@@ -135,16 +134,29 @@ impl Program {
     }
 }
 
-#[allow(dead_code)] // Only a device that splits groups asks for it.
 impl Code {
+    /// What is read: registers and numbers.
+    #[inline]
+    pub fn args(&self) -> [Option<Arg>; 3] {
+        match *self {
+            Code::Unary(_, a) | Code::Cast(a) => [Some(a), None, None],
+            Code::Binary(_, a, b) => [Some(a), Some(b), None],
+            Code::Where(a, b, c) => [Some(a), Some(b), Some(c)],
+            Code::Input(_)
+            | Code::Fill(_)
+            | Code::Arange { .. }
+            | Code::Uniform { .. }
+            | Code::Normal { .. } => [None; 3],
+        }
+    }
+
     /// The registers that are read.
-    pub fn operands(&self) -> impl Iterator<Item = Reg> {
-        let mut regs: SmallVec<[Reg; 3]> = SmallVec::new();
-        self.renamed(|r| {
-            regs.push(r);
-            r
-        });
-        regs.into_iter()
+    #[inline]
+    pub fn operands(&self) -> impl Iterator<Item = Reg> + use<> {
+        self.args().into_iter().filter_map(|arg| match arg {
+            Some(Arg::Reg(r)) => Some(r),
+            _ => None,
+        })
     }
 
     /// The same on other registers.

@@ -15,6 +15,7 @@ pub fn add(laws: &mut Laws) {
         what_is_made_of_a_nan_or_an_inf_is_no_error
         a_nan_that_is_made_of_infinities_is_found
         floats_of_all_types_are_checked
+        what_ends_finite_is_no_error_however_large_its_operand
         ops_of_each_kind_are_checked
         the_op_of_a_gradient_says_of_which_op_it_is
         a_region_checks_its_ops_where_its_caller_is_checked
@@ -99,6 +100,51 @@ fn floats_of_all_types_are_checked(kind: Kind) {
     let n = device.from_vec(vec![0i64, 3], [2]);
     assert_eq!(found(&(&n / &n)).op(), "div");
     assert!(block_on(large.to_dtype(DType::I64)).is_ok());
+}
+
+/// What is composed of ops must not fail by a power on the way that its result does not have.
+fn what_ends_finite_is_no_error_however_large_its_operand(kind: Kind) {
+    type Made = fn(&TensorFuture, &TensorFuture) -> TensorFuture;
+    let all: [(&str, Made); 22] = [
+        ("relu", |x, _| x.relu()),
+        ("sigmoid", |x, _| x.sigmoid()),
+        ("tanh", |x, _| x.tanh()),
+        ("silu", |x, _| x.silu()),
+        ("gelu", |x, _| x.gelu()),
+        ("gelu_tanh", |x, _| x.gelu_tanh()),
+        ("hardswish", |x, _| x.hardswish()),
+        ("leaky_relu", |x, _| x.leaky_relu(0.01)),
+        ("softplus", |x, _| x.softplus()),
+        ("softplus_with", |x, _| x.softplus_with(2.0, 20.0)),
+        ("mish", |x, _| x.mish()),
+        ("elu", |x, _| x.elu(1.5)),
+        ("selu", |x, _| x.selu()),
+        ("glu", |x, _| x.glu(0)),
+        ("erf", |x, _| x.erf()),
+        ("logaddexp", |x, t| x.logaddexp(t)),
+        ("lerp", |x, t| x.lerp(t, 0.25)),
+        ("lerp by a tensor", |x, t| x.lerp(t, t + 0.75)),
+        ("softmax", |x, _| x.softmax(0)),
+        ("log_softmax", |x, _| x.log_softmax(0)),
+        ("bce_with_logits", |x, t| x.bce_with_logits(t, ())),
+        ("cosine_similarity", |x, t| x.cosine_similarity(t + 1.0, 0, 1e-8)),
+    ];
+    let device = kind.checked_device();
+    for (name, made) in all {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
+            for at in [-1000.0, 1000.0] {
+                let x = (device.full([4], at) + 0.0).to_dtype(dtype).requires_grad();
+                let target = device.zeros([4]).to_dtype(dtype);
+                let y = made(&x, &target);
+                let g = grad(y.sum_all(), &[&x]).remove(0);
+                for value in [&y, &g] {
+                    if let Err(error) = block_on(value) {
+                        panic!("{name} of {at} in {dtype}: {error}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Makes NaN of anything.

@@ -23,8 +23,7 @@ pub(super) fn prefetch(at: *const u8) {
 /// Asks for a line into the second-level cache. Stores around the cache take up what the first has
 /// for lines on their way: of 16 Mi `gelu` on a Xeon took 4.2 ms, and 5.1 with [`prefetch`];
 /// softmax of [4096, 4096] 3.3 and 3.4, where the rows come from memory and not from the shared
-/// cache 4.3 and 4.7. (Tiles of more than one step are the other way round: read at once from the
-/// second cache their first step takes longer, 3.0 ms and not 2.8.)
+/// cache 4.3 and 4.7.
 #[inline(always)]
 pub(super) fn prefetch_second(at: *const u8) {
     ask::<true>(at);

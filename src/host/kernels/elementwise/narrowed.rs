@@ -6,7 +6,7 @@
 
 use super::plan::is_half;
 use crate::dtype::{DType, Element, Scalar};
-use crate::graph::program::{Arg, Code, Instr, Program, Reg};
+use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Program, Reg};
 use half::{bf16, f16};
 use smallvec::SmallVec;
 
@@ -17,43 +17,36 @@ pub(super) fn narrowed(program: &Program) -> Option<(Program, SmallVec<[u8; 4]>)
     if !program.instrs.iter().any(widens) {
         return None;
     }
-    let mut reads = vec![0; program.instrs.len()];
-    for r in program
-        .instrs
-        .iter()
-        .flat_map(|instr| instr.code.operands())
-        .chain(program.outputs.iter().copied())
-    {
+    let mut reads = [0u8; INSTRS_MAX];
+    let read = program.instrs.iter().flat_map(|instr| instr.code.operands());
+    for r in read.chain(program.outputs.iter().copied()) {
         reads[r as usize] += 1;
     }
-    let (mut out, mut changed) = (program.clone(), false);
-    for i in 0..out.instrs.len() {
-        let instr = out.instrs[i];
+    let mut out = None;
+    for (i, instr) in program.instrs.iter().enumerate() {
         let on_halves = match instr.code {
             // What is rounded next and read by nobody else.
             Code::Cast(Arg::Reg(r)) if instr.on == DType::F32 && is_half(instr.dtype) => {
-                let inner = &out.instrs[r as usize];
+                let inner = &program.instrs[r as usize];
                 let is_own =
                     reads[r as usize] == 1 && (inner.on, inner.dtype) == (DType::F32, DType::F32);
-                is_own
-                    .then(|| of_halves(&out, inner.code))
-                    .flatten()
-                    .filter(|&(_, on)| on == instr.dtype)
+                let found = if is_own { of_halves(program, inner.code) } else { None };
+                found.filter(|&(_, on)| on == instr.dtype)
             }
             // A truth is not rounded.
             Code::Unary(..) | Code::Binary(..)
                 if (instr.on, instr.dtype) == (DType::F32, DType::Bool) =>
             {
-                of_halves(&out, instr.code)
+                of_halves(program, instr.code)
             }
             _ => None,
         };
         if let Some((code, on)) = on_halves {
-            out.instrs[i] = Instr { code, on, ..instr };
-            changed = true;
+            let out = out.get_or_insert_with(|| program.clone());
+            out.instrs[i] = Instr { code, on, ..*instr };
         }
     }
-    changed.then(|| out.only(&out.outputs))
+    out.map(|out| out.only(&out.outputs))
 }
 
 /// An instruction on f32 whose operands are halves, all of one type, or numbers that this type has:

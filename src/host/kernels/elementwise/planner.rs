@@ -8,10 +8,10 @@
 
 use super::gather::{Lie, lie, stays};
 use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
-use super::steps::{Waiting, beside, both, compute, is_stored_on_a_side, waiting};
+use super::steps::{beside, both, compute, is_stored_on_a_side};
 use super::{moves, pairs};
 use crate::dtype::DType;
-use crate::graph::program::{Arg, Code, INSTRS_MAX};
+use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr};
 use crate::op::{BinaryOp, UnaryOp};
 use crate::view::View;
 
@@ -66,36 +66,40 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     }
 
     let mut regs = [NOWHERE; INSTRS_MAX];
-    // The instruction that each takes into its own loop.
-    let mut taken: [Option<(u8, Waiting)>; INSTRS_MAX] = [None; INSTRS_MAX];
+    // The instruction that each takes into its own loop, itself if none.
+    let mut taken: [u8; INSTRS_MAX] = std::array::from_fn(|i| i as u8);
     for (i, instr) in instrs.iter().enumerate() {
-        let take = |plan: &mut Plan, arg: Arg, dtype: DType| match arg {
-            Arg::Reg(r) => regs[r as usize],
-            Arg::Scalar(x) => plan.immediate(x, dtype),
-        };
-        let args = match instr.code {
-            Code::Unary(_, a) | Code::Cast(a) => [take(plan, a, instr.on), NOWHERE, NOWHERE],
-            Code::Binary(_, a, b) => [take(plan, a, instr.on), take(plan, b, instr.on), NOWHERE],
-            Code::Where(a, b, c) => {
-                [take(plan, a, DType::Bool), take(plan, b, instr.on), take(plan, c, instr.on)]
-            }
-            _ => [NOWHERE; 3],
-        };
         let reader = last[i] as usize;
         if reads[i] == 1
             && written >> i & 1 == 0
-            && taken[i].is_none()
-            && taken[reader].is_none()
+            && taken[i] as usize == i
+            && taken[reader] as usize == reader
             && pairs::how(&instrs[reader]).is_some()
-            && let Some(waiting) = waiting(instr, args)
+            && pairs::how(instr).is_some()
+            && instr.code.operands().any(|r| !regs[r as usize].uniform)
         {
             // It comes with its reader, and its operands stay until then.
-            taken[reader] = Some((i as u8, waiting));
+            taken[reader] = i as u8;
             for r in instr.code.operands() {
                 last[r as usize] = last[r as usize].max(reader as u8);
             }
             continue;
         }
+        let take = |plan: &mut Plan, instr: &Instr| {
+            let condition = matches!(instr.code, Code::Where(..));
+            let mut args = [NOWHERE; 3];
+            for (k, (place, arg)) in args.iter_mut().zip(instr.code.args()).enumerate() {
+                *place = match arg {
+                    Some(Arg::Reg(r)) => regs[r as usize],
+                    Some(Arg::Scalar(x)) if condition && k == 0 => plan.immediate(x, DType::Bool),
+                    Some(Arg::Scalar(x)) => plan.immediate(x, instr.on),
+                    None => break,
+                };
+            }
+            args
+        };
+        let args = take(plan, instr);
+        let first = (taken[i] as usize != i).then(|| &instrs[taken[i] as usize]);
         let reg = match instr.code {
             // SAFETY: the caller's promise about inputs.
             Code::Input(k) => unsafe { input(plan, call, k, instr.dtype) },
@@ -105,16 +109,19 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
                     instr.code,
                     Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. }
                 );
-                let uniform = !placed && taken[i].is_none() && args.iter().all(|a| a.uniform);
+                let uniform = !placed && first.is_none() && args.iter().all(|a| a.uniform);
                 let dst = match direct[i] {
                     k if k != NO_OUTPUT && !uniform => {
                         Place::output(k as usize, call.outputs[k as usize], instr.dtype.size())
                     }
-                    _ if placed || taken[i].is_some() => plan.slot(),
+                    _ if placed || first.is_some() => plan.slot(),
                     _ => plan.room(&args),
                 };
-                match taken[i] {
-                    Some((first, waiting)) => both(plan, call, i, first, waiting, dst, args),
+                match first {
+                    Some(first) => {
+                        let of_first = take(plan, first);
+                        both(plan, call, [first, instr], taken[i], dst, [of_first, args]);
+                    }
                     None => compute(plan, call, i, dst, args),
                 }
                 if uniform && is_half(instr.dtype) && !is_exact(instr.code) {
@@ -128,7 +135,6 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
             }
         };
         regs[i] = reg;
-        let first = taken[i].map(|(first, _)| &instrs[first as usize]);
         for r in [Some(instr), first].into_iter().flatten().flat_map(|instr| instr.code.operands())
         {
             if last[r as usize] == i as u8 && written >> r & 1 == 0 {

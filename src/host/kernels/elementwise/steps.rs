@@ -18,43 +18,26 @@ pub(super) fn is_stored_on_a_side(instr: &Instr) -> bool {
     matches!(instr.code, Code::Cast(_)) && (instr.on.is_storage() || instr.dtype.is_storage())
 }
 
-/// An instruction that waits for its reader: how its operands meet, a row and another one.
-#[derive(Clone, Copy)]
-pub(super) struct Waiting {
-    how: u8,
-    a: Place,
-    b: Place,
-}
-
-/// An instruction of these operands, if it can be the first of a [pair](pairs).
-pub(super) fn waiting(instr: &Instr, [a, b, _]: [Place; 3]) -> Option<Waiting> {
-    let how = pairs::how(instr)?;
-    match (a.uniform, b.uniform) {
-        (true, true) => None,
-        (true, false) => Some(Waiting { how: pairs::turned(how), a: b, b: a }),
-        (false, _) => Some(Waiting { how, a, b }),
-    }
-}
-
-/// The step of instruction `i` and the one that waits for it, the `first`.
+/// The step of two instructions: the first, which is a register that the second alone reads, and
+/// not the same everywhere; and the second.
 pub(super) fn both(
     plan: &mut Plan,
     call: &Call<'_>,
-    i: usize,
-    first: Reg,
-    Waiting { how, a, b }: Waiting,
+    [first, second]: [&Instr; 2],
+    register: Reg,
     dst: Place,
-    args: [Place; 3],
+    [[a, b, _], [left, right, _]]: [[Place; 3]; 2],
 ) {
-    let instr = &call.program.instrs[i];
-    let (Some(own), Code::Binary(_, left, _)) = (pairs::how(instr), instr.code) else {
-        unreachable!("an instruction that others wait for is one of a pair");
+    let (Some(how), Some(then)) = (pairs::how(first), pairs::how(second)) else {
+        unreachable!("the planner pairs what can be one of a pair");
     };
-    let (own, c) = match left {
-        Arg::Reg(r) if r == first => (own, args[1]),
-        _ => (pairs::turned(own), args[0]),
+    // A row comes first.
+    let (how, a, b) = if a.uniform { (pairs::turned(how), b, a) } else { (how, a, b) };
+    let (then, c) = match second.code.args() {
+        [Some(Arg::Reg(r)), ..] if r == register => (then, right),
+        _ => (pairs::turned(then), left),
     };
-    plan.run(pairs::pair(call.level, how, own, (b.uniform, c.uniform)), dst, [a, b, c]);
+    plan.run(pairs::pair(call.level, how, then, (b.uniform, c.uniform)), dst, [a, b, c]);
 }
 
 /// The steps of one instruction into `dst`. In a cell, a 16-bit float is yet to be rounded.
@@ -95,11 +78,7 @@ pub(super) fn compute(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, ar
 
 /// Which operands are tiles of 16-bit floats, and of which type.
 fn half_tiles(call: &Call<'_>, instr: &Instr, args: &[Place; 3]) -> [Option<DType>; 3] {
-    let operands = match instr.code {
-        Code::Unary(_, a) | Code::Cast(a) => [Some(a), None, None],
-        Code::Binary(_, a, b) => [Some(a), Some(b), None],
-        _ => [None; 3],
-    };
+    let operands = instr.code.args();
     std::array::from_fn(|k| match operands[k] {
         Some(Arg::Reg(r)) if !args[k].uniform => {
             Some(call.program.dtype(r)).filter(|&dtype| is_half(dtype))

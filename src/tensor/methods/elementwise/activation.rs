@@ -51,7 +51,9 @@ impl TensorFuture {
         let _within = build::within("elu", Location::caller());
         let compute = || {
             self.rounded_once(|x| {
-                let below = x.expm1() * alpha;
+                // Large inputs are cut off first: a check for what is not finite would find their
+                // powers.
+                let below = x.minimum(0.0).expm1() * alpha;
                 x.gt(0.0).where_cond(x, below)
             })
         };
@@ -86,8 +88,9 @@ impl TensorFuture {
         let compute = || {
             self.rounded_once(|x| {
                 let scaled = x * beta;
-                let near = scaled.exp().log1p() / beta;
-                scaled.gt(threshold).where_cond(x, near)
+                let far = scaled.gt(threshold);
+                let near = far.where_cond(0.0, scaled).exp().log1p() / beta;
+                far.where_cond(x, near)
             })
         };
         ruled("softplus_with", &[self], Needs::inputs(&[0]), compute, move |call| {
