@@ -23,6 +23,7 @@ pub(crate) mod random;
 pub(crate) mod reduce;
 #[allow(unsafe_code)]
 pub(crate) mod rows;
+mod run;
 pub(crate) mod simd;
 pub(crate) mod stream;
 #[allow(unsafe_code)]

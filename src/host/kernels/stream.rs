@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::host::kernels::run::copy_run;
 use crate::host::kernels::simd::{Level, Simd, level, multiversion};
 use crate::view::Parallel;
 
@@ -141,7 +142,7 @@ pub(crate) unsafe fn put(src: *const u8, dst: *mut u8, n: usize, whole: usize) {
     unsafe {
         match whole >= STREAM_FROM {
             true => copy(level(), src, dst, n),
-            false => std::ptr::copy_nonoverlapping(src, dst, n),
+            false => copy_run(dst, src, n),
         }
     }
 }

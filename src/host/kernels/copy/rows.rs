@@ -4,12 +4,12 @@
 
 use super::super::isa::vectorize;
 use super::super::nest::{Dim, Nest, Shared, in_parts};
+use super::super::run::{by_pieces, copy_run};
 use super::super::simd::level;
 use super::super::stream::{self, LINE, prefetch};
 use crate::view::Parallel;
 
-/// Rows of so many bytes are copied by loops that the compiler knows; longer ones by the system's
-/// `memcpy`, a call for each.
+/// Rows of so many bytes are copied by loops that the compiler knows, and asked for ahead.
 pub(super) const SHORT: usize = 1 << 10;
 
 /// Bytes of runs that are asked for ahead of those that are copied: no machine foresees runs that
@@ -51,10 +51,10 @@ pub(super) fn short_rows<T: Copy + Send + Sync>(
                 // write elements that do not meet; what is written is nobody else's.
                 unsafe {
                     match n * size_of::<T>() {
-                        64.. => by_pieces::<T, 64>(d, s, count, [ds, ss], n),
-                        32.. => by_pieces::<T, 32>(d, s, count, [ds, ss], n),
-                        16.. => by_pieces::<T, 16>(d, s, count, [ds, ss], n),
-                        8.. => by_pieces::<T, 8>(d, s, count, [ds, ss], n),
+                        64.. => rows_by_pieces::<T, 64>(d, s, count, [ds, ss], n),
+                        32.. => rows_by_pieces::<T, 32>(d, s, count, [ds, ss], n),
+                        16.. => rows_by_pieces::<T, 16>(d, s, count, [ds, ss], n),
+                        8.. => rows_by_pieces::<T, 8>(d, s, count, [ds, ss], n),
                         _ => (0..count as isize).for_each(|r| {
                             (0..n).for_each(|i| *d.offset(r * ds).add(i) = *s.offset(r * ss).add(i))
                         }),
@@ -66,31 +66,13 @@ pub(super) fn short_rows<T: Copy + Send + Sync>(
     });
 }
 
-/// Copies some elements side by side, a few of them without a call.
-///
-/// # Safety
-/// `d` is valid for writes and `s` for reads of `n` elements, and they do not overlap.
-#[inline(always)]
-pub(in super::super) unsafe fn copy_run<T: Copy>(d: *mut T, s: *const T, n: usize) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match n * size_of::<T>() {
-            0..16 => (0..n).for_each(|i| *d.add(i) = *s.add(i)),
-            bytes @ 16..32 => piece_by_piece::<16>(d.cast(), s.cast(), bytes),
-            bytes @ 32..64 => piece_by_piece::<32>(d.cast(), s.cast(), bytes),
-            bytes @ 64..=SHORT => piece_by_piece::<64>(d.cast(), s.cast(), bytes),
-            _ => std::ptr::copy_nonoverlapping(s, d, n),
-        }
-    }
-}
-
 /// Copies rows of at least `BYTES`.
 ///
 /// # Safety
 /// `d` is valid for writes and `s` for reads of `n` elements at each of `rows` steps, and they do
 /// not overlap.
 #[inline(always)]
-unsafe fn by_pieces<T: Copy, const BYTES: usize>(
+unsafe fn rows_by_pieces<T: Copy, const BYTES: usize>(
     d: *mut T,
     s: *const T,
     rows: usize,
@@ -102,31 +84,9 @@ unsafe fn by_pieces<T: Copy, const BYTES: usize>(
     for _ in 0..rows {
         ask_for_later(s.cast(), step[1] * size_of::<T>() as isize, bytes);
         // SAFETY: by the caller's promise.
-        unsafe { piece_by_piece::<BYTES>(d.cast(), s.cast(), bytes) };
+        unsafe { by_pieces::<BYTES>(d.cast(), s.cast(), bytes) };
         (d, s) = (d.wrapping_offset(step[0]), s.wrapping_offset(step[1]));
     }
-}
-
-/// Copies at least `BYTES`, that many at a time: the last ones once more, rather than some by
-/// themselves.
-///
-/// # Safety
-/// `d` is valid for writes and `s` for reads of `bytes`, and they do not overlap.
-#[inline(always)]
-unsafe fn piece_by_piece<const BYTES: usize>(d: *mut u8, s: *const u8, bytes: usize) {
-    let piece = |at: usize| {
-        // SAFETY: `at` leaves `BYTES` of them.
-        unsafe {
-            let piece = s.add(at).cast::<[u8; BYTES]>().read_unaligned();
-            d.add(at).cast::<[u8; BYTES]>().write_unaligned(piece);
-        }
-    };
-    let mut at = 0;
-    while at + BYTES < bytes {
-        piece(at);
-        at += BYTES;
-    }
-    piece(bytes - BYTES);
 }
 
 /// One row, around the cache.
@@ -156,7 +116,7 @@ pub(super) unsafe fn copy_row<T: Copy>(d: *mut T, s: *const T, n: usize, step: [
     // SAFETY: by the caller's promise, in each arm.
     unsafe {
         match step {
-            [1, 1] => std::ptr::copy_nonoverlapping(s, d, n),
+            [1, 1] => copy_run(d, s, n),
             [1, 0] => {
                 let x = *s;
                 (0..n).for_each(|i| *d.add(i) = x);

@@ -7,10 +7,11 @@
 
 #![allow(unsafe_code)]
 
-use crate::host::kernels::copy::{ask_for_later, copy_nest, copy_run};
+use crate::host::kernels::copy::{ask_for_later, copy_nest};
 use crate::host::kernels::isa::vectorize;
 use crate::host::kernels::nest::{self, Nest};
 use crate::host::kernels::reduce::Scratch;
+use crate::host::kernels::run::copy_run;
 use crate::view::Serial;
 use smallvec::SmallVec;
 
@@ -182,7 +183,7 @@ impl Gather {
             let run = (end - at).min(first + len - at);
             let from = band.memory.ptr().wrapping_add((at - first) * size);
             // SAFETY: the band has been written; `dst` has room by the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(from, dst, run * size) };
+            unsafe { copy_run(dst, from, run * size) };
             dst = dst.wrapping_add(run * size);
             at += run;
         }

@@ -311,7 +311,7 @@ for_each_binary!(binary_table);
 pub(in crate::host::kernels) fn unary(level: Level, op: UnaryOp, rep: Rep) -> Loop {
     match &UNARY[op as usize][rep as usize] {
         Some(instances) => instances[level as usize],
-        None => copy_of_whole(op, rep),
+        None => copy_of_whole(level, op, rep),
     }
 }
 
@@ -321,13 +321,13 @@ pub(super) fn streamed(level: Level, op: UnaryOp, rep: Rep) -> Option<Loop> {
 }
 
 #[cold]
-fn copy_of_whole(op: UnaryOp, rep: Rep) -> Loop {
+fn copy_of_whole(level: Level, op: UnaryOp, rep: Rep) -> Loop {
     assert!(
         op.class() == Class::real,
         "{} has no loop for {rep:?}, which inference refuses or casts first",
         op.name()
     );
-    super::moves::copy(rep.size())
+    super::moves::copy(level, rep.size())
 }
 
 /// The loop of a binary op. An operand marked as a splat is one element.

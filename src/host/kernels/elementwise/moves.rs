@@ -10,6 +10,7 @@ use super::rep::Rep;
 use crate::dtype::{DType, float_to_u64};
 use crate::float8::{self, Float8E4M3, Float8E5M2, narrow_odd};
 use crate::host::kernels::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+use crate::host::kernels::run::copy_run;
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
 use smallvec::{SmallVec, smallvec};
 use std::hint::select_unpredictable;
@@ -276,7 +277,7 @@ pub(super) fn conversion(level: Level, from: DType, to: DType) -> SmallVec<[Loop
             chain.to(Rep::of(to));
         }
     }
-    if chain.loops.is_empty() { smallvec![copy(to.size())] } else { chain.loops }
+    if chain.loops.is_empty() { smallvec![copy(level, to.size())] } else { chain.loops }
 }
 
 /// f16 (false) or bf16 (true).
@@ -419,18 +420,18 @@ impl<const BYTES: usize> Body for Copy_<BYTES> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
         // SAFETY: the caller passes two places of n elements that do not overlap.
-        unsafe { std::ptr::copy_nonoverlapping(a, dst, n * BYTES) }
+        unsafe { copy_run(dst, a, n * BYTES) }
     }
 }
 
 /// The loop that copies elements of so many bytes.
 #[inline]
-pub(super) fn copy(size: usize) -> Loop {
-    static LOOPS: [Loop; 4] = [
-        instances::<Copy_<1>>()[0],
-        instances::<Copy_<2>>()[0],
-        instances::<Copy_<4>>()[0],
-        instances::<Copy_<8>>()[0],
+pub(super) fn copy(level: Level, size: usize) -> Loop {
+    static LOOPS: [Instances; 4] = [
+        instances::<Copy_<1>>(),
+        instances::<Copy_<2>>(),
+        instances::<Copy_<4>>(),
+        instances::<Copy_<8>>(),
     ];
-    LOOPS[size.trailing_zeros() as usize]
+    LOOPS[size.trailing_zeros() as usize][level as usize]
 }

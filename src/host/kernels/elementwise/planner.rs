@@ -212,7 +212,7 @@ fn store(plan: &mut Plan, call: &Call<'_>, k: usize, dtype: DType, reg: Place) {
     } else if call.stream {
         return plan.push(Step::Stream { dst, a: reg, size });
     } else {
-        (moves::copy(size), reg)
+        (moves::copy(call.level, size), reg)
     };
     plan.push(Step::Loop { run, dst, a, b: NOWHERE, c: NOWHERE });
 }

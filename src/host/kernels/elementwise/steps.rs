@@ -136,7 +136,8 @@ fn compute_wide(plan: &mut Plan, call: &Call<'_>, i: usize, dst: Place, args: [P
             let chosen = if unsafe { *a.ptr.cast::<bool>() } { args[1] } else { args[2] };
             let chosen = beside(plan, level, instr.dtype, dst, chosen);
             let size = held(instr.dtype, dst);
-            let run = if chosen.uniform { moves::fill(level, size) } else { moves::copy(size) };
+            let run =
+                if chosen.uniform { moves::fill(level, size) } else { moves::copy(level, size) };
             plan.run(run, dst, [chosen, NOWHERE, NOWHERE]);
         }
         Code::Where(..) => {

@@ -2,6 +2,7 @@
 //! taking the nearest ones, are made of.
 
 use super::super::nest::{Shared, in_parts};
+use super::super::run::copy_run;
 use super::{LEAST, with_size};
 use crate::room;
 use crate::view::{Parallel, View, ViewMut};
@@ -76,7 +77,7 @@ pub(crate) fn picked(
                 // places are elements of the input.
                 unsafe {
                     if before.replace(at) == Some(at) {
-                        std::ptr::copy_nonoverlapping(y.sub(n), y, n);
+                        copy_run(y, y.sub(n), n);
                     } else if along.len() * FEW > n {
                         for (i, &place) in columns.iter().enumerate() {
                             y.add(i).write(*source.offset(place));
@@ -84,7 +85,7 @@ pub(crate) fn picked(
                     } else {
                         for run in &along {
                             let source = source.offset(run.from * step);
-                            copy_run(source, run.step * step, y.add(run.first), run.n);
+                            copy_steps(source, run.step * step, y.add(run.first), run.n);
                         }
                     }
                 }
@@ -96,11 +97,11 @@ pub(crate) fn picked(
 /// # Safety
 /// There are `n` elements, of the source a step apart; the two do not overlap.
 #[inline(always)]
-unsafe fn copy_run<T: Copy>(x: *const T, step: isize, y: *mut T, n: usize) {
+unsafe fn copy_steps<T: Copy>(x: *const T, step: isize, y: *mut T, n: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if step == 1 && n > 4 {
-            return std::ptr::copy_nonoverlapping(x, y, n);
+            return copy_run(y, x, n);
         }
         for i in 0..n {
             y.add(i).write(*x.offset(i as isize * step));

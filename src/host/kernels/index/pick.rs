@@ -2,6 +2,7 @@
 
 use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
+use super::super::run::copy_run;
 use super::super::stream::{LINE, prefetch_second};
 use super::places::{BLOCK, Places};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, read, with_index, with_size};
@@ -67,7 +68,7 @@ pub(crate) fn gather(
                             match places.block(i, index_along, asked, &mut room) {
                                 // One place for all of them.
                                 Ok(&[p]) if along == 1 => {
-                                    std::ptr::copy_nonoverlapping(from.at(x + p * step), y, n);
+                                    copy_run(y, from.at(x + p * step), n);
                                 }
                                 Ok(&[p]) => (0..n).for_each(|c| {
                                     y.add(c).write(*from.at(x + c as isize * along + p * step));
@@ -170,7 +171,7 @@ pub(crate) fn index_select(
                                 [d] if d.step == [1] => {
                                     for (k, p) in places.iter().enumerate() {
                                         let x = from.at(x + p * step);
-                                        std::ptr::copy_nonoverlapping(x, y.add(k * n), n);
+                                        copy_run(y.add(k * n), x, n);
                                     }
                                 }
                                 _ => {
@@ -306,7 +307,7 @@ unsafe fn row<T: Copy>(inner: &Nest<1>, x: *const T, y: *mut T, part: Range<usiz
     unsafe {
         match &inner.dims[..] {
             [d] if d.step == [1] => {
-                std::ptr::copy_nonoverlapping(x.add(part.start), y.add(part.start), part.len());
+                copy_run(y.add(part.start), x.add(part.start), part.len());
             }
             [d] if d.step == [0] => {
                 let x = *x;

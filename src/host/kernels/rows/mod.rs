@@ -22,6 +22,7 @@ use super::load::{Load, by_float};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
+use super::run::copy_run;
 use super::simd::Simd;
 use super::stream::{self, LINE, STREAM_FROM, prefetch_second};
 use crate::dtype::DType;
@@ -350,7 +351,7 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(block.as_ptr().cast(), kept.add(first), len) };
+        unsafe { copy_run(kept.add(first), block.as_ptr().cast(), len) };
         first += len;
     }
     let sum = tree.end(W::add).unwrap_or(W::ZERO);
