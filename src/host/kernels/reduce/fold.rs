@@ -447,10 +447,14 @@ fn fold_few<F: Fold + ?Sized, const N: usize>(x: &[F::In], of: impl Fn(F::In) ->
 #[inline(always)]
 pub(super) fn fold_exactly<F: Fold, const N: usize>(x: &[F::In; N]) -> F::Acc {
     let mut lanes = [F::start(); 8];
-    (0..N).for_each(|l| lanes[l] = F::join(lanes[l], F::lift(x[l])));
+    for l in 0..N {
+        lanes[l] = F::join(lanes[l], F::lift(x[l]));
+    }
     let mut half = 4;
     while half > 0 {
-        (0..half).for_each(|l| lanes[l] = F::join(lanes[l], lanes[l + half]));
+        for l in 0..half {
+            lanes[l] = F::join(lanes[l], lanes[l + half]);
+        }
         half /= 2;
     }
     lanes[0]

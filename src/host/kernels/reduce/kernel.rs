@@ -240,28 +240,46 @@ unsafe fn lanes_in_strips<F: Fold, const N: usize>(
     let mut w = 0;
     while w < n {
         w = w.min(n - N);
-        let one = |rows: &[*const F::In]| {
-            let mut acc = [F::start(); N];
-            for row in rows {
-                // SAFETY: by the caller's promise.
-                let row = unsafe { &*row.add(w).cast::<[F::In; N]>() };
-                (0..N).for_each(|i| acc[i] = F::beside(acc[i], F::lift(row[i])));
-            }
-            acc
-        };
-        let two = |a: [F::Acc; N], b: [F::Acc; N]| -> [F::Acc; N] {
-            std::array::from_fn(|i| F::beside(a[i], b[i]))
-        };
-        let mut acc = two(two(one(from[0]), one(from[1])), two(one(from[2]), one(from[3])));
         // SAFETY: by the caller's promise.
         unsafe {
+            let [a, b, c, d] = from;
+            let left = both::<F, N>(strip::<F, N>(a, w), strip::<F, N>(b, w));
+            let right = both::<F, N>(strip::<F, N>(c, w), strip::<F, N>(d, w));
+            let mut acc = both::<F, N>(left, right);
             for l in GROUP.ilog2() as usize..level {
-                acc = two(*levels.add(l * width + w).cast::<[F::Acc; N]>(), acc);
+                acc = both::<F, N>(*levels.add(l * width + w).cast::<[F::Acc; N]>(), acc);
             }
             levels.add(level * width + w).cast::<[F::Acc; N]>().write(acc);
         }
         w += N;
     }
+}
+
+/// A lane of `N` results, from the one with this number on. (A function, since a closure may be
+/// compiled without the instructions of the function that it is in.)
+///
+/// # Safety
+/// Each row is valid for reads of so many elements from there on.
+#[inline(always)]
+unsafe fn strip<F: Fold, const N: usize>(rows: &[*const F::In], from: usize) -> [F::Acc; N] {
+    let mut acc = [F::start(); N];
+    for row in rows {
+        // SAFETY: by the caller's promise.
+        let row = unsafe { &*row.add(from).cast::<[F::In; N]>() };
+        for i in 0..N {
+            acc[i] = F::beside(acc[i], F::lift(row[i]));
+        }
+    }
+    acc
+}
+
+/// Two lanes of `N` results.
+#[inline(always)]
+fn both<F: Fold, const N: usize>(mut a: [F::Acc; N], b: [F::Acc; N]) -> [F::Acc; N] {
+    for i in 0..N {
+        a[i] = F::beside(a[i], b[i]);
+    }
+    a
 }
 
 /// The same by loops over some results at a time. They are kept in memory that meets no other, so

@@ -159,22 +159,28 @@ fn place_of_largest<W: Wide, P: Place>(all: &[W], at: &[P]) -> P {
 /// What joins the places of the elements that count.
 #[inline(always)]
 fn place_of<W: Wide, P: Place>(
-    all: &[W],
+    values: &[W],
     at: &[P],
     start: P,
     join: impl Fn(P, P) -> P,
     counts: impl Fn(W) -> bool,
 ) -> P {
     let place = |x: W, at: P| select_unpredictable(counts(x), at, start);
-    let ((lines, rest), (places, last)) = (all.as_chunks::<16>(), at.as_chunks::<16>());
+    let ((lines, rest), (places, last)) = (values.as_chunks::<16>(), at.as_chunks::<16>());
     let mut found = [start; 16];
     for (line, places) in lines.iter().zip(places) {
         for k in 0..line.len() {
             found[k] = join(found[k], place(line[k], places[k]));
         }
     }
-    let rest = rest.iter().zip(last).map(|(&x, &at)| place(x, at));
-    found.into_iter().chain(rest).fold(start, join)
+    let mut all = start;
+    for found in found {
+        all = join(all, found);
+    }
+    for (&x, &at) in rest.iter().zip(last) {
+        all = join(all, place(x, at));
+    }
+    all
 }
 
 /// Where the largest element of each cell is, counted row by row of its plane; of equals the first,

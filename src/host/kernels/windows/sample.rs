@@ -80,9 +80,11 @@ unsafe fn growth<const N: usize, W: Real>(
         let flow = lanes(flow, start);
         for k in 0..corners {
             let offsets = lanes(&around.offsets, k * BLOCK + start);
-            // SAFETY: by the caller's promise.
-            let x: [W; LANES] =
-                std::array::from_fn(|i| unsafe { element(plane, offsets[i]) } * flow[i]);
+            let mut x = [W::ZERO; LANES];
+            for i in 0..LANES {
+                // SAFETY: by the caller's promise.
+                x[i] = unsafe { element(plane, offsets[i]) } * flow[i];
+            }
             for (a, sums) in sums[..N].iter_mut().enumerate() {
                 let slopes = lanes(&around.slopes, (a * corners + k) * BLOCK + start);
                 for i in 0..LANES {
