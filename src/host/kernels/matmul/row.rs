@@ -257,8 +257,8 @@ impl Row {
 
 /// The sums of the products of `n` elements of each of some pairs of rows, which are read side by
 /// side: a sum for each lane of a line. (Without closures: one that the compiler does not take into
-/// the function is compiled without the function's instructions, and calls each of them: 950 us for
-/// a million elements, not 80.)
+/// the function is compiled without the function's instructions, and calls each of them: a million
+/// elements took 961 us on a Zen 3, and take 71.)
 ///
 /// # Safety
 /// The rows have so many elements; see [`Lanes`] for the rest.
