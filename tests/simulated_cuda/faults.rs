@@ -22,6 +22,8 @@ pub fn all() -> Vec<Entry> {
     .to_vec();
     list.extend(entries![1, false;
         memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well
+        memory_that_is_found_missing_while_other_devices_work_stalls_nothing
+        a_step_of_several_results_comes_or_fails_however_much_memory_there_is
         memory_that_comes_free_is_waited_for
         memory_that_other_streams_free_is_waited_for
         values_without_elements_and_values_without_end_come_or_fail]);
@@ -113,6 +115,49 @@ fn memory_that_cannot_be_had_fails_that_op_and_leaves_the_device_well(
     for made in [&handed + 1.0, handed.cumsum(0)] {
         let error = block_on(made).unwrap_err();
         assert!(error.is_out_of_memory(), "{error}");
+    }
+}
+
+/// The driver may wait for all work of the GPU, other devices' too, when it gives memory back. (A
+/// thread that launches and waits so is reported.)
+fn memory_that_is_found_missing_while_other_devices_work_stalls_nothing(
+    simulator: &Simulator,
+    _: u64,
+) {
+    let other = device(0);
+    let ready = block_on(other.arange(0.0, 1000.0, 1.0)).unwrap();
+    let small = Device::cuda_with(0, CudaOptions::default().bytes_max(1 << 20).streams(1)).unwrap();
+    let x = block_on(small.ones([2]) + 1.0).unwrap();
+    let before = simulator.stats().launches;
+    simulator.hang_launch(1);
+    let hung = ready.exp();
+    until(|| simulator.stats().launches > before);
+    let missing = small.arange(0.0, 300_000.0, 1.0) + 1.0;
+    assert!(block_on(missing).unwrap_err().is_out_of_memory());
+    simulator.release_hangs();
+    block_on(hung).unwrap();
+    assert_eq!(block_on((x + 1.0).to_vec::<f32>()).unwrap(), [3.0, 3.0]);
+}
+
+/// Where the first result finds room and the second does not, the first goes back, which is
+/// something that moves: the step is not tried for ever.
+fn a_step_of_several_results_comes_or_fails_however_much_memory_there_is(_: &Simulator, seed: u64) {
+    let n = 8_000;
+    for quarters in 1..24 {
+        let options = CudaOptions::default().bytes_max(quarters * n).streams(2);
+        let device = Device::cuda_with(0, options).unwrap();
+        device.seed(seed);
+        let x = device.rand([n / 4]);
+        let (values, places) = x.sort_with_positions(0, false);
+        let (largest, at) = x.topk(n / 8, 0, true);
+        let made = [values, places, largest, at, x.cumsum(0).exp(), x];
+        for value in made {
+            match block_on(value) {
+                Ok(_) => {}
+                Err(error) => assert!(error.is_out_of_memory(), "{quarters}: {error}"),
+            }
+        }
+        assert_eq!(block_on((device.ones([2]) + 1.0).to_vec::<f32>()).unwrap(), [2.0, 2.0]);
     }
 }
 

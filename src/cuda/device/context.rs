@@ -4,7 +4,7 @@
 //! The device's thread owns and uses it alone. The context knows values and nodes, but not when or
 //! why a step runs.
 
-use super::background::{Background, Wanted};
+use super::background::{Background, Pending, Wanted};
 use super::driver_context::{DriverContext, has_cublas};
 use super::graph::launch_list::{LaunchList, as_placeholder};
 use super::index_check::IndexCheck;
@@ -332,14 +332,14 @@ impl DeviceContext {
 
     /// Has the driver give back what its pool keeps, in the background: it may take long. `then` is
     /// called after that.
-    pub fn trim_pool(&self, then: impl FnOnce() + Send + 'static) {
+    pub fn trim_pool(&self, wanted: Wanted, then: impl FnOnce() + Send + 'static) -> Pending<()> {
         let (pool, ordinal) = (self.driver.pool, self.heap.ordinal);
-        self.launcher.background.make(Wanted::Sometime, move || {
+        self.launcher.background.make(wanted, move || {
             pool.trim();
             page_locked::trim(ordinal);
             then();
             Ok(())
-        });
+        })
     }
 
     /// The rest, when no launch is under way: kernels, once no graph has them either. True where
@@ -351,7 +351,7 @@ impl DeviceContext {
         self.launcher.trim(&idle);
         self.pool.give_back(&self.lanes)?;
         // Behind the frees.
-        self.trim_pool(|| ());
+        self.trim_pool(Wanted::Sometime, || ());
         Ok(true)
     }
 

@@ -12,6 +12,7 @@ mod submit;
 use super::submissions::put;
 use super::{Shared, reaper};
 use crate::cuda::device::Trouble;
+use crate::cuda::device::background::{Pending, Wanted};
 use crate::cuda::device::context::DeviceContext;
 use crate::cuda::device::lanes::Mark;
 use crate::cuda::device::step::HostCopy;
@@ -39,7 +40,6 @@ const COVERED_AFTER_NS: u64 = 20_000;
 const COVERED_AFTER: u32 = 32;
 
 /// Why a step was deferred.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Deferral {
     /// Other work is not through yet, or an operand is on its way.
     Moving,
@@ -49,14 +49,19 @@ enum Deferral {
     Making(u64),
     /// Memory is short.
     Memory,
-    /// Memory is short, and all kept memory has been given back: memory that is missing now will
-    /// not come.
-    LastOfMemory,
+    /// Memory is short, nothing runs, and all kept memory has been given back to the driver's pool.
+    GivenBack,
+    /// The driver gives back what its pool keeps: memory that is missing after that will not come.
+    Trimming(Pending<()>),
 }
 
 impl Deferral {
-    fn is_of_memory(self) -> bool {
-        matches!(self, Deferral::Memory | Deferral::LastOfMemory)
+    fn is_of_memory(&self) -> bool {
+        matches!(self, Deferral::Memory | Deferral::GivenBack | Deferral::Trimming(_))
+    }
+
+    fn is_trimming(&self) -> bool {
+        matches!(self, Deferral::Trimming(trimmed) if !trimmed.is_there())
     }
 }
 
@@ -282,8 +287,10 @@ impl Worker {
             self.moved |= self.context.heap.live() != before;
         }
         did |= self.copy()?;
-        let short = self.queues.iter().any(|q| q.deferred.is_some_and(Deferral::is_of_memory));
-        if short {
+        let deferred = || self.queues.iter().filter_map(|queue| queue.deferred.as_ref());
+        let is_short = deferred().any(Deferral::is_of_memory);
+        let is_due = deferred().any(|why| why.is_of_memory() && !why.is_trimming());
+        if is_short {
             self.watch_frees()?;
         }
         if !did {
@@ -293,8 +300,8 @@ impl Worker {
             }
         }
         self.send_reapers();
-        // Nothing can bring memory any more: the last try is due.
-        Ok(did || short && self.has_all_memory())
+        // Nothing can bring memory any more: the next try is due.
+        Ok(did || is_due && self.has_all_memory())
     }
 
     /// Begins the trims that were asked for, and ends those whose memory the driver has by now.
@@ -316,7 +323,7 @@ impl Worker {
         let through = self.trim.frees.iter().take_while(|trim| is_through(trim)).count();
         if let Some((number, _)) = self.trim.frees.drain(..through).next_back() {
             let trims = self.shared.trims.clone();
-            self.context.trim_pool(move || trims.end(number));
+            self.context.trim_pool(Wanted::Sometime, move || trims.end(number));
         }
         Ok(())
     }
@@ -374,9 +381,13 @@ impl Worker {
                 if self.queues[lane].steps.is_empty() {
                     continue;
                 }
-                let in_vain = match self.queues[lane].deferred {
-                    Some(Deferral::Making(made)) => self.context.launcher.background.made() == made,
-                    Some(why) if why.is_of_memory() => !self.moved && !self.has_all_memory(),
+                let in_vain = match &self.queues[lane].deferred {
+                    Some(Deferral::Making(made)) => {
+                        self.context.launcher.background.made() == *made
+                    }
+                    Some(why) if why.is_of_memory() => {
+                        !self.moved && (why.is_trimming() || !self.has_all_memory())
+                    }
                     _ => false,
                 };
                 if in_vain {

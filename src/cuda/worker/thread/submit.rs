@@ -7,6 +7,7 @@
 use super::{COVERED_AFTER, COVERED_AFTER_NS, Deferral, Worker, named};
 use crate::backend::Results;
 use crate::concurrent::completion::DETACHED;
+use crate::cuda::device::background::Wanted;
 use crate::cuda::device::index_check::{IndexChecks, Known, add_checks};
 use crate::cuda::device::libraries::nvtx;
 use crate::cuda::device::step::{HostCopy, Operand, Queued};
@@ -27,12 +28,16 @@ use std::time::Instant;
 impl Worker {
     /// Queues a step; gives it back where it has to be deferred.
     pub(super) fn submit(&mut self, lane: usize, mut step: Step) -> Result<Option<Step>, Trouble> {
-        let last_try =
-            self.queues[lane].deferred == Some(Deferral::LastOfMemory) && self.has_all_memory();
-        if last_try {
-            // All of it is back, and nothing runs.
-            self.context.driver.pool.trim();
-        }
+        let last_try = match &self.queues[lane].deferred {
+            Some(Deferral::GivenBack) if self.has_all_memory() => {
+                // Other devices may work on the same GPU, and the driver may wait for them.
+                let trimmed = self.context.trim_pool(Wanted::Now, || ());
+                self.defer(lane, Deferral::Trimming(trimmed));
+                return Ok(Some(step));
+            }
+            Some(Deferral::Trimming(trimmed)) => trimmed.is_there() && self.has_all_memory(),
+            _ => false,
+        };
         // Before the try: a thing that is made meanwhile may be the missing one.
         let made = self.context.launcher.background.made();
         let mut checks = IndexChecks::new();
@@ -72,13 +77,10 @@ impl Worker {
                 return Ok(Some(step));
             }
             Err(Trouble::OutOfMemory { .. }) => {
-                let mut why = self.queues[lane]
-                    .deferred
-                    .filter(|why| why.is_of_memory())
-                    .unwrap_or(Deferral::Memory);
+                let mut why = Deferral::Memory;
                 if self.has_all_memory() {
                     // Nothing runs: graphs go.
-                    why = Deferral::LastOfMemory;
+                    why = Deferral::GivenBack;
                     self.context.drop_graphs();
                     self.context.free_returned()?;
                 }
