@@ -79,7 +79,7 @@ fn whole(op: &str, made: Made) -> Vec<TensorFuture> {
     if op == "batch_norm" {
         all.truncate(1);
     }
-    let is_view = ["permute", "transpose", "expand", "narrow", "i"].contains(&op);
+    let is_view = ["permute", "transpose", "expand", "narrow", "i", "unfold_dim"].contains(&op);
     if is_view { all.iter().map(|x| x.reshape(x.numel())).collect() } else { all }
 }
 

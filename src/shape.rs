@@ -276,6 +276,29 @@ impl Layout {
         out
     }
 
+    /// Windows along a dimension, `step` elements apart. The shape has their number there, and what
+    /// is inside one last.
+    pub fn windows(&self, dim: usize, shape: &Shape, step: usize) -> Layout {
+        let mut strides = self.strides.clone();
+        strides.push(self.strides[dim]);
+        let step = isize::try_from(step).unwrap_or(isize::MAX);
+        strides[dim] = self.strides[dim].saturating_mul(step);
+        Layout { shape: shape.clone(), strides, offset: self.offset }
+    }
+
+    /// The elements from a position of the last two dimensions on, one further in both at each
+    /// step, as the last dimension of the shape.
+    pub fn diagonal(&self, start: [usize; 2], shape: &Shape) -> Layout {
+        let mut out = self.slice(self.shape.rank() - 2, start[0], 1, 1);
+        out = out.slice(self.shape.rank() - 1, start[1], 1, 1);
+        let of = out.strides.pop().unwrap_or(0);
+        if let Some(last) = out.strides.last_mut() {
+            *last = last.saturating_add(of);
+        }
+        let offset = if shape.contains(&0) { self.offset } else { out.offset };
+        Layout { shape: shape.clone(), strides: out.strides, offset }
+    }
+
     /// The same elements in another shape; `None` if that needs a copy.
     pub fn reshape(&self, shape: &Shape) -> Option<Layout> {
         if self.is_contiguous() || shape.numel() == 0 {

@@ -88,7 +88,21 @@ pub(crate) enum ViewOp {
     Reshape,
     Expand,
     Permute(SmallVec<[u8; 8]>),
-    Slice { dim: u8, start: usize, step: isize },
+    Slice {
+        dim: u8,
+        start: usize,
+        step: isize,
+    },
+    /// Windows along a dimension, each `step` further; what is inside one becomes the last
+    /// dimension.
+    Windows {
+        dim: u8,
+        step: usize,
+    },
+    /// From a position of the last two dimensions on, one further in both at each step.
+    Diagonal {
+        start: [usize; 2],
+    },
 }
 
 impl ViewOp {
@@ -98,6 +112,8 @@ impl ViewOp {
             ViewOp::Expand => "expand",
             ViewOp::Permute(_) => "permute",
             ViewOp::Slice { .. } => "narrow",
+            ViewOp::Windows { .. } => "unfold_dim",
+            ViewOp::Diagonal { .. } => "diagonal",
         }
     }
 
@@ -113,6 +129,8 @@ impl ViewOp {
             ViewOp::Slice { dim, start, step } => {
                 Some(layout.slice(*dim as usize, *start, shape[*dim as usize], *step))
             }
+            ViewOp::Windows { dim, step } => Some(layout.windows(*dim as usize, shape, *step)),
+            ViewOp::Diagonal { start } => Some(layout.diagonal(*start, shape)),
         }
     }
 }

@@ -199,6 +199,31 @@ pub(super) fn whole_quotient(multiple: &TensorFuture, b: &Side) -> TensorFuture 
     multiple.div(b).round()
 }
 
+/// The gradient of windows along a dimension: each element gets what its windows have for it.
+pub(super) fn of_windows(g: &TensorFuture, shape: &Shape, dim: usize, step: usize) -> TensorFuture {
+    let (count, size, n) = (g.dims()[dim], g.dims()[g.rank() - 1], shape[dim]);
+    let d = dim as isize;
+    let apart = g.movedim(-1, d + 1);
+    let whole = |sizes: &[usize]| -> Vec<(usize, usize, isize)> {
+        sizes.iter().map(|&n| (0, n, 1)).collect()
+    };
+    if size > step {
+        let device = g.device();
+        let first = device.arange(0, count as i64, 1) * step as i64;
+        let places = first.unsqueeze(1) + device.arange(0, size as i64, 1);
+        let zeros = device.zeros_dtype(shape.clone(), g.dtype());
+        return zeros.index_add(d, places.reshape(-1), apart.flatten(d, d + 1), 1);
+    }
+    // No element is in two windows. Those between windows, and behind the last, are zeros.
+    let mut with_gaps = apart.shape().clone();
+    with_gaps.dims_mut()[dim + 1] = step;
+    let all = apart.among_zeros(&with_gaps, &whole(apart.dims())).flatten(d, d + 1);
+    match count * step <= n {
+        true => all.among_zeros(shape, &whole(all.dims())),
+        false => all.narrow(d, 0, n),
+    }
+}
+
 /// The dimensions of a reduction.
 pub(super) struct Over<'a> {
     /// The shape of the operand.

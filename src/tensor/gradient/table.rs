@@ -366,5 +366,7 @@ fn view(op: &ViewOp, call: &Backward<'_>) -> TensorFuture {
                     .collect();
             g.among_zeros(shape, &parts)
         }
+        &ViewOp::Windows { dim, step } => of_windows(g, shape, dim as usize, step),
+        &ViewOp::Diagonal { start } => g.on_diagonal(shape, start),
     }
 }

@@ -70,6 +70,24 @@ impl<F: Fn2<f32, Out: Leave<E>>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, 
     }
 }
 
+/// `dst[i] = a[i] & AND ^ XOR`: what changes the sign alone needs no f32.
+struct Bits<const AND: u16, const XOR: u16>;
+
+impl<const AND: u16, const XOR: u16> Body for Bits<AND, XOR> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let (dst, a) = (dst.cast::<u16>(), a.cast::<u16>());
+        for i in 0..n {
+            // SAFETY: the caller passes places of n elements.
+            unsafe { dst.add(i).write(*a.add(i) & AND ^ XOR) }
+        }
+    }
+}
+
+const fn bits<const AND: u16, const XOR: u16>() -> Option<[Instances; 2]> {
+    Some([instances::<Bits<AND, XOR>>(), instances::<Bits<AND, XOR>>()])
+}
+
 /// Of f16 and of bf16.
 const fn map<F: Fn1<f32, Out: Leave<f16> + Leave<bf16>>>() -> Option<[Instances; 2]> {
     Some([instances::<Map<F, f16>>(), instances::<Map<F, bf16>>()])
@@ -131,6 +149,8 @@ macro_rules! unary_table {
         /// By op, then f16 and bf16.
         static UNARY: [Option<[Instances; 2]>; UnaryOp::ALL.len()] = {
             let mut table = [$(unary_cell!($class, $cost, $V)),*];
+            table[UnaryOp::Neg as usize] = bits::<{ u16::MAX }, 0x8000>();
+            table[UnaryOp::Abs as usize] = bits::<0x7fff, 0>();
             table[UnaryOp::Sin as usize] = mended::<Trig<0>>();
             table[UnaryOp::Cos as usize] = mended::<Trig<1>>();
             table[UnaryOp::Tan as usize] = mended::<Trig<2>>();

@@ -174,8 +174,8 @@ const STRIP: usize = 16;
 /// lines a power of two apart, what is read and written falls on the same few places of the first
 /// cache: rows of 1024 took 8.8 ms, and 3.5 by fours.)
 pub(super) const LINES: usize = 4;
-/// Elements of a line that are made wide at a time.
-const PIECE: usize = 256;
+/// Elements of a line that are turned over at a time.
+const BLOCK: usize = 4;
 /// A line is cut into pieces of at least so many elements, where there are few lines.
 pub(super) const LONG: usize = 2048;
 
@@ -281,67 +281,79 @@ pub(super) fn run<T: Copy + Send + Sync, W: Copy + Send + Sync, O: Copy + Send +
 ///
 /// # Safety
 /// Each line's elements lie a step apart, and, where it `writes`, it has room for as many results.
-unsafe fn together<T: Copy, W: Copy, O>(
-    &Lines { at: lines, starts, step, n }: &Lines<'_, T, O>,
+unsafe fn together<T: Copy, W: Copy, O: Copy>(
+    lines: &Lines<'_, T, O>,
     sums: &mut [W; LINES],
     writes: bool,
     how: How<W, impl Fn(T, usize) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
 ) {
     // SAFETY: by the caller's promise.
     vectorize!(|| unsafe {
-        let mut wide = [[how.nothing; PIECE]; LINES];
-        for first in (0..n).step_by(PIECE) {
-            let len = PIECE.min(n - first);
-            for ((wide, (x, _)), start) in wide.iter_mut().zip(lines).zip(starts) {
-                let (x, start) = (x.at(first as isize * step).cast_const(), start + first);
-                match step {
-                    1 if len == PIECE => {
-                        let x = x.cast::<[T; PIECE]>().read_unaligned();
-                        (0..PIECE).for_each(|i| wide[i] = (how.wide)(x[i], start + i));
-                    }
-                    _ => (0..len).for_each(|i| {
-                        wide[i] = (how.wide)(*x.offset(i as isize * step), start + i);
-                    }),
-                }
-            }
-            match lines.len() {
-                1 => in_turns::<W, 1>(&mut wide, len, sums, how.join),
-                2 => in_turns::<W, 2>(&mut wide, len, sums, how.join),
-                _ => in_turns::<W, LINES>(&mut wide, len, sums, how.join),
-            }
-            if !writes {
-                continue;
-            }
-            for (wide, (_, y)) in wide.iter().zip(lines) {
-                let y = y.at(first as isize);
-                match len {
-                    PIECE => {
-                        let ends: [O; PIECE] = std::array::from_fn(|i| (how.end)(wide[i]));
-                        y.cast::<[O; PIECE]>().write_unaligned(ends);
-                    }
-                    _ => (0..len).for_each(|i| y.add(i).write((how.end)(wide[i]))),
-                }
-            }
+        match lines.at.len() {
+            1 => in_turns::<T, W, O, 1>(lines, 0, sums, writes, how),
+            2 => in_turns::<T, W, O, 2>(lines, 0, sums, writes, how),
+            LINES => in_turns::<T, W, O, LINES>(lines, 0, sums, writes, how),
+            n => (0..n).for_each(|k| in_turns::<T, W, O, 1>(lines, k, sums, writes, how)),
         }
     });
 }
 
-/// Scans the first `N` pieces, an element of each in turn.
+/// Scans `N` lines from number `from` on, an element of each in turn. A block of them is turned
+/// over in registers: what is joined at once lies side by side there.
+///
+/// # Safety
+/// As [`together`].
 #[inline(always)]
-fn in_turns<W: Copy, const N: usize>(
-    wide: &mut [[W; PIECE]; LINES],
-    n: usize,
+unsafe fn in_turns<T: Copy, W: Copy, O: Copy, const N: usize>(
+    &Lines { at, starts, step, n }: &Lines<'_, T, O>,
+    from: usize,
     sums: &mut [W; LINES],
-    join: impl Fn(W, W) -> W,
+    writes: bool,
+    how: How<W, impl Fn(T, usize) -> W + Copy, impl Fn(W, W) -> W + Copy, impl Fn(W) -> O + Copy>,
 ) {
-    let mut own: [W; N] = std::array::from_fn(|r| sums[r]);
-    for i in 0..n {
-        for r in 0..N {
-            own[r] = join(own[r], wide[r][i]);
-            wide[r][i] = own[r];
+    let mut own = [how.nothing; N];
+    own.copy_from_slice(&sums[from..from + N]);
+    let blocks = if step == 1 { n / BLOCK } else { 0 };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for i in (0..blocks).map(|block| BLOCK * block) {
+            let read = |r: usize| at[from + r].0.at(i as isize).cast::<[T; BLOCK]>();
+            let mut rows = [read(0).read_unaligned(); N];
+            for r in 1..N {
+                rows[r] = read(r).read_unaligned();
+            }
+            let mut ends = [[(how.end)(own[0]); N]; BLOCK];
+            for c in 0..BLOCK {
+                for r in 0..N {
+                    own[r] = (how.join)(own[r], (how.wide)(rows[r][c], starts[from + r] + i + c));
+                }
+                for r in 0..N {
+                    ends[c][r] = (how.end)(own[r]);
+                }
+            }
+            if !writes {
+                continue;
+            }
+            for r in 0..N {
+                let mut row = [ends[0][r]; BLOCK];
+                for c in 1..BLOCK {
+                    row[c] = ends[c][r];
+                }
+                at[from + r].1.at(i as isize).cast::<[O; BLOCK]>().write_unaligned(row);
+            }
+        }
+        for i in BLOCK * blocks..n {
+            for r in 0..N {
+                let (x, y) = at[from + r];
+                let x = *x.at(i as isize * step);
+                own[r] = (how.join)(own[r], (how.wide)(x, starts[from + r] + i));
+                if writes {
+                    y.at(i as isize).write((how.end)(own[r]));
+                }
+            }
         }
     }
-    sums[..N].copy_from_slice(&own);
+    sums[from..from + N].copy_from_slice(&own);
 }
 
 /// Lines that lie side by side.

@@ -97,9 +97,20 @@ impl TensorFuture {
         let _within = build::within("nan_to_num", Location::caller());
         let most = largest(self.dtype());
         let (high, low) = (posinf.into().unwrap_or(most), neginf.into().unwrap_or(-most));
-        let below = self.eq(f64::NEG_INFINITY).where_cond(low, self);
-        let finite = self.eq(f64::INFINITY).where_cond(high, below);
-        self.isnan().where_cond(nan.into().unwrap_or(0.0), finite)
+        let (nan, ends) = (nan.into().unwrap_or(0.0), (high, low) == (most, -most));
+        let compute = || {
+            let finite = if ends && self.dtype().is_float() {
+                self.maximum(low).minimum(high)
+            } else {
+                let below = self.eq(f64::NEG_INFINITY).where_cond(low, self);
+                self.eq(f64::INFINITY).where_cond(high, below)
+            };
+            self.isnan().where_cond(nan, finite)
+        };
+        let needs = Needs::inputs(&[0]).as_they_are();
+        ruled("nan_to_num", &[self], needs, compute, |call| {
+            call.give(0, |call| call.input(0).isfinite().where_cond(call.upstream(), 0.0))
+        })
     }
 
     /// True where the values are equal, or differ by at most `atol + rtol * |other|` (PyTorch's

@@ -111,27 +111,8 @@ impl TensorFuture {
             return self.reshape(1).narrow(0, 0, size);
         }
         let count = (n - size) / step + 1;
-        let mut shape = self.dims().to_vec();
-        shape[d] = count;
-        shape.push(size);
-        if size == 0 || self.numel() == 0 {
-            return self.narrow(d as isize, 0, size).reshape(shape);
-        }
-        // Windows that have no element in common, and none behind the last, are a view.
-        let windows = match count.checked_mul(step) {
-            Some(all) if all <= n && size <= step => {
-                let apart = self.narrow(d as isize, 0, all);
-                apart.unflatten(d as isize, [count, step]).narrow(d as isize + 1, 0, size)
-            }
-            _ => {
-                let device = self.device();
-                let first = device.arange(0, count as i64, 1) * step as i64;
-                let places = first.unsqueeze(1) + device.arange(0, size as i64, 1);
-                let all = self.index_select(d as isize, places.reshape(-1));
-                all.unflatten(d as isize, [count, size])
-            }
-        };
-        windows.movedim(d as isize + 1, -1)
+        // A single window begins at no distance from the next.
+        self.windows(d, [count, size], step.min(n), at)
     }
 
     /// The slices along a dimension, as views without that dimension.

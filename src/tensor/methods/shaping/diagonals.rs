@@ -1,24 +1,25 @@
 //! Diagonals of matrices, and matrices with a diagonal.
 
 use crate::graph::operation::Refusal;
+use crate::shape::Shape;
 use crate::tensor::build;
 use crate::tensor::future::TensorFuture;
 use std::panic::Location;
 
-/// The diagonal of a matrix of this size: its first element in row-major order, and its length.
-fn along(rows: usize, columns: usize, offset: i64) -> (usize, usize) {
+/// The diagonal of a matrix of this size: the position of its first element, and its length.
+fn along(rows: usize, columns: usize, offset: i64) -> ([usize; 2], usize) {
     let far = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
     let (start, len) = match offset >= 0 {
-        true => (far, rows.min(columns.saturating_sub(far))),
-        false => (far.saturating_mul(columns), rows.saturating_sub(far).min(columns)),
+        true => ([0, far], rows.min(columns.saturating_sub(far))),
+        false => ([far, 0], rows.saturating_sub(far).min(columns)),
     };
-    if len == 0 { (0, 0) } else { (start, len) }
+    if len == 0 { ([0, 0], 0) } else { (start, len) }
 }
 
 /// Diagonals.
 impl TensorFuture {
     /// The elements on a diagonal of two dimensions, which become the last one: `offset` columns to
-    /// the right, or `-offset` rows down. A view, if no elements have to move.
+    /// the right, or `-offset` rows down. A view.
     ///
     /// ```
     /// # tokio_test::block_on(async {
@@ -41,8 +42,7 @@ impl TensorFuture {
             return last;
         }
         let (start, len) = along(rows, columns, offset);
-        let flat = last.flatten(-2, -1);
-        flat.stepped(flat.rank() - 1, start, len, columns as isize + 1)
+        last.along_diagonal(start, len, at)
     }
 
     /// Of a matrix the elements on a diagonal; of a vector the matrix that has it on that diagonal,
@@ -68,9 +68,7 @@ impl TensorFuture {
                 if let Err(refusal) = build::fits(&[n, n].into(), self.dtype()) {
                     return refuse(refusal);
                 }
-                let start = if len == 0 { 0 } else { along(n, n, offset).0 };
-                let spread = self.among_zeros(&[n * n].into(), &[(start, len, n as isize + 1)]);
-                spread.reshape([n, n])
+                self.on_diagonal(&[n, n].into(), along(n, n, offset).0)
             }
             _ => refuse(Refusal::shape(format!("a vector or a matrix, not {}", self.shape()))),
         }
@@ -93,5 +91,18 @@ impl TensorFuture {
             return build::refused("trace", self, Refusal::shape(text), at);
         }
         self.diagonal(0, 0, 1).sum(0)
+    }
+
+    /// Zeros of a shape, with this value from a position of the last two dimensions on: the
+    /// gradient of a diagonal.
+    pub(crate) fn on_diagonal(&self, shape: &Shape, start: [usize; 2]) -> TensorFuture {
+        let &[.., rows, columns] = shape.dims() else { return self.clone() };
+        let mut parts: Vec<_> = self.dims().iter().map(|&n| (0, n, 1)).collect();
+        if let Some(last) = parts.last_mut() {
+            *last = (start[0] * columns + start[1], last.1, columns as isize + 1);
+        }
+        let mut flat = shape.dims()[..shape.rank() - 2].to_vec();
+        flat.push(rows * columns);
+        self.among_zeros(&flat.into(), &parts).reshape(shape.dims())
     }
 }

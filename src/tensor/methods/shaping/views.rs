@@ -302,6 +302,31 @@ impl TensorFuture {
         self.sliced("narrow", dim, start, len, step, Location::caller())
     }
 
+    /// `count` windows of `size` along a dimension, `step` apart, all of them inside.
+    pub(crate) fn windows(
+        &self,
+        dim: usize,
+        [count, size]: [usize; 2],
+        step: usize,
+        at: At,
+    ) -> TensorFuture {
+        let mut sizes = self.dims().to_vec();
+        sizes[dim] = count;
+        sizes.push(size);
+        let op = ViewOp::Windows { dim: dim as u8, step };
+        view("unfold_dim", self, op, Ok(sizes.into()), at)
+    }
+
+    /// `len` elements from a position of the last two dimensions on, one further in both at each
+    /// step, all of them inside.
+    pub(crate) fn along_diagonal(&self, start: [usize; 2], len: usize, at: At) -> TensorFuture {
+        let mut sizes = self.dims().to_vec();
+        sizes.pop();
+        sizes.pop();
+        sizes.push(len);
+        view("diagonal", self, ViewOp::Diagonal { start }, Ok(sizes.into()), at)
+    }
+
     /// Reverses dimensions, each named once.
     pub(crate) fn reversed(&self, dims: &[isize], at: At) -> TensorFuture {
         let named = match build::named_dims(self, dims) {
