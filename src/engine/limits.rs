@@ -26,8 +26,3 @@ impl Limits {
         self.streams + self.ahead as u16
     }
 }
-
-/// Longest step that a poll runs itself. Five would be the round number: a product of [64, 64], the
-/// commonest small one, takes 5.3 us with AVX-512, and handed to another thread it was awaited in
-/// 14.9 us.
-pub(crate) const INLINE_NS: u32 = 6_000;

@@ -230,7 +230,8 @@ fn visit_queued(machine: &mut Machine, port: &'static Port, now: u64) {
     }
 }
 
-fn computed(handle: &NodeHandle) {
+/// A claimed value is there.
+pub(in crate::engine) fn computed(handle: &NodeHandle) {
     // SAFETY: the test has claimed it.
     unsafe { handle.completion.write(Ok(Value::nothing()), false) };
 }
@@ -302,7 +303,7 @@ fn a_step_is_delayed_for_two_percent_of_its_time_and_never_more_than_fifty_micro
             let mut machine = patient(port, ahead);
             let x = random(port, n);
             visit_queued(&mut machine, port, CAME);
-            let delay = (x.cost_ns as u64 / 50).min(50_000);
+            let delay = (x.cost_ns() as u64 / 50).min(50_000);
             assert_eq!(delay, ((20 + n as u64 * 440 / 1000) / 50).min(50_000));
             assert_eq!(machine.deadline(), Some(CAME + delay));
             for early in [CAME, CAME + 1, CAME + delay - 1] {
@@ -426,7 +427,7 @@ fn the_time_that_a_step_has_waited_for_its_inputs_counts_as_delay() {
     let x = node(port, Op::Unary(UnaryOp::Exp), &[&source], 1 << 20);
     visit_queued(&mut machine, port, 100);
     assert_eq!(machine.deadline(), None, "it waits for its input, and is not delayed");
-    let delay = x.cost_ns as u64 / 50;
+    let delay = x.cost_ns() as u64 / 50;
     publish(&first);
     machine.finished(first, 100 + delay / 2);
     assert_eq!(machine.deadline(), Some(100 + delay), "half of the time is over");

@@ -147,7 +147,8 @@ impl<B: Immediate> SmallOps<B> {
 
     fn run_at(&mut self, held: Held<'_>, depth: u32) -> bool {
         let node = held.node();
-        if node.cost_ns > self.limit_ns || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given)
+        if node.cost_ns() > self.limit_ns
+            || matches!(node.op, Op::Source(_) | Op::Marker | Op::Given)
         {
             return node.completion.state().is_complete();
         }
@@ -281,7 +282,9 @@ impl<B: Immediate> SmallOps<B> {
 
     /// True where only `node` can reach `input`, and it computes over the same shape.
     fn is_temporary(&self, node: &Node, input: &NodeLink, inputs: &[NodeLink]) -> bool {
-        if !input.op.is_elementwise() || input.shape != node.shape || input.cost_ns > self.limit_ns
+        if !input.op.is_elementwise()
+            || input.shape != node.shape
+            || input.cost_ns() > self.limit_ns
         {
             return false;
         }

@@ -45,7 +45,7 @@ impl Step {
         let (mut cost_ns, mut claimed) = (0, true);
         for node in work.nodes() {
             claimed &= node.completion.claim(Phase::Claimed, 0);
-            cost_ns += node.cost_ns as u64;
+            cost_ns += node.cost_ns() as u64;
         }
         assert!(claimed, "an entered node is the engine's");
         Step { at, waits, work, entries, bytes, cost_ns }

@@ -1,11 +1,13 @@
 //! Moments inside the engine that no device shows at will: the state between two of its steps.
 
-use super::machine::tests::{host_machine, is_of, large, machine, node, port, publish, visit_all};
+use super::machine::tests::{
+    computed, host_machine, is_of, large, machine, node, port, publish, visit_all,
+};
 use super::machine::{Machine, Visit};
 use super::port::Port;
 use super::scheduler::RunSmall;
 use super::small::SmallOps;
-use crate::concurrent::completion::{DETACHED, QUEUED};
+use crate::concurrent::completion::{DETACHED, Phase, QUEUED};
 use crate::concurrent::counted::Counts;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind};
@@ -172,6 +174,24 @@ fn a_poll_runs_a_bounded_number_of_ancestors() {
         }
         assert!(polls >= 3, "{polls} polls");
         assert_eq!(port.pressure.queued().0, before);
+    }
+}
+
+/// A poll that looked at them would hold them for a moment, and the engine would make steps without
+/// them.
+#[test]
+fn polls_leave_alone_what_is_made_of_something_large_that_is_not_there() {
+    let port = port();
+    let neg = |of: &NodeHandle| node(port, Op::Unary(UnaryOp::Neg), &[of], 4);
+    let far = large(port, &[], 1);
+    let (near, also) = (neg(&far), neg(&constant(port)));
+    let end = node(port, Op::Binary(BinaryOp::Add), &[&also, &near], 4);
+    assert!(far.is_left_by_polls() && near.is_left_by_polls() && end.is_left_by_polls());
+    assert!(!also.is_left_by_polls() && !neg(&also).is_left_by_polls());
+    for made in [&far, &near] {
+        assert!(made.completion.claim(Phase::Writing, 0));
+        computed(made);
+        assert!(!made.is_left_by_polls() && !neg(made).is_left_by_polls());
     }
 }
 

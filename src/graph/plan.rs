@@ -226,7 +226,7 @@ pub(crate) fn plan(
         }
     }
     let cost_ns = nodes.iter().enumerate().filter(|(i, _)| drafter.wanted[*i]);
-    let cost_ns = cost_ns.fold(0u64, |sum, (_, n)| sum.saturating_add(n.cost_ns as u64));
+    let cost_ns = cost_ns.fold(0u64, |sum, (_, n)| sum.saturating_add(n.cost_ns() as u64));
     let (given, urgent, kept) = (given.len(), false, Mutex::new(None));
     Plan { given, inputs: given, slots, steps, outputs, read_until, cost_ns, urgent, kept }
 }

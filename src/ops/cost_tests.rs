@@ -92,7 +92,7 @@ fn priced(op: Op, inputs: &[Meta], out: &Meta) -> (u64, u64) {
         handle.completion.claim(crate::concurrent::completion::Phase::Claimed, 0);
     }
     made.completion.claim(crate::concurrent::completion::Phase::Claimed, 0);
-    (made.cost_ns as u64, all)
+    (made.cost_ns() as u64, all)
 }
 
 fn assert_covers(name: &str, op: Op, inputs: &[Meta], out: &Meta) {

@@ -5,7 +5,7 @@
 //! is counted per thread, since a library without a runtime does not know tasks; a task that shares
 //! its thread yields a little more often, which is harmless.
 
-use crate::engine::limits::INLINE_NS;
+use crate::graph::node::INLINE_NS;
 use crate::sync::threads::thread_local;
 use std::cell::Cell;
 

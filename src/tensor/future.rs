@@ -5,11 +5,11 @@ mod families;
 use super::budget;
 use crate::concurrent::completion::{AWAITED, DETACHED, Phase, TRACED};
 use crate::dtype::DType;
-use crate::engine::limits::INLINE_NS;
 use crate::engine::port::Port;
 use crate::error::{Error, Result};
 use crate::graph::claim::refuse_traced;
-use crate::graph::node::{Node, NodeHandle, Op};
+use crate::graph::node::INLINE_NS;
+use crate::graph::node::{Node, NodeHandle};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::sync::clock::Instant;
@@ -227,7 +227,7 @@ impl TensorFuture {
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>, counted: bool) -> Poll<()> {
         if self.node.completion.state().is_complete() || self.run_inline() {
             // A value that ran inline is returned by the next poll.
-            if !budget::spend(self.node.cost_ns) {
+            if !budget::spend(self.node.cost_ns()) {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -271,8 +271,7 @@ impl TensorFuture {
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
-        let small = port.profile.inline && node.cost_ns <= INLINE_NS;
-        if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
+        if !port.profile.inline || node.is_left_by_polls() {
             return false;
         }
         if port.runner.run_inline(port, node, INLINE_NS) {

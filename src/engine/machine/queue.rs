@@ -16,7 +16,7 @@ impl Machine {
         if !node.op.is_elementwise() || matches!(node.op, Op::Fill(_)) {
             return 0;
         }
-        (node.cost_ns as u64 / 50).min(self.limits.fusion_delay_max_ns)
+        (node.cost_ns() as u64 / 50).min(self.limits.fusion_delay_max_ns)
     }
 
     /// Delays unblocked entries, or makes them ready.

@@ -9,8 +9,8 @@
 use super::{BACKLOG, Port, Queued};
 use crate::concurrent::completion::{Phase, QUEUED};
 use crate::concurrent::counted::{Counts, Lent};
-use crate::engine::limits::INLINE_NS;
 use crate::engine::pressure::Turn;
+use crate::graph::node::INLINE_NS;
 use crate::graph::node::{Node, NodeLink, Op};
 use std::task::Waker;
 
@@ -138,7 +138,7 @@ impl Port {
     #[inline]
     pub fn push(&'static self, queued: Queued) {
         let node: &Node = &queued.0;
-        let in_hurry = node.cost_ns > INLINE_NS || matches!(node.op, Op::Marker | Op::Source(_));
+        let in_hurry = node.cost_ns() > INLINE_NS || matches!(node.op, Op::Marker | Op::Source(_));
         // SAFETY: there is one `Queued` for each time that the flag is set. The worker that takes
         // the node out clears the flag, and until then nobody sets it.
         unsafe { self.mailbox.intake.push(queued.0) };

@@ -55,6 +55,6 @@ impl PlanStep {
             Work::Node(node) => node.op.reuses().is_none() && !matches!(node.op, Op::Call(_)),
             Work::Group { group, .. } => group.head.is_some(),
         };
-        alone && WORTH_NS.contains(&self.work.nodes().map(|node| node.cost_ns as u64).sum())
+        alone && WORTH_NS.contains(&self.work.nodes().map(|node| node.cost_ns() as u64).sum())
     }
 }

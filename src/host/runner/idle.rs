@@ -2,7 +2,7 @@
 //! awake, and its sleep.
 
 use super::Shared;
-use crate::engine::limits::INLINE_NS;
+use crate::graph::node::INLINE_NS;
 use crate::host::threads;
 use crate::host::wake_queue::Idle;
 use crate::sync::clock::Instant;
