@@ -12,12 +12,13 @@ import json
 import sys
 import time
 
+if sys.argv[2:3] != ["speed"]:
+    sys.exit(__doc__)
+
 import llama_cpp
 import numpy
 
-model, what, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 2
-if what != "speed":
-    sys.exit(__doc__)
+model, threads = sys.argv[1], int(sys.argv[3]) if len(sys.argv) > 3 else 2
 options = dict(n_ctx=1024, n_batch=512, n_threads=threads, n_threads_batch=threads)
 llama = llama_cpp.Llama(model, verbose=False, **options)
 vocabulary = (llama.n_vocab(),)

@@ -97,9 +97,9 @@ impl TensorFuture {
         let _within = build::within("nan_to_num", Location::caller());
         let most = largest(self.dtype());
         let (high, low) = (posinf.into().unwrap_or(most), neginf.into().unwrap_or(-most));
-        let (nan, ends) = (nan.into().unwrap_or(0.0), (high, low) == (most, -most));
+        let (nan, is_usual) = (nan.into().unwrap_or(0.0), (high, low) == (most, -most));
         let compute = || {
-            let finite = if ends && self.dtype().is_float() {
+            let finite = if is_usual && self.dtype().is_float() {
                 self.maximum(low).minimum(high)
             } else {
                 let below = self.eq(f64::NEG_INFINITY).where_cond(low, self);
