@@ -34,7 +34,9 @@ pub(super) fn gelu_tanh_slope_at_ends(x: &TensorFuture) -> TensorFuture {
     let square = x.square();
     let u = x.mul(square.mul(C).add(1)).mul(2.0 * K);
     let inner = square.mul(3.0 * C).add(1).mul(2.0 * K);
-    u.sigmoid().add(sigmoid_slope(&u).mul(inner).mul(x))
+    let (above, lesser) = lesser_sigmoid(&u);
+    let other = 1.0 - &lesser;
+    above.where_cond(&other, &lesser).add(lesser.mul(&other).mul(inner).mul(x))
 }
 
 /// The slope of `hardswish`: of NaN it is NaN.
@@ -43,9 +45,18 @@ pub(super) fn hardswish_slope(x: &TensorFuture) -> TensorFuture {
     x.ge(3).where_cond(1.0, x.le(-3).where_cond(0.0, inner))
 }
 
+/// Where `x` is above 0, and `sigmoid(-|x|)`: of the sigmoids of `x` and `-x`, which are 1 together,
+/// the one that is accurate however small it is. (Of `|x|` the slope at 0 would be 0.)
+fn lesser_sigmoid(x: &TensorFuture) -> (TensorFuture, TensorFuture) {
+    let above = x.gt(0);
+    let lesser = above.where_cond(x.neg(), x).sigmoid();
+    (above, lesser)
+}
+
 /// The slope of `1 / (1 + e^-x)`, accurate also where it is small.
 pub(super) fn sigmoid_slope(x: &TensorFuture) -> TensorFuture {
-    x.sigmoid().mul(x.neg().sigmoid())
+    let (_, lesser) = lesser_sigmoid(x);
+    (1.0 - &lesser).mul(lesser)
 }
 
 /// `1 - x^2`, accurate near 1 and -1. There it is computed by factors; elsewhere, and at 1 itself,
@@ -65,8 +76,8 @@ pub(super) fn square_less_one(x: &TensorFuture) -> TensorFuture {
 /// The slope of `log(e^a + e^b)` in `a`: its share of the sum. A share near 1 is computed as 1
 /// minus the other share, so that both slopes are accurate.
 pub(super) fn part_of_sum(a: &Side, b: &Side) -> TensorFuture {
-    let apart = a.sub(b);
-    apart.gt(0).where_cond(1.0 - apart.neg().sigmoid(), apart.sigmoid())
+    let (above, lesser) = lesser_sigmoid(&a.sub(b));
+    above.where_cond(1.0 - &lesser, lesser)
 }
 
 /// The gradient of `a^b` in `a`: `b * a^(b - 1)`, and 0 where `b` is 0.
