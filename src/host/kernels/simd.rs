@@ -120,10 +120,13 @@ pub(crate) trait Simd: Copy + Default + Send + Sync + 'static {
     /// Whether a register holds a cache line.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const LINE: bool;
+    /// Whether an instruction of F16C converts halves.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    const F16C: bool;
 }
 
 macro_rules! markers {
-    ($($(#[$doc:meta])* $Marker:ident $fma:expr, $line:expr;)*) => {$(
+    ($($(#[$doc:meta])* $Marker:ident $fma:expr, $line:expr, $f16c:expr;)*) => {$(
         $(#[$doc])*
         #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
         #[derive(Clone, Copy, Default)]
@@ -131,16 +134,17 @@ macro_rules! markers {
         impl Simd for $Marker {
             const FMA: bool = $fma;
             const LINE: bool = $line;
+            const F16C: bool = $f16c;
         }
     )*};
 }
 markers! {
     /// Marks bodies compiled for [`Level::Baseline`].
-    Baseline cfg!(any(target_arch = "aarch64", target_feature = "fma")), false;
+    Baseline cfg!(any(target_arch = "aarch64", target_feature = "fma")), false, false;
     /// Marks bodies compiled for [`Level::Avx2`].
-    Avx2 true, false;
+    Avx2 true, false, true;
     /// Marks bodies compiled for [`Level::Avx512`].
-    Avx512 true, true;
+    Avx512 true, true, true;
 }
 
 /// A loop over `n` elements: `(dst, a, b, c, n)`. What the pointers mean is the body's affair.

@@ -2,6 +2,8 @@
 
 use super::naive::*;
 use super::*;
+use crate::host::kernels::elementwise::moves::narrow;
+use crate::host::kernels::math::{narrow_bf16, narrow_f16};
 use crate::op::exact::*;
 
 #[test]
@@ -218,6 +220,32 @@ fn ops_on_16_bit_floats_have_the_same_bits_alone_and_in_a_plan() {
         }
         for &op in BinaryOp::ALL.iter().filter(|op| op.class().takes(dtype)) {
             check(op.name(), binary_program(op, dtype));
+        }
+    }
+}
+
+#[test]
+fn floats_narrow_to_the_same_bits_at_each_level_and_wherever_they_lie() {
+    let near = |bits: u32| [bits, bits & 0xffff_f000, bits & 0xffff_f000 | 1, bits & 0xffff_8000];
+    let nan = [0x7f80_0001, 0xffff_ffff, 0x7fc0_0000, 0xff81_2345];
+    let all: Vec<f32> = nan
+        .into_iter()
+        .chain((0..=u32::MAX).step_by(39_989).flat_map(near))
+        .map(f32::from_bits)
+        .collect();
+    for level in Level::available() {
+        for n in [all.len(), 31, 16, 15] {
+            for (dtype, expected) in [(F16, narrow_f16 as fn(f32) -> u16), (BF16, narrow_bf16)] {
+                let mut got = vec![0u16; n];
+                // SAFETY: there are n floats, and room for n results; the machine has the level.
+                unsafe {
+                    let (to, from) = (got.as_mut_ptr().cast(), all.as_ptr().cast());
+                    narrow(level, dtype)(to, from, from, from, n);
+                }
+                for (x, bits) in all.iter().zip(got) {
+                    assert_eq!(bits, expected(*x), "{:#x} at {level:?}", x.to_bits());
+                }
+            }
         }
     }
 }
