@@ -121,8 +121,8 @@ pub(crate) const INLINE_NS: u32 = 6_000;
 /// Few inputs lie in the node.
 pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 
-/// It takes longer than a poll may, or its value comes from elsewhere, or, when it was made, such an
-/// operand of its was not there.
+/// It takes longer than a poll may, or its value comes from elsewhere, or, when it was made, such
+/// an operand of its was not there.
 const FAR: u32 = 1 << 31;
 
 /// No entry in the engine's task table.
