@@ -307,6 +307,7 @@ struct ToF16;
 impl Body for ToF16 {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
+        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
         let mut done = 0;
         #[cfg(target_arch = "x86_64")]
         if S::F16C {
