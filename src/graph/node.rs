@@ -121,8 +121,8 @@ pub(crate) const INLINE_NS: u32 = 6_000;
 /// Few inputs lie in the node.
 pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 
-/// It takes longer than a poll may, or its value comes from elsewhere, or, when it was made, such
-/// an operand of its was not there.
+/// The node takes longer than a poll may, or its value comes from elsewhere, or it was made while
+/// an operand with this bit was not there.
 const FAR: u32 = 1 << 31;
 
 /// No entry in the engine's task table.
@@ -141,8 +141,8 @@ pub(crate) struct Node {
     /// The engine's note: the node's entry in the task table. Only who holds the device's scheduler
     /// reads or writes it.
     pub entry: AtomicU32,
-    /// See [`cost_ns`](Self::cost_ns); and [`FAR`], which lies here so that all that the engine
-    /// looks at stays in its lines.
+    /// See [`cost_ns`](Self::cost_ns), and [`FAR`]: a field of its own would move those behind it
+    /// to other lines.
     cost: u32,
     /// The inputs. The writer of the value lets them go.
     inputs: UnsafeCell<Inputs>,
@@ -216,7 +216,7 @@ impl Node {
         }
     }
 
-    /// Estimated time on one thread of a CPU, in nanoseconds.
+    /// Estimated time on one thread of a CPU, in nanoseconds; at most 2.1 seconds.
     #[inline]
     pub fn cost_ns(&self) -> u32 {
         self.cost & !FAR

@@ -63,8 +63,8 @@ options! { CpuOptions;
     /// The number of streams: how many independent chains of ops can be in flight at once. By
     /// default the number of threads, and at least 2; from 1 to 1024.
     streams: usize;
-    /// Whether an awaiting poll may run a small ready step itself. True by default; if false, the
-    /// device's threads run every step.
+    /// Whether an awaiting poll may run a small ready step itself, unless it was made while a long
+    /// operand was not there. True by default; if false, the device's threads run every step.
     inline: bool;
     /// How far the priority of the compute threads is below that of the thread that creates them,
     /// in units of `nice`; 8 by default, 0 leaves the priority unchanged. Linux only.

@@ -8,8 +8,7 @@ use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, Result};
 use crate::graph::claim::refuse_traced;
-use crate::graph::node::INLINE_NS;
-use crate::graph::node::{Node, NodeHandle};
+use crate::graph::node::{INLINE_NS, Node, NodeHandle, Op};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::sync::clock::Instant;
@@ -271,10 +270,11 @@ impl TensorFuture {
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
-        if !port.profile.inline || node.is_left_by_polls() {
+        let small = port.profile.inline && node.cost_ns() <= INLINE_NS;
+        if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
             return false;
         }
-        if port.runner.run_inline(port, node, INLINE_NS) {
+        if !node.is_left_by_polls() && port.runner.run_inline(port, node, INLINE_NS) {
             return true;
         }
         // The engine may be writing the value right now: that takes less time than a hand-over.

@@ -10,8 +10,7 @@ use super::{BACKLOG, Port, Queued};
 use crate::concurrent::completion::{Phase, QUEUED};
 use crate::concurrent::counted::{Counts, Lent};
 use crate::engine::pressure::Turn;
-use crate::graph::node::INLINE_NS;
-use crate::graph::node::{Node, NodeLink, Op};
+use crate::graph::node::{INLINE_NS, Node, NodeLink, Op};
 use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own. Each is sought among all that the poll has

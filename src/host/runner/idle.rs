@@ -15,8 +15,8 @@ const LEAVE_TO_POLL: Duration = Duration::from_nanos(700);
 /// How long a worker then does not look into the intake, where polls were seen to keep up: a line
 /// that both read and write goes from core to core each time. (Where a line takes 360 ns there and
 /// back an awaited op took 255 ns without such a rest, with one of 5 us 158, of 20 us 143; a
-/// product of 64 by 64 took 3.1 and 2.8 us with the last two.) A node that no poll will run does
-/// not wait for that.
+/// product of 64 by 64 took 3.1 and 2.8 us with the last two.) A node that takes long does not
+/// wait for that.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
 /// How often in a row, while polls run ops: about as long as a small op takes.
 const LEAVE_TO_SAME: u32 = INLINE_NS / LEAVE_TO_POLL.as_nanos() as u32;

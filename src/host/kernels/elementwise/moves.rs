@@ -330,7 +330,7 @@ impl Body for ToF16 {
     }
 }
 
-/// Of a NaN the sign stays alone, as [`narrow_f16`] has it; the instruction keeps more.
+/// A NaN keeps nothing but its sign, as in [`narrow_f16`]; the instruction would keep more.
 ///
 /// # Safety
 /// The machine has AVX2 and F16C; there are sixteen f32 and room for sixteen f16.

@@ -111,7 +111,7 @@ impl TensorFuture {
             return self.reshape(1).narrow(0, 0, size);
         }
         let count = (n - size) / step + 1;
-        // Where there is one window, how far on the next would be does not matter.
+        // A single window may be followed at any distance.
         self.windows(d, [count, size], step.min(n), at)
     }
 
