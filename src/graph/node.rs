@@ -121,9 +121,14 @@ pub(crate) const INLINE_NS: u32 = 6_000;
 /// Few inputs lie in the node.
 pub(crate) type Inputs = SmallVec<[Link<Node>; 2]>;
 
-/// The node takes longer than a poll may, or its value comes from elsewhere, or it was made while
-/// an operand with this bit was not there.
+/// The node is long, or it was made while an operand with this bit was not there.
 const FAR: u32 = 1 << 31;
+
+/// It takes longer than a poll may, or its value comes from elsewhere.
+#[inline]
+fn is_long(op: &Op, cost_ns: u32) -> bool {
+    cost_ns > INLINE_NS || matches!(op, Op::Marker | Op::Source(_))
+}
 
 /// No entry in the engine's task table.
 pub(crate) const NO_ENTRY: u32 = u32::MAX;
@@ -198,9 +203,7 @@ impl Node {
         let inputs = inputs();
         let op = op();
         let cost_ns = cost_ns(&op, &inputs, &meta, numel).min(u64::from(FAR - 1)) as u32;
-        let is_far = cost_ns > INLINE_NS
-            || matches!(op, Op::Marker | Op::Source(_))
-            || inputs.iter().any(|input| input.is_left_by_polls());
+        let is_far = is_long(&op, cost_ns) || inputs.iter().any(|input| input.is_left_by_polls());
         Node {
             op,
             meta,
@@ -222,9 +225,15 @@ impl Node {
         self.cost & !FAR
     }
 
-    /// True where no poll runs it: it is not there, and it is far. A poll that found that out by
-    /// itself would claim the node and its ancestors for a moment, and the engine would make steps
-    /// without them.
+    /// True where it takes longer than a poll may, or its value comes from elsewhere.
+    #[inline]
+    pub fn is_long(&self) -> bool {
+        is_long(&self.op, self.cost_ns())
+    }
+
+    /// True where no poll runs it: it is not there, and it is long or was made behind such a node.
+    /// A poll that found that out by itself would claim the node and its ancestors for a moment,
+    /// and the engine would make steps without them.
     #[inline]
     pub fn is_left_by_polls(&self) -> bool {
         // A reader on another core may have the line of the state; of most operands it is not read.

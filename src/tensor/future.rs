@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::engine::port::Port;
 use crate::error::{Error, Result};
 use crate::graph::claim::refuse_traced;
-use crate::graph::node::{INLINE_NS, Node, NodeHandle, Op};
+use crate::graph::node::{INLINE_NS, Node, NodeHandle};
 use crate::graph::tape::TapeHandle;
 use crate::shape::Shape;
 use crate::sync::clock::Instant;
@@ -270,8 +270,7 @@ impl TensorFuture {
     fn run_inline(&mut self) -> bool {
         let node = &mut self.node;
         let port = port_of(node);
-        let small = port.profile.inline && node.cost_ns() <= INLINE_NS;
-        if !small || matches!(node.op, Op::Marker | Op::Source(_)) {
+        if !port.profile.inline || node.is_long() {
             return false;
         }
         if !node.is_left_by_polls() && port.runner.run_inline(port, node, INLINE_NS) {

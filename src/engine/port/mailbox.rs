@@ -19,8 +19,7 @@ pub(crate) struct Mailbox {
     pub intake: CachePadded<Intake<Node>>,
     /// Every op's caller reads it; a worker that comes or goes writes it.
     pub attendance: CachePadded<Attendance>,
-    /// A node is in the intake that takes long or waits for others than polls. A hint, which the
-    /// attending worker reads all the time.
+    /// A long node is in the intake. A hint, which the attending worker reads all the time.
     is_in_hurry: CachePadded<AtomicBool>,
     /// Awaited nodes that are to be visited before their turn.
     awaited: Mutex<Vec<NodeLink>>,
@@ -71,9 +70,9 @@ impl Mailbox {
         std::mem::take(&mut *awaited)
     }
 
-    /// True, nearly always, while a node is in the intake that takes long or waits for others than
-    /// polls: the attending worker is to visit at once. (Beside a push a take may miss the hint;
-    /// then the visit is as late as that of a node that polls run.)
+    /// True, nearly always, while a long node is in the intake: the attending worker is to visit at
+    /// once. (Beside a push a take may miss the hint; then the visit is as late as that of a node
+    /// that polls run.)
     #[inline]
     pub fn is_in_hurry(&self) -> bool {
         self.is_in_hurry.load(Relaxed)

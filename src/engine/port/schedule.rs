@@ -10,7 +10,7 @@ use super::{BACKLOG, Port, Queued};
 use crate::concurrent::completion::{Phase, QUEUED};
 use crate::concurrent::counted::{Counts, Lent};
 use crate::engine::pressure::Turn;
-use crate::graph::node::{INLINE_NS, Node, NodeLink, Op};
+use crate::graph::node::{Node, NodeLink};
 use std::task::Waker;
 
 /// Most nodes that a poll takes back beside its own. Each is sought among all that the poll has
@@ -137,7 +137,7 @@ impl Port {
     #[inline]
     pub fn push(&'static self, queued: Queued) {
         let node: &Node = &queued.0;
-        let in_hurry = node.cost_ns() > INLINE_NS || matches!(node.op, Op::Marker | Op::Source(_));
+        let in_hurry = node.is_long();
         // SAFETY: there is one `Queued` for each time that the flag is set. The worker that takes
         // the node out clears the flag, and until then nobody sets it.
         unsafe { self.mailbox.intake.push(queued.0) };

@@ -45,8 +45,9 @@ pub(super) fn hardswish_slope(x: &TensorFuture) -> TensorFuture {
     x.ge(3).where_cond(1.0, x.le(-3).where_cond(0.0, inner))
 }
 
-/// Where `x` is above 0, and `sigmoid(-|x|)`: of the sigmoids of `x` and `-x`, whose sum is 1, the
-/// one that is accurate however small it is. (Of `|x|` the slope at 0 would be 0.)
+/// Where `x` is above 0, and the smaller of the sigmoids of `x` and `-x`, which is accurate however
+/// small it is; the other is 1 minus it. The argument is chosen: as `-|x|` it would have a slope
+/// of 0 at 0, and higher gradients would be wrong there.
 fn lesser_sigmoid(x: &TensorFuture) -> (TensorFuture, TensorFuture) {
     let above = x.gt(0);
     let lesser = above.where_cond(x.neg(), x).sigmoid();
