@@ -13,6 +13,7 @@ use crate::host::kernels::nest::{Shared, in_parts};
 use crate::host::kernels::reduce::fold::{Max, Sum, fold_block};
 use crate::host::kernels::rows;
 use crate::host::kernels::simd::Simd;
+use crate::host::kernels::stream::{LINE, prefetch};
 use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
@@ -25,6 +26,8 @@ const SPAN: usize = 512;
 const KEYS: usize = 64;
 /// Queries of one sequence that are read beside each other.
 const ROWS: usize = 32;
+/// How many keys ahead of its use a key or a value is asked for.
+const AHEAD: usize = 4;
 /// Sums that a product of two rows is made of: a register of the widest kind.
 const LANES: usize = 16;
 /// Queries that meet the same keys at once.
@@ -236,19 +239,37 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
         BESIDE * KEYS + (asked + 2 * KEYS) * width + KEYS * wide
     }
 
-    /// Where a key or value lies as it is multiplied with: where it is, or in `room`.
+    /// Where a key or value is.
     #[inline(always)]
-    fn line(&self, of: &View<'_>, key: usize, room: &mut [W]) -> *const W {
+    fn place(&self, of: &View<'_>, key: usize) -> *const T {
         let page = of.shape[1];
         let at = [self.pages[key / page], (key % page) as i64, self.head as i64];
         let at: isize = at.iter().zip(of.strides).map(|(&i, &s)| i as isize * s).sum();
-        let (from, step, n) = (Shared::<T>::new(of.ptr.cast_mut()), of.strides[3], of.shape[3]);
+        Shared::<T>::new(of.ptr.cast_mut()).at(at)
+    }
+
+    /// Asks for a key or value that will be read soon. Those of one head lie too far apart for a
+    /// processor to foresee.
+    #[inline(always)]
+    fn ask(&self, of: &View<'_>, key: usize) {
+        if key < self.keys.end {
+            let from = self.place(of, key).cast::<u8>();
+            let lines = (0..of.shape[3] * size_of::<T>()).step_by(LINE);
+            lines.for_each(|line| prefetch(from.wrapping_add(line)));
+        }
+    }
+
+    /// Where a key or value lies as it is multiplied with: where it is, or in `room`.
+    #[inline(always)]
+    fn line(&self, of: &View<'_>, key: usize, room: &mut [W]) -> *const W {
+        self.ask(of, key + AHEAD);
+        let (from, step, n) = (self.place(of, key), of.strides[3], of.shape[3]);
         if T::IS_WIDE && step == 1 && n == room.len() {
-            return from.at(at).cast_const().cast();
+            return from.cast();
         }
         for (c, x) in room[..n].iter_mut().enumerate() {
             // SAFETY: an element of a page that was found to be there.
-            *x = unsafe { *from.at(at + c as isize * step) }.load();
+            *x = unsafe { *from.wrapping_offset(c as isize * step) }.load();
         }
         room[n..].fill(W::ZERO);
         room.as_ptr()

@@ -27,15 +27,20 @@ pub(super) trait Lanes {
     unsafe fn and(a: Self::Int, b: Self::Int) -> Self::Int;
     unsafe fn or(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Shifts lanes; zeros come in.
-    unsafe fn right<const N: u32>(a: Self::Int) -> Self::Int;
+    unsafe fn right(a: Self::Int, n: u32) -> Self::Int;
     unsafe fn left<const N: u32>(a: Self::Int) -> Self::Int;
     /// Lanes as signed integers, with the sign that comes in from bit 31.
     unsafe fn right_signed<const N: u32>(a: Self::Int) -> Self::Int;
-    /// `sum + w0 x0 + w1 x1 + w2 x2 + w3 x3` of a lane's bytes, which are 0 to 127, and those of
-    /// `x`, which are -127 to 127.
-    unsafe fn dot(sum: Self::Int, w: Self::Int, x: *const i8) -> Self::Int;
+    unsafe fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
+    /// `few + w0 x0 + w1 x1 + w2 x2 + w3 x3` of a lane's bytes, `w` from 0 on, and those of `x`,
+    /// which are -127 to 127. From zero on `few` has room for one word whose bytes go up to 127,
+    /// two up to 63, four up to 31, or eight up to 15.
+    unsafe fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int;
+    /// What [`few`](Lanes::few) has summed up, as a whole lane's integer.
+    unsafe fn whole(few: Self::Int) -> Self::Int;
     /// Signed bytes as [`dot_signed`](Lanes::dot_signed) takes them.
     unsafe fn signed(w: Self::Int) -> Self::Int;
+    /// `sum + w0 x0 + w1 x1 + w2 x2 + w3 x3` of signed bytes, -128 to 127, and those of `x`.
     unsafe fn dot_signed(sum: Self::Int, w: Self::Int, x: *const i8) -> Self::Int;
     unsafe fn floats(a: Self::Int) -> Self::Float;
     /// Sixteen half floats.
@@ -51,9 +56,6 @@ pub(super) trait Lanes {
     /// `a * b + c` in one rounding.
     unsafe fn fma(a: Self::Float, b: Self::Float, c: Self::Float) -> Self::Float;
     unsafe fn store(to: *mut f32, x: Self::Float);
-    /// Asks for a line of memory, which need not be there.
-    #[inline(always)]
-    fn fetch(_line: *const u8) {}
 }
 
 /// Functions whose callers keep the promise of [`Lanes`].
@@ -84,13 +86,17 @@ impl Lanes for Plain {
         fn splat(bytes: u32) -> [u32; 16] { [bytes; 16] }
         fn and(a: [u32; 16], b: [u32; 16]) -> [u32; 16] { std::array::from_fn(|i| a[i] & b[i]) }
         fn or(a: [u32; 16], b: [u32; 16]) -> [u32; 16] { std::array::from_fn(|i| a[i] | b[i]) }
-        fn right<const N>(a: [u32; 16]) -> [u32; 16] { a.map(|a| a >> N) }
+        fn right(a: [u32; 16], n: u32) -> [u32; 16] { a.map(|a| a >> n) }
         fn left<const N>(a: [u32; 16]) -> [u32; 16] { a.map(|a| a << N) }
         fn right_signed<const N>(a: [u32; 16]) -> [u32; 16] { a.map(|a| (a as i32 >> N) as u32) }
-        fn dot(sum: [u32; 16], w: [u32; 16], x: *const i8) -> [u32; 16] {
-            // Bytes below 128 are themselves as signed ones.
-            Self::dot_signed(sum, w, x)
+        fn plus(a: [u32; 16], b: [u32; 16]) -> [u32; 16] {
+            std::array::from_fn(|i| a[i].wrapping_add(b[i]))
         }
+        fn few(few: [u32; 16], w: [u32; 16], x: *const i8) -> [u32; 16] {
+            // Bytes below 128 are themselves as signed ones.
+            Self::dot_signed(few, w, x)
+        }
+        fn whole(few: [u32; 16]) -> [u32; 16] { few }
         fn signed(w: [u32; 16]) -> [u32; 16] { w }
         fn dot_signed(sum: [u32; 16], w: [u32; 16], x: *const i8) -> [u32; 16] {
             let x = x.cast::<[i8; 4]>().read_unaligned().map(i32::from);
@@ -149,22 +155,24 @@ impl Lanes for Avx2 {
         fn splat(bytes: u32) -> Self::Int { [_mm256_set1_epi32(bytes as i32); 2] }
         fn and(a: Self::Int, b: Self::Int) -> Self::Int { both!(|a, b| _mm256_and_si256(a, b)) }
         fn or(a: Self::Int, b: Self::Int) -> Self::Int { both!(|a, b| _mm256_or_si256(a, b)) }
-        fn right<const N>(a: Self::Int) -> Self::Int {
-            both!(|a| _mm256_srl_epi32(a, _mm_cvtsi32_si128(N as i32)))
-        }
         fn left<const N>(a: Self::Int) -> Self::Int {
             both!(|a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(N as i32)))
         }
         fn right_signed<const N>(a: Self::Int) -> Self::Int {
             both!(|a| _mm256_sra_epi32(a, _mm_cvtsi32_si128(N as i32)))
         }
-        fn dot(sum: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {
+        fn right(a: Self::Int, n: u32) -> Self::Int {
+            both!(|a| _mm256_srl_epi32(a, _mm_cvtsi32_si128(n as i32)))
+        }
+        fn plus(a: Self::Int, b: Self::Int) -> Self::Int { both!(|a, b| _mm256_add_epi32(a, b)) }
+        fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+            // Sums of pairs in 16 bits: each is at most 2 * 127 * 127, 2 * 2 * 63 * 127, ...
+            both!(|few, w| _mm256_add_epi16(few, _mm256_maddubs_epi16(w, x)))
+        }
+        fn whole(few: Self::Int) -> Self::Int {
             let ones = _mm256_set1_epi16(1);
-            // A pair of products is at most 2 * 127 * 127, which 16 bits hold.
-            both!(|sum, w| {
-                _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones))
-            })
+            both!(|few| _mm256_madd_epi16(few, ones))
         }
         fn signed(w: Self::Int) -> Self::Int { w }
         fn dot_signed(sum: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {
@@ -202,11 +210,6 @@ impl Lanes for Avx2 {
             _mm256_storeu_ps(to.add(8), x[1]);
         }
     }
-    #[inline(always)]
-    fn fetch(line: *const u8) {
-        // SAFETY: it is in the baseline of this architecture, and reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
-    }
 }
 
 /// A register of AVX-512, with VNNI's products of bytes.
@@ -225,14 +228,18 @@ impl Lanes for Vnni {
         fn splat(bytes: u32) -> __m512i { _mm512_set1_epi32(bytes as i32) }
         fn and(a: __m512i, b: __m512i) -> __m512i { _mm512_and_si512(a, b) }
         fn or(a: __m512i, b: __m512i) -> __m512i { _mm512_or_si512(a, b) }
-        fn right<const N>(a: __m512i) -> __m512i { _mm512_srli_epi32::<N>(a) }
         fn left<const N>(a: __m512i) -> __m512i { _mm512_slli_epi32::<N>(a) }
         fn right_signed<const N>(a: __m512i) -> __m512i { _mm512_srai_epi32::<N>(a) }
-        fn dot(sum: __m512i, w: __m512i, x: *const i8) -> __m512i {
-            _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()))
+        fn right(a: __m512i, n: u32) -> __m512i {
+            _mm512_srl_epi32(a, _mm_cvtsi32_si128(n as i32))
         }
+        fn plus(a: __m512i, b: __m512i) -> __m512i { _mm512_add_epi32(a, b) }
+        fn few(few: __m512i, w: __m512i, x: *const i8) -> __m512i {
+            _mm512_dpbusd_epi32(few, w, _mm512_set1_epi32(x.cast::<i32>().read_unaligned()))
+        }
+        fn whole(few: __m512i) -> __m512i { few }
         fn signed(w: __m512i) -> __m512i { _mm512_xor_si512(w, _mm512_set1_epi8(-128)) }
-        fn dot_signed(sum: __m512i, w: __m512i, x: *const i8) -> __m512i { Self::dot(sum, w, x) }
+        fn dot_signed(sum: __m512i, w: __m512i, x: *const i8) -> __m512i { Self::few(sum, w, x) }
         fn floats(a: __m512i) -> __m512 { _mm512_cvtepi32_ps(a) }
         fn halves(from: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
         fn bhalves(from: *const u8) -> __m512 {
@@ -246,10 +253,5 @@ impl Lanes for Vnni {
         fn sub(a: __m512, b: __m512) -> __m512 { _mm512_sub_ps(a, b) }
         fn fma(a: __m512, b: __m512, c: __m512) -> __m512 { _mm512_fmadd_ps(a, b, c) }
         fn store(to: *mut f32, x: __m512) -> () { _mm512_storeu_ps(to, x) }
-    }
-    #[inline(always)]
-    fn fetch(line: *const u8) {
-        // SAFETY: it is in the baseline of this architecture, and reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 }

@@ -40,10 +40,6 @@ const PART: usize = 64 << 10;
 /// What a thread multiplies in the time in which it reads a byte of a weight.
 const PRODUCTS_A_BYTE: usize = 8;
 
-/// How far ahead of its use a weight is asked for: one row of Q4_1 reads 1.4 times as much as
-/// without, eight rows 1.45 times, Q6_K 1.3 and 1.25 times; 512 to 2,048 bytes are the same.
-const AHEAD: usize = 1024;
-
 /// What a row is quantised to. NaN and infinities make the block's scale NaN or infinite.
 struct QuantizeRow<'a> {
     x: &'a [f32],
@@ -291,12 +287,6 @@ impl Product<'_> {
         unsafe {
             let mut sums = [L::splat_float(0.0); R];
             for _ in 0..self.packing.blocks() {
-                if first == 0 {
-                    // Later rows find it in cache.
-                    (0..tile)
-                        .step_by(64)
-                        .for_each(|line| L::fetch(weights.wrapping_add(AHEAD + line)));
-                }
                 K::tile::<L, R>(weights, rows, &mut sums);
                 weights = weights.add(tile);
                 for row in &mut rows {

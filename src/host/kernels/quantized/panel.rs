@@ -6,8 +6,14 @@
 
 use super::lanes::Lanes;
 use crate::format::{Format, ROWS};
+use crate::host::kernels::stream::prefetch_here;
 use half::{bf16, f16};
 use std::marker::PhantomData;
+
+/// How far ahead of its use a weight is asked for. Line by line: one row of Q4_K reads 12 to 17 GB/s
+/// a thread and 8 to 13 where a block asks for the next one's lines all at once, of Q6_K 11 and 5 to
+/// 7 (two cores of a Zen 3). From 2 KiB to 8 KiB are the same.
+const AHEAD: usize = 4096;
 
 /// 32 activations in 8 bits, as ggml's Q8_1: `x` is about `q * d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,49 +43,187 @@ pub(super) trait Kind {
     );
 }
 
-/// Nibbles of eight words of sixteen lanes: the low ones, then the high ones.
-///
-/// # Safety
-/// As [`Lanes`] says; 256 bytes.
-#[inline(always)]
-unsafe fn nibbles<L: Lanes>(from: *const u8) -> [L::Int; 8] {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let mask = L::splat(0x0f0f_0f0f);
-        let mut w = [L::zero(); 8];
-        for i in 0..4 {
-            let both = L::load(from.add(64 * i));
-            w[i] = L::and(both, mask);
-            w[i + 4] = L::and(L::right::<4>(both), mask);
-        }
-        w
-    }
+/// The weights of 32 columns, a word of sixteen lanes at a time: four columns' bytes a lane.
+trait Words<L: Lanes>: Copy {
+    /// Word `i`, for `R` rows of activations.
+    ///
+    /// # Safety
+    /// As [`Lanes`] says.
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int;
 }
 
-/// The products of four bytes a word of `w` with as many of each row's, from byte `first` on.
-///
-/// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
-/// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
-/// quarter longer.
+/// A word of a weight, whose bits are used from bit `place` on. Asks for the line [`AHEAD`] of it:
+/// once, where the bits from 0 on are used. Of several rows each time, which costs less than to ask
+/// where that is.
 ///
 /// # Safety
 /// As [`Lanes`] says.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const SIGNED: bool>(
-    w: &[L::Int; WORDS],
-    rows: [*const Activations; R],
-    first: usize,
-) -> [L::Float; R] {
-    // SAFETY: by the caller's promise; four of 32 bytes.
-    unsafe {
-        let mut sums = [L::zero(); R];
-        for i in 0..WORDS {
-            for r in 0..R {
-                let q = (*rows[r]).q.as_ptr().add(first + 4 * i);
-                sums[r] =
-                    if SIGNED { L::dot_signed(sums[r], w[i], q) } else { L::dot(sums[r], w[i], q) };
-            }
+unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: u32) -> L::Int {
+    if R > 1 || place == 0 {
+        prefetch_here(from.wrapping_add(AHEAD));
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { L::right(L::load(from), place) }
+}
+
+/// Nibbles of bytes, the low ones or those from bit `place`, which is 4, on.
+#[derive(Clone, Copy)]
+struct Nibbles {
+    from: *const u8,
+    place: u32,
+}
+
+impl<L: Lanes> Words<L> for Nibbles {
+    #[inline(always)]
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let both = from_bit::<L, R>(self.from.add(64 * i), self.place);
+            L::and(both, L::splat(0x0f0f_0f0f))
         }
+    }
+}
+
+/// The low nibbles of four words, then the high ones of the same.
+#[derive(Clone, Copy)]
+struct LowThenHigh(*const u8);
+
+impl<L: Lanes> Words<L> for LowThenHigh {
+    #[inline(always)]
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let place = if i < 4 { 0 } else { 4 };
+            Words::<L>::word::<R>(Nibbles { from: self.0, place }, i % 4)
+        }
+    }
+}
+
+/// Nibbles below a fifth bit, which is bit `place` of the bytes at `tops`.
+#[derive(Clone, Copy)]
+struct Fifths {
+    nibbles: Nibbles,
+    tops: *const u8,
+    place: u32,
+}
+
+impl<L: Lanes> Words<L> for Fifths {
+    #[inline(always)]
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let bit = from_bit::<L, R>(self.tops.add(64 * i), self.place);
+            let top = L::and(L::left::<4>(bit), L::splat(0x1010_1010));
+            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
+        }
+    }
+}
+
+/// Pairs of bits, from bit `place` of bytes on.
+#[derive(Clone, Copy)]
+struct Pairs {
+    from: *const u8,
+    place: u32,
+}
+
+impl<L: Lanes> Words<L> for Pairs {
+    #[inline(always)]
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let bits = from_bit::<L, R>(self.from.add(64 * i), self.place);
+            L::and(bits, L::splat(0x0303_0303))
+        }
+    }
+}
+
+/// Nibbles below two bits, which are those from bit `place` on of the bytes at `tops`.
+#[derive(Clone, Copy)]
+struct Sixes {
+    nibbles: Nibbles,
+    tops: *const u8,
+    place: u32,
+}
+
+impl<L: Lanes> Words<L> for Sixes {
+    #[inline(always)]
+    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let bits = from_bit::<L, R>(self.tops.add(64 * i), self.place);
+            let top = L::and(L::left::<4>(bits), L::splat(0x3030_3030));
+            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
+        }
+    }
+}
+
+/// The activations of a part of 256 columns.
+///
+/// # Safety
+/// Each row has so many parts.
+#[inline(always)]
+unsafe fn part_of<const R: usize>(
+    mut rows: [*const Activations; R],
+    part: usize,
+) -> [*const Activations; R] {
+    for row in &mut rows {
+        // SAFETY: by the caller's promise.
+        *row = unsafe { row.add(part) };
+    }
+    rows
+}
+
+/// The eight parts of a block of 256 columns, in turn. For one row they are written out, so what
+/// depends on the part is known; for several a loop is faster, for the compiler keeps words that it
+/// finds in two parts in memory in between.
+macro_rules! in_turn {
+    ($R:ident, |$part:ident| $do:block) => {
+        if $R == 1 {
+            in_turn!(written out, $part, $do, 0 1 2 3 4 5 6 7);
+        } else {
+            for $part in 0..8usize $do
+        }
+    };
+    (written out, $part:ident, $do:block, $($n:literal)*) => {
+        $({ let $part: usize = $n; $do })*
+    };
+}
+
+/// Products of `WORDS` words from word `at` on with as many of each row's. `FEW` words at a time are summed up in
+/// [lanes that hold so many](Lanes::few).
+///
+/// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
+/// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
+/// quarter longer. A word is made where it is used: eight of them are all of AVX2's registers.
+///
+/// # Safety
+/// As [`Lanes`] says.
+#[inline(always)]
+unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const FEW: usize>(
+    words: impl Words<L>,
+    at: usize,
+    rows: [*const Activations; R],
+) -> [L::Float; R] {
+    // SAFETY: by the caller's promise; words 0 to 7 of 32 bytes.
+    unsafe {
+        let (mut sums, mut few) = ([L::zero(); R], [L::zero(); R]);
+        // Written out: the compiler leaves a loop as it is, and what it keeps in memory.
+        macro_rules! words {
+            ($($i:literal)*) => {$(
+                if $i < WORDS {
+                    let word = words.word::<R>(at + $i);
+                    for r in 0..R {
+                        few[r] = L::few(few[r], word, (*rows[r]).q.as_ptr().add(4 * (at + $i)));
+                        if $i % FEW == FEW - 1 {
+                            sums[r] = L::plus(sums[r], L::whole(few[r]));
+                            few[r] = L::zero();
+                        }
+                    }
+                }
+            )*};
+        }
+        words!(0 1 2 3 4 5 6 7);
         let mut floats = [L::splat_float(0.0); R];
         for r in 0..R {
             floats[r] = L::floats(sums[r]);
@@ -109,13 +253,15 @@ impl Kind for Q8_0 {
         // SAFETY: by the caller's promise.
         unsafe {
             let d = L::halves(tile);
-            let mut w = [L::zero(); 8];
+            let mut dots = [L::zero(); R];
             for i in 0..8 {
-                w[i] = L::signed(L::load(tile.add(32 + 64 * i)));
+                let w = L::signed(from_bit::<L, R>(tile.add(32 + 64 * i), 0));
+                for r in 0..R {
+                    dots[r] = L::dot_signed(dots[r], w, (*rows[r]).q.as_ptr().add(4 * i));
+                }
             }
-            let dots = dots::<L, R, 8, true>(&w, rows, 0);
             for r in 0..R {
-                let (x, mut sum) = (&*rows[r], dots[r]);
+                let (x, mut sum) = (&*rows[r], L::floats(dots[r]));
                 if L::OFFSET {
                     // Whole numbers below 2^24: exact.
                     sum = L::sub(sum, L::splat_float(128.0 * x.sum));
@@ -139,8 +285,8 @@ impl Kind for Q4_0 {
     ) {
         // SAFETY: by the caller's promise.
         unsafe {
-            let (d, w) = (L::halves(tile), nibbles::<L>(tile.add(32)));
-            let dots = dots::<L, R, 8, false>(&w, rows, 0);
+            let d = L::halves(tile);
+            let dots = dots::<L, R, 8, 8>(LowThenHigh(tile.add(32)), 0, rows);
             for r in 0..R {
                 let x = &*rows[r];
                 let sum = L::sub(dots[r], L::splat_float(8.0 * x.sum));
@@ -150,20 +296,20 @@ impl Kind for Q4_0 {
     }
 }
 
-/// `sum + (dot d + m sum(x)) x.d` for each row, of 32 columns of nibbles.
+/// `sum + (dot d + m sum(x)) x.d` for each row, of 32 columns.
 ///
 /// # Safety
 /// As [`Lanes`] says.
 #[inline(always)]
-unsafe fn with_minimum<L: Lanes, const R: usize>(
-    w: &[L::Int; 8],
+unsafe fn with_minimum<L: Lanes, const R: usize, const FEW: usize>(
+    words: impl Words<L>,
     [d, m]: [L::Float; 2],
     rows: [*const Activations; R],
     sums: &mut [L::Float; R],
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let dots = dots::<L, R, 8, false>(w, rows, 0);
+        let dots = dots::<L, R, 8, FEW>(words, 0, rows);
         for r in 0..R {
             let x = &*rows[r];
             let least = L::mul(m, L::splat_float(x.sum));
@@ -186,7 +332,7 @@ impl Kind for Q4_1 {
         // SAFETY: by the caller's promise.
         unsafe {
             let scales = [L::halves(tile), L::halves(tile.add(32))];
-            with_minimum::<L, R>(&nibbles::<L>(tile.add(64)), scales, rows, sums);
+            with_minimum::<L, R, 8>(LowThenHigh(tile.add(64)), scales, rows, sums);
         }
     }
 }
@@ -204,42 +350,34 @@ unsafe fn in_eight_parts<L: Lanes, const R: usize, const FIFTH: bool>(
     // SAFETY: by the caller's promise.
     unsafe {
         let (d, least) = (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
-        let (a, b, c) = (L::load(tile.add(64)), L::load(tile.add(128)), L::load(tile.add(192)));
+        let (a, b, c) = (
+            from_bit::<L, R>(tile.add(64), 0),
+            from_bit::<L, R>(tile.add(128), 0),
+            from_bit::<L, R>(tile.add(192), 0),
+        );
         let (six, low, top) = (L::splat(0x3f3f_3f3f), L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
         // Scales and minima of the parts 0 to 3 and 4 to 7, a byte each.
-        let mut scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right::<2>(a), top))];
-        let mut minima =
-            [L::and(b, six), L::or(L::and(L::right::<4>(c), low), L::and(L::right::<2>(b), top))];
-        let (byte, bit) = (L::splat(0xff), L::splat(0x1010_1010));
-        // Fifth bits: those of the next part are the lowest of each byte.
-        let mut tops = [L::zero(); 8];
-        if FIFTH {
-            for i in 0..8 {
-                tops[i] = L::load(tile.add(256 + 64 * i));
+        let scales = [L::and(a, six), L::or(L::and(c, low), L::and(L::right(a, 2), top))];
+        let minima =
+            [L::and(b, six), L::or(L::and(L::right(c, 4), low), L::and(L::right(b, 2), top))];
+        let byte = L::splat(0xff);
+        // The fifth bits of the parts 0 to 7 are bits 0 to 7 of each byte.
+        let tops = tile.add(256);
+        let nibbles = if FIFTH { tops.add(512) } else { tops };
+        in_turn!(R, |part| {
+            let (at, place) = (part / 4, 8 * (part as u32 % 4));
+            let scale = L::mul(d, L::floats(L::and(L::right(scales[at], place), byte)));
+            let min = L::mul(least, L::floats(L::and(L::right(minima[at], place), byte)));
+            let rows = part_of(rows, part);
+            let from = nibbles.add(512 * (part / 2));
+            let nibbles = Nibbles { from, place: 4 * (part % 2) as u32 };
+            if FIFTH {
+                let words = Fifths { nibbles, tops, place: part as u32 };
+                with_minimum::<L, R, 4>(words, [scale, min], rows, sums);
+            } else {
+                with_minimum::<L, R, 8>(nibbles, [scale, min], rows, sums);
             }
-        }
-        let nibbles = tile.add(256 + if FIFTH { 512 } else { 0 });
-        for chunk in 0..4 {
-            let from = nibbles.add(512 * chunk);
-            for part in 0..2 {
-                let mut w = [L::zero(); 8];
-                for i in 0..8 {
-                    let both = L::load(from.add(64 * i));
-                    w[i] = L::and(if part == 0 { both } else { L::right::<4>(both) }, low);
-                    if FIFTH {
-                        w[i] = L::or(w[i], L::and(L::left::<4>(tops[i]), bit));
-                        tops[i] = L::right::<1>(tops[i]);
-                    }
-                }
-                let at = chunk / 2;
-                let scale = L::mul(d, L::floats(L::and(scales[at], byte)));
-                let min = L::mul(least, L::floats(L::and(minima[at], byte)));
-                scales[at] = L::right::<8>(scales[at]);
-                minima[at] = L::right::<8>(minima[at]);
-                let rows = rows.map(|row| row.add(2 * chunk + part));
-                with_minimum::<L, R>(&w, [scale, min], rows, sums);
-            }
-        }
+        });
     }
 }
 
@@ -290,47 +428,27 @@ impl Kind for Q6K {
         unsafe {
             let d = L::halves(tile);
             let (low, high, scales) = (tile.add(32), tile.add(32 + 2048), tile.add(32 + 3072));
-            let (nibble, pair) = (L::splat(0x0f0f_0f0f), L::splat(0x3030_3030));
-            for half in 0..2 {
-                let mut tops = [L::zero(); 8];
-                for i in 0..8 {
-                    tops[i] = L::load(high.add(64 * (8 * half + i)));
+            in_turn!(R, |part| {
+                let (half, quarter) = (part / 4, part % 4);
+                // A signed byte for each half of a part.
+                let word = from_bit::<L, R>(scales.add(64 * (part / 2)), 16 * (part as u32 % 2));
+                let (a, b) = (L::left::<24>(word), L::left::<16>(word));
+                let a = L::mul(d, L::floats(L::right_signed::<24>(a)));
+                let b = L::mul(d, L::floats(L::right_signed::<24>(b)));
+                let rows = part_of(rows, part);
+                let from = low.add(1024 * half + 512 * (part % 2));
+                let nibbles = Nibbles { from, place: 4 * (quarter / 2) as u32 };
+                let words =
+                    Sixes { nibbles, tops: high.add(512 * half), place: 2 * quarter as u32 };
+                let lows = dots::<L, R, 4, 2>(words, 0, rows);
+                let highs = dots::<L, R, 4, 2>(words, 4, rows);
+                for r in 0..R {
+                    let x = &*rows[r];
+                    let low = L::sub(lows[r], L::splat_float(32.0 * x.low));
+                    let high = L::sub(highs[r], L::splat_float(32.0 * x.high));
+                    sums[r] = scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
                 }
-                for part in 0..4 {
-                    let mut w = [[L::zero(); 4]; 2];
-                    for i in 0..8 {
-                        let both = L::load(low.add(64 * (16 * half + 8 * (part % 2) + i)));
-                        let bits =
-                            L::and(if part < 2 { both } else { L::right::<4>(both) }, nibble);
-                        // The pair of this part, at bits 4 and 5.
-                        let top = match part {
-                            0 => L::left::<4>(tops[i]),
-                            1 => L::left::<2>(tops[i]),
-                            2 => tops[i],
-                            _ => L::right::<2>(tops[i]),
-                        };
-                        w[i / 4][i % 4] = L::or(bits, L::and(top, pair));
-                    }
-                    // Four signed scales a word: of this part's halves, the lower two or the upper.
-                    let word = L::load(scales.add(64 * (2 * half + part / 2)));
-                    let (a, b) = match part % 2 {
-                        0 => (L::left::<24>(word), L::left::<16>(word)),
-                        _ => (L::left::<8>(word), word),
-                    };
-                    let a = L::mul(d, L::floats(L::right_signed::<24>(a)));
-                    let b = L::mul(d, L::floats(L::right_signed::<24>(b)));
-                    let rows = rows.map(|row| row.add(4 * half + part));
-                    let lows = dots::<L, R, 4, false>(&w[0], rows, 0);
-                    let highs = dots::<L, R, 4, false>(&w[1], rows, 16);
-                    for r in 0..R {
-                        let x = &*rows[r];
-                        let low = L::sub(lows[r], L::splat_float(32.0 * x.low));
-                        let high = L::sub(highs[r], L::splat_float(32.0 * x.high));
-                        sums[r] =
-                            scaled::<L>(sums[r], L::add(L::mul(a, low), L::mul(b, high)), x.d);
-                    }
-                }
-            }
+            });
         }
     }
 }
@@ -351,39 +469,34 @@ impl Kind for Q2K {
             let (d, least) =
                 (L::halves(tile), L::sub(L::splat_float(0.0), L::halves(tile.add(32))));
             let (scales, pairs) = (tile.add(64), tile.add(64 + 256));
-            let (pair, nibble) = (L::splat(0x0303_0303), L::splat(0x0f));
-            for half in 0..2 {
-                let mut bits = [L::zero(); 8];
-                for i in 0..8 {
-                    bits[i] = L::load(pairs.add(64 * (8 * half + i)));
+            let nibble = L::splat(0x0f);
+            in_turn!(R, |part| {
+                // A byte for each half of a part: a scale and a minimum.
+                let word = from_bit::<L, R>(scales.add(64 * (part / 2)), 16 * (part as u32 % 2));
+                let upper = L::right(word, 8);
+                let scales = [
+                    L::mul(d, L::floats(L::and(word, nibble))),
+                    L::mul(d, L::floats(L::and(upper, nibble))),
+                ];
+                let minima = [
+                    L::mul(least, L::floats(L::and(L::right(word, 4), nibble))),
+                    L::mul(least, L::floats(L::and(L::right(upper, 4), nibble))),
+                ];
+                let rows = part_of(rows, part);
+                let from = pairs.add(512 * (part / 4));
+                let words = Pairs { from, place: 2 * (part as u32 % 4) };
+                let lows = dots::<L, R, 4, 4>(words, 0, rows);
+                let highs = dots::<L, R, 4, 4>(words, 4, rows);
+                for r in 0..R {
+                    let x = &*rows[r];
+                    let least = L::add(
+                        L::mul(minima[0], L::splat_float(x.low)),
+                        L::mul(minima[1], L::splat_float(x.high)),
+                    );
+                    let sum = L::add(L::mul(scales[0], lows[r]), L::mul(scales[1], highs[r]));
+                    sums[r] = scaled::<L>(sums[r], L::add(sum, least), x.d);
                 }
-                for part in 0..4 {
-                    let mut w = [[L::zero(); 4]; 2];
-                    for i in 0..8 {
-                        w[i / 4][i % 4] = L::and(bits[i], pair);
-                        bits[i] = L::right::<2>(bits[i]);
-                    }
-                    // A byte for each half of a part: a scale and a minimum.
-                    let word = L::load(scales.add(64 * (2 * half + part / 2)));
-                    let word = if part % 2 == 0 { word } else { L::right::<16>(word) };
-                    let upper = L::right::<8>(word);
-                    let scale = |word| L::mul(d, L::floats(L::and(word, nibble)));
-                    let min = |word| L::mul(least, L::floats(L::and(L::right::<4>(word), nibble)));
-                    let (scales, minima) = ([scale(word), scale(upper)], [min(word), min(upper)]);
-                    let rows = rows.map(|row| row.add(4 * half + part));
-                    let lows = dots::<L, R, 4, false>(&w[0], rows, 0);
-                    let highs = dots::<L, R, 4, false>(&w[1], rows, 16);
-                    for r in 0..R {
-                        let x = &*rows[r];
-                        let least = L::add(
-                            L::mul(minima[0], L::splat_float(x.low)),
-                            L::mul(minima[1], L::splat_float(x.high)),
-                        );
-                        let sum = L::add(L::mul(scales[0], lows[r]), L::mul(scales[1], highs[r]));
-                        sums[r] = scaled::<L>(sums[r], L::add(sum, least), x.d);
-                    }
-                }
-            }
+            });
         }
     }
 }
@@ -432,7 +545,11 @@ impl<T: Stored> Kind for Elements<T> {
         unsafe {
             let mut own = [L::splat_float(0.0); R];
             for i in 0..32 {
-                let w = T::lanes::<L>(tile.add(sixteen * i));
+                let from = tile.add(sixteen * i);
+                if sixteen * i % 64 == 0 {
+                    prefetch_here(from.wrapping_add(AHEAD));
+                }
+                let w = T::lanes::<L>(from);
                 for r in 0..R {
                     own[r] = L::fma(w, L::splat_float((*rows[r])[i]), own[r]);
                 }

@@ -16,8 +16,13 @@ fn half(format: Format, x: f64) -> [u8; 2] {
 
 /// A weight of random blocks whose scales are of moderate size, and the same in float32.
 fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
+    let blocks = (0..packing.file_bytes()).map(|_| rng.word() as u8).collect();
+    weight_of(blocks, rng, packing)
+}
+
+/// The same of blocks with other scales than they have.
+fn weight_of(mut blocks: Vec<u8>, rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
     let (format, size) = (packing.format, packing.format.block_bytes());
-    let mut blocks: Vec<u8> = (0..packing.file_bytes()).map(|_| rng.word() as u8).collect();
     for block in blocks.chunks_exact_mut(size) {
         let mut scale = |at: usize| {
             block[at..at + 2].copy_from_slice(&half(format, rng.unit() / 16.0));
@@ -213,6 +218,30 @@ fn every_level_gives_the_same_bits() {
     }
 }
 
+/// Sums of products are in 16 bits at times, which have room for no more of them.
+#[test]
+fn the_largest_products_are_summed_up_exactly() {
+    for format in Format::ALL {
+        let packing = Packing::new(format, 16, 2 * format.block()).unwrap();
+        for byte in [0xff, 0x80, 0x7f, 0] {
+            let blocks = vec![byte; packing.file_bytes()];
+            let (panels, dense) = weight_of(blocks, &mut Rng::new(96), packing);
+            for signs in [[1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]] {
+                let x: Vec<f32> = (0..9 * packing.columns).map(|i| signs[i % 2]).collect();
+                let got = by(&panels, packing, &Value::new(&[9, packing.columns], x), &Serial);
+                for (i, &got) in got.iter().enumerate() {
+                    let row = &dense[i % 16 * packing.columns..][..packing.columns];
+                    let terms = || row.iter().zip(signs.iter().cycle());
+                    let want = terms().map(|(&w, &x)| f64::from(w * x)).sum::<f64>();
+                    let size = terms().map(|(&w, _)| f64::from(w.abs())).sum::<f64>();
+                    let off = (f64::from(got) - want).abs();
+                    assert!(off <= 1e-5 * size, "{format} of {byte:#x} by {signs:?}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_is_no_number_stays_none() {
     let packing = Packing::new(Format::Q4_1, 3, 64).unwrap();
@@ -232,6 +261,7 @@ fn what_is_no_number_stays_none() {
 }
 
 at_every_level! {
+    the_largest_products_are_summed_up_exactly
     a_product_is_near_that_of_the_dense_weight
     whole_numbers_are_multiplied_exactly
     a_row_is_the_same_among_any_others_and_on_any_threads
