@@ -21,9 +21,9 @@ pub(super) fn prefetch(at: *const u8) {
     ask::<false>(at);
 }
 
-/// Asks for a line just here, among the code around it. Of several [`prefetch`] the compiler makes a
-/// row at the end of a stretch of code, and a processor that is asked for many lines at once waits
-/// for them.
+/// Asks for a line just here, among the code around it. The compiler gathers several [`prefetch`]
+/// at the end of a stretch of code, and a processor that is asked for many lines at once waits for
+/// them.
 #[inline(always)]
 pub(super) fn prefetch_here(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -13,6 +13,7 @@ mod lanes;
 mod panel;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use self::lanes::{Lanes, Plain};
 use self::panel::{Activations, Elements, Kind, Q2K, Q4_0, Q4_1, Q4K, Q5K, Q6K, Q8_0};

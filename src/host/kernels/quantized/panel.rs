@@ -5,15 +5,11 @@
 //! depend on its own row alone, whatever stands beside it and however many there are.
 
 use super::lanes::Lanes;
+use super::words::{AHEAD, Fifths, LowThenHigh, Nibbles, Pairs, Sixes, Words, from_bit};
 use crate::format::{Format, ROWS};
 use crate::host::kernels::stream::prefetch_here;
 use half::{bf16, f16};
 use std::marker::PhantomData;
-
-/// How far ahead of its use a weight is asked for. Line by line: one row of Q4_K reads 12 to 17 GB/s
-/// a thread and 8 to 13 where a block asks for the next one's lines all at once, of Q6_K 11 and 5 to
-/// 7 (two cores of a Zen 3). From 2 KiB to 8 KiB are the same.
-const AHEAD: usize = 4096;
 
 /// 32 activations in 8 bits, as ggml's Q8_1: `x` is about `q * d`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,121 +39,6 @@ pub(super) trait Kind {
     );
 }
 
-/// The weights of 32 columns, a word of sixteen lanes at a time: four columns' bytes a lane.
-trait Words<L: Lanes>: Copy {
-    /// Word `i`, for `R` rows of activations.
-    ///
-    /// # Safety
-    /// As [`Lanes`] says.
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int;
-}
-
-/// A word of a weight, whose bits are used from bit `place` on. Asks for the line [`AHEAD`] of it:
-/// once, where the bits from 0 on are used. Of several rows each time, which costs less than to ask
-/// where that is.
-///
-/// # Safety
-/// As [`Lanes`] says.
-#[inline(always)]
-unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: u32) -> L::Int {
-    if R > 1 || place == 0 {
-        prefetch_here(from.wrapping_add(AHEAD));
-    }
-    // SAFETY: by the caller's promise.
-    unsafe { L::right(L::load(from), place) }
-}
-
-/// Nibbles of bytes, the low ones or those from bit `place`, which is 4, on.
-#[derive(Clone, Copy)]
-struct Nibbles {
-    from: *const u8,
-    place: u32,
-}
-
-impl<L: Lanes> Words<L> for Nibbles {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let both = from_bit::<L, R>(self.from.add(64 * i), self.place);
-            L::and(both, L::splat(0x0f0f_0f0f))
-        }
-    }
-}
-
-/// The low nibbles of four words, then the high ones of the same.
-#[derive(Clone, Copy)]
-struct LowThenHigh(*const u8);
-
-impl<L: Lanes> Words<L> for LowThenHigh {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let place = if i < 4 { 0 } else { 4 };
-            Words::<L>::word::<R>(Nibbles { from: self.0, place }, i % 4)
-        }
-    }
-}
-
-/// Nibbles below a fifth bit, which is bit `place` of the bytes at `tops`.
-#[derive(Clone, Copy)]
-struct Fifths {
-    nibbles: Nibbles,
-    tops: *const u8,
-    place: u32,
-}
-
-impl<L: Lanes> Words<L> for Fifths {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let bit = from_bit::<L, R>(self.tops.add(64 * i), self.place);
-            let top = L::and(L::left::<4>(bit), L::splat(0x1010_1010));
-            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
-        }
-    }
-}
-
-/// Pairs of bits, from bit `place` of bytes on.
-#[derive(Clone, Copy)]
-struct Pairs {
-    from: *const u8,
-    place: u32,
-}
-
-impl<L: Lanes> Words<L> for Pairs {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let bits = from_bit::<L, R>(self.from.add(64 * i), self.place);
-            L::and(bits, L::splat(0x0303_0303))
-        }
-    }
-}
-
-/// Nibbles below two bits, which are those from bit `place` on of the bytes at `tops`.
-#[derive(Clone, Copy)]
-struct Sixes {
-    nibbles: Nibbles,
-    tops: *const u8,
-    place: u32,
-}
-
-impl<L: Lanes> Words<L> for Sixes {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let bits = from_bit::<L, R>(self.tops.add(64 * i), self.place);
-            let top = L::and(L::left::<4>(bits), L::splat(0x3030_3030));
-            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
-        }
-    }
-}
-
 /// The activations of a part of 256 columns.
 ///
 /// # Safety
@@ -175,8 +56,8 @@ unsafe fn part_of<const R: usize>(
 }
 
 /// The eight parts of a block of 256 columns, in turn. For one row they are written out, so what
-/// depends on the part is known; for several a loop is faster, for the compiler keeps words that it
-/// finds in two parts in memory in between.
+/// depends on the part is known beforehand. For several rows a loop is faster: in parts that are
+/// written out the compiler keeps the words that two of them share on the stack.
 macro_rules! in_turn {
     ($R:ident, |$part:ident| $do:block) => {
         if $R == 1 {
@@ -190,8 +71,8 @@ macro_rules! in_turn {
     };
 }
 
-/// Products of `WORDS` words from word `at` on with as many of each row's. `FEW` words at a time are summed up in
-/// [lanes that hold so many](Lanes::few).
+/// Products of `WORDS` words, from word `at` on, with as many of each row's. `FEW` words at a time
+/// are summed up in [lanes that have room for them](Lanes::few).
 ///
 /// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
 /// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
@@ -208,7 +89,7 @@ unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const FEW: usize>(
     // SAFETY: by the caller's promise; words 0 to 7 of 32 bytes.
     unsafe {
         let (mut sums, mut few) = ([L::zero(); R], [L::zero(); R]);
-        // Written out: the compiler leaves a loop as it is, and what it keeps in memory.
+        // Written out: of a loop the compiler would leave the sums in memory.
         macro_rules! words {
             ($($i:literal)*) => {$(
                 if $i < WORDS {
