@@ -427,7 +427,7 @@ impl<T: Stored> Kind for Elements<T> {
             let mut own = [L::splat_float(0.0); R];
             for i in 0..32 {
                 let from = tile.add(sixteen * i);
-                if sixteen * i % 64 == 0 {
+                if (sixteen * i).is_multiple_of(64) {
                     prefetch_here(from.wrapping_add(AHEAD));
                 }
                 let w = T::lanes::<L>(from);
