@@ -21,13 +21,13 @@ pub(super) fn prefetch(at: *const u8) {
     ask::<false>(at);
 }
 
-/// Asks for a line just here, among the code around it. The compiler gathers several [`prefetch`]
-/// at the end of a stretch of code, and a processor that is asked for many lines at once waits for
-/// them.
+/// As [`prefetch`], but it stays where it is written. The compiler would move several to the end of
+/// a stretch of code, and a processor that is asked for many lines at once waits.
 #[inline(always)]
 pub(super) fn prefetch_here(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch of any address is harmless.
+    // SAFETY: a prefetch of any address is harmless. Without `nomem` and `readonly`, so that it
+    // stays between the loads around it.
     unsafe {
         std::arch::asm!("prefetcht0 [{}]", in(reg) at, options(nostack, preserves_flags));
     }

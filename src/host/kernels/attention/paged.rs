@@ -26,7 +26,7 @@ const SPAN: usize = 512;
 const KEYS: usize = 64;
 /// Queries of one sequence that are read beside each other.
 const ROWS: usize = 32;
-/// How many keys ahead of its use a key or a value is asked for.
+/// A key or a value in halves is asked for so many keys before it is used.
 const AHEAD: usize = 4;
 /// Sums that a product of two rows is made of: a register of the widest kind.
 const LANES: usize = 16;
@@ -252,7 +252,7 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
     /// processor to foresee.
     #[inline(always)]
     fn ask(&self, of: &View<'_>, key: usize) {
-        if key < self.keys.end {
+        if key < self.keys.end && of.strides[3] == 1 {
             let from = self.place(of, key).cast::<u8>();
             let lines = (0..of.shape[3] * size_of::<T>()).step_by(LINE);
             lines.for_each(|line| prefetch(from.wrapping_add(line)));
@@ -262,11 +262,11 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
     /// Where a key or value lies as it is multiplied with: where it is, or in `room`.
     #[inline(always)]
     fn line(&self, of: &View<'_>, key: usize, room: &mut [W]) -> *const W {
-        self.ask(of, key + AHEAD);
         let (from, step, n) = (self.place(of, key), of.strides[3], of.shape[3]);
         if T::IS_WIDE && step == 1 && n == room.len() {
             return from.cast();
         }
+        self.ask(of, key + AHEAD);
         for (c, x) in room[..n].iter_mut().enumerate() {
             // SAFETY: an element of a page that was found to be there.
             *x = unsafe { *from.wrapping_offset(c as isize * step) }.load();

@@ -26,17 +26,17 @@ pub(super) trait Lanes {
     unsafe fn splat(bytes: u32) -> Self::Int;
     unsafe fn and(a: Self::Int, b: Self::Int) -> Self::Int;
     unsafe fn or(a: Self::Int, b: Self::Int) -> Self::Int;
-    /// Shifts lanes; zeros come in.
+    /// Shifts lanes right by `n`; zeros come in.
     unsafe fn right(a: Self::Int, n: u32) -> Self::Int;
     unsafe fn left<const N: u32>(a: Self::Int) -> Self::Int;
     /// Lanes as signed integers, with the sign that comes in from bit 31.
     unsafe fn right_signed<const N: u32>(a: Self::Int) -> Self::Int;
     unsafe fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
-    /// `few + w0 x0 + w1 x1 + w2 x2 + w3 x3` of a lane's bytes, `w` from 0 on, and those of `x`,
-    /// which are -127 to 127. From zero on `few` has room for one word whose bytes go up to 127,
-    /// two up to 63, four up to 31, or eight up to 15.
+    /// Adds the products of a lane's four bytes: `w` is unsigned, `x` is -127 to 127. `few` may be
+    /// sums in 16 bits. It starts as zero, and has room for one word whose bytes are at most 127,
+    /// two of at most 63, four of at most 31, or eight of at most 15.
     unsafe fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int;
-    /// What [`few`](Lanes::few) has summed up, as a whole lane's integer.
+    /// The sum that [`few`](Lanes::few) has made, as one integer a lane.
     unsafe fn whole(few: Self::Int) -> Self::Int;
     /// Signed bytes as [`dot_signed`](Lanes::dot_signed) takes them.
     unsafe fn signed(w: Self::Int) -> Self::Int;
@@ -167,7 +167,8 @@ impl Lanes for Avx2 {
         fn plus(a: Self::Int, b: Self::Int) -> Self::Int { both!(|a, b| _mm256_add_epi32(a, b)) }
         fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            // Sums of pairs in 16 bits: each is at most 2 * 127 * 127, 2 * 2 * 63 * 127, ...
+            // A sum is at most 2 * 127 * 127, 2 * 2 * 63 * 127, 4 * 2 * 31 * 127 or
+            // 8 * 2 * 15 * 127: below 2^15.
             both!(|few, w| _mm256_add_epi16(few, _mm256_maddubs_epi16(w, x)))
         }
         fn whole(few: Self::Int) -> Self::Int {

@@ -39,10 +39,10 @@ pub(super) trait Kind {
     );
 }
 
-/// The activations of a part of 256 columns.
+/// Where the activations of part `part`, 32 columns of a block, lie.
 ///
 /// # Safety
-/// Each row has so many parts.
+/// Each row has more than `part` parts.
 #[inline(always)]
 unsafe fn part_of<const R: usize>(
     mut rows: [*const Activations; R],
@@ -55,9 +55,9 @@ unsafe fn part_of<const R: usize>(
     rows
 }
 
-/// The eight parts of a block of 256 columns, in turn. For one row they are written out, so what
-/// depends on the part is known beforehand. For several rows a loop is faster: in parts that are
-/// written out the compiler keeps the words that two of them share on the stack.
+/// Runs the code for each of a block's eight parts. For one row it is written out eight times, so
+/// the compiler knows the part. For several rows a loop is faster: written out, words that two
+/// parts share end up on the stack.
 macro_rules! in_turn {
     ($R:ident, |$part:ident| $do:block) => {
         if $R == 1 {
@@ -71,12 +71,13 @@ macro_rules! in_turn {
     };
 }
 
-/// Products of `WORDS` words, from word `at` on, with as many of each row's. `FEW` words at a time
-/// are summed up in [lanes that have room for them](Lanes::few).
+/// Products of `WORDS` words, from word `at` on, with the same columns of each row. Every `FEW`
+/// words, the sums move from [`few`](Lanes::few) to whole integers.
 ///
 /// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
 /// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
-/// quarter longer. A word is made where it is used: eight of them are all of AVX2's registers.
+/// quarter longer. A word is made where it is used: eight at once would fill all of AVX2's
+/// registers.
 ///
 /// # Safety
 /// As [`Lanes`] says.
@@ -86,10 +87,11 @@ unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const FEW: usize>(
     at: usize,
     rows: [*const Activations; R],
 ) -> [L::Float; R] {
+    const { assert!(WORDS.is_multiple_of(FEW)) };
     // SAFETY: by the caller's promise; words 0 to 7 of 32 bytes.
     unsafe {
         let (mut sums, mut few) = ([L::zero(); R], [L::zero(); R]);
-        // Written out: of a loop the compiler would leave the sums in memory.
+        // Written out: in a loop the compiler would keep the sums in memory.
         macro_rules! words {
             ($($i:literal)*) => {$(
                 if $i < WORDS {

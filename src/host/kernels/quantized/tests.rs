@@ -20,7 +20,7 @@ fn weight(rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
     weight_of(blocks, rng, packing)
 }
 
-/// The same of blocks with other scales than they have.
+/// The same of given blocks, whose scales are replaced.
 fn weight_of(mut blocks: Vec<u8>, rng: &mut Rng, packing: Packing) -> (Vec<u8>, Vec<f32>) {
     let (format, size) = (packing.format, packing.format.block_bytes());
     for block in blocks.chunks_exact_mut(size) {
@@ -218,7 +218,7 @@ fn every_level_gives_the_same_bits() {
     }
 }
 
-/// Sums of products are in 16 bits at times, which have room for no more of them.
+/// AVX2 sums products up in 16 bits. The largest ones of each format have to fit.
 #[test]
 fn the_largest_products_are_summed_up_exactly() {
     for format in Format::ALL {

@@ -1,14 +1,15 @@
-//! The words of quantised weights: the bits of a block, each column's as a byte.
+//! Words of quantised weights: the bits of four columns a lane, each column's widened to a byte.
 //!
-//! A kind of words says where its bits lie, and makes a word where it is used. Knows nothing of
-//! scales.
+//! A type of words knows where its bits lie. It makes a word only when one is asked for. Knows
+//! nothing of scales.
 
 use super::lanes::Lanes;
 use crate::host::kernels::stream::prefetch_here;
 
-/// How far ahead of its use a weight is asked for, line by line. One row of Q4_K reads 12 to 17 GB
-/// a second and thread, and 8 to 13 where a block asks for all lines of the next one at once; one
-/// of Q6_K 8 to 12, and 4 to 7 (two cores of a Zen 3). From 2 to 8 KiB are the same.
+/// Bytes between a weight that is read and the line that is asked for. With one row, GB a second
+/// and thread on two cores of a Zen 3: Q4_K 12 to 17, or 8 to 13 where each block asked for all
+/// lines of the next at once; Q6_K 8 to 12, or 4 to 7. Distances of 2 to 8 KiB do equally well. To
+/// ask for a block's scales as well changes nothing.
 pub(super) const AHEAD: usize = 4096;
 
 /// The weights of 32 columns, a word of sixteen lanes at a time: four columns' bytes a lane.
@@ -20,9 +21,9 @@ pub(super) trait Words<L: Lanes>: Copy {
     unsafe fn word<const R: usize>(self, i: usize) -> L::Int;
 }
 
-/// A word of a weight, whose bits are used from bit `place` on. Asks for the line [`AHEAD`] of it:
-/// once, where the bits from 0 on are used. Of several rows each time, which costs less than to ask
-/// where that is.
+/// Loads a word and shifts it right by `place`. Asks for the line that is [`AHEAD`]. For one row
+/// only where `place` is 0, so once a line. For several rows always: `place` is known only as the
+/// loop runs, and a branch on it costs more than asking twice.
 ///
 /// # Safety
 /// As [`Lanes`] says.
@@ -35,7 +36,7 @@ pub(super) unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: 
     unsafe { L::right(L::load(from), place) }
 }
 
-/// Nibbles of bytes, the low ones or those from bit `place`, which is 4, on.
+/// One nibble of each byte: the low one where `place` is 0, the high one where it is 4.
 #[derive(Clone, Copy)]
 pub(super) struct Nibbles {
     pub from: *const u8,
@@ -68,7 +69,7 @@ impl<L: Lanes> Words<L> for LowThenHigh {
     }
 }
 
-/// Nibbles below a fifth bit, which is bit `place` of the bytes at `tops`.
+/// Five bits: a nibble, and above it bit `place` of the byte at `tops`.
 #[derive(Clone, Copy)]
 pub(super) struct Fifths {
     pub nibbles: Nibbles,
@@ -88,7 +89,7 @@ impl<L: Lanes> Words<L> for Fifths {
     }
 }
 
-/// Pairs of bits, from bit `place` of bytes on.
+/// Two bits of each byte, from bit `place` on.
 #[derive(Clone, Copy)]
 pub(super) struct Pairs {
     pub from: *const u8,
@@ -106,7 +107,7 @@ impl<L: Lanes> Words<L> for Pairs {
     }
 }
 
-/// Nibbles below two bits, which are those from bit `place` on of the bytes at `tops`.
+/// Six bits: a nibble, and above it two bits of the byte at `tops`, from bit `place` on.
 #[derive(Clone, Copy)]
 pub(super) struct Sixes {
     pub nibbles: Nibbles,
