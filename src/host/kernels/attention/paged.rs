@@ -245,7 +245,7 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
         let page = of.shape[1];
         let at = [self.pages[key / page], (key % page) as i64, self.head as i64];
         let at: isize = at.iter().zip(of.strides).map(|(&i, &s)| i as isize * s).sum();
-        Shared::<T>::new(of.ptr.cast_mut()).at(at)
+        of.ptr.cast::<T>().wrapping_offset(at)
     }
 
     /// Asks for a key or value that will be read soon. Those of one head lie too far apart for a

@@ -33,8 +33,8 @@ pub(super) trait Lanes {
     unsafe fn right_signed<const N: u32>(a: Self::Int) -> Self::Int;
     unsafe fn plus(a: Self::Int, b: Self::Int) -> Self::Int;
     /// Adds the products of a lane's four bytes: `w` is unsigned, `x` is -127 to 127. `few` may be
-    /// sums in 16 bits. It starts as zero, and has room for one word whose bytes are at most 127,
-    /// two of at most 63, four of at most 31, or eight of at most 15.
+    /// sums of two products in 16 bits. It starts as zero, and the caller adds no more words than
+    /// those have room for.
     unsafe fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int;
     /// The sum that [`few`](Lanes::few) has made, as one integer a lane.
     unsafe fn whole(few: Self::Int) -> Self::Int;
@@ -167,8 +167,6 @@ impl Lanes for Avx2 {
         fn plus(a: Self::Int, b: Self::Int) -> Self::Int { both!(|a, b| _mm256_add_epi32(a, b)) }
         fn few(few: Self::Int, w: Self::Int, x: *const i8) -> Self::Int {
             let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            // A sum is at most 2 * 127 * 127, 2 * 2 * 63 * 127, 4 * 2 * 31 * 127 or
-            // 8 * 2 * 15 * 127: below 2^15.
             both!(|few, w| _mm256_add_epi16(few, _mm256_maddubs_epi16(w, x)))
         }
         fn whole(few: Self::Int) -> Self::Int {

@@ -71,8 +71,8 @@ macro_rules! in_turn {
     };
 }
 
-/// Products of `WORDS` words, from word `at` on, with the same columns of each row. Every `FEW`
-/// words, the sums move from [`few`](Lanes::few) to whole integers.
+/// Products of `WORDS` words, from word `at` on, with the same columns of each row. The sums
+/// move from [`few`](Lanes::few) to whole integers as soon as 16 bits have no more room.
 ///
 /// Words outside, rows within: each row's sum is a chain of additions, and those of all rows go on
 /// side by side. Row by row a processor holds too few of them at once: 128 to 512 rows took a
@@ -82,12 +82,13 @@ macro_rules! in_turn {
 /// # Safety
 /// As [`Lanes`] says.
 #[inline(always)]
-unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const FEW: usize>(
-    words: impl Words<L>,
+unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, W: Words<L>>(
+    words: W,
     at: usize,
     rows: [*const Activations; R],
 ) -> [L::Float; R] {
-    const { assert!(WORDS.is_multiple_of(FEW)) };
+    // Words whose products 16 bits have room for, two of a lane's four bytes in each sum.
+    let room = const { (i16::MAX as u32 / (2 * 127 * W::LARGEST)) as usize };
     // SAFETY: by the caller's promise; words 0 to 7 of 32 bytes.
     unsafe {
         let (mut sums, mut few) = ([L::zero(); R], [L::zero(); R]);
@@ -98,7 +99,7 @@ unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, const FEW: usize>(
                     let word = words.word::<R>(at + $i);
                     for r in 0..R {
                         few[r] = L::few(few[r], word, (*rows[r]).q.as_ptr().add(4 * (at + $i)));
-                        if $i % FEW == FEW - 1 {
+                        if ($i + 1) % room == 0 || $i + 1 == WORDS {
                             sums[r] = L::plus(sums[r], L::whole(few[r]));
                             few[r] = L::zero();
                         }
@@ -169,7 +170,7 @@ impl Kind for Q4_0 {
         // SAFETY: by the caller's promise.
         unsafe {
             let d = L::halves(tile);
-            let dots = dots::<L, R, 8, 8>(LowThenHigh(tile.add(32)), 0, rows);
+            let dots = dots::<L, R, 8, _>(LowThenHigh(tile.add(32)), 0, rows);
             for r in 0..R {
                 let x = &*rows[r];
                 let sum = L::sub(dots[r], L::splat_float(8.0 * x.sum));
@@ -184,7 +185,7 @@ impl Kind for Q4_0 {
 /// # Safety
 /// As [`Lanes`] says.
 #[inline(always)]
-unsafe fn with_minimum<L: Lanes, const R: usize, const FEW: usize>(
+unsafe fn with_minimum<L: Lanes, const R: usize>(
     words: impl Words<L>,
     [d, m]: [L::Float; 2],
     rows: [*const Activations; R],
@@ -192,7 +193,7 @@ unsafe fn with_minimum<L: Lanes, const R: usize, const FEW: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let dots = dots::<L, R, 8, FEW>(words, 0, rows);
+        let dots = dots::<L, R, 8, _>(words, 0, rows);
         for r in 0..R {
             let x = &*rows[r];
             let least = L::mul(m, L::splat_float(x.sum));
@@ -215,7 +216,7 @@ impl Kind for Q4_1 {
         // SAFETY: by the caller's promise.
         unsafe {
             let scales = [L::halves(tile), L::halves(tile.add(32))];
-            with_minimum::<L, R, 8>(LowThenHigh(tile.add(64)), scales, rows, sums);
+            with_minimum::<L, R>(LowThenHigh(tile.add(64)), scales, rows, sums);
         }
     }
 }
@@ -256,9 +257,9 @@ unsafe fn in_eight_parts<L: Lanes, const R: usize, const FIFTH: bool>(
             let nibbles = Nibbles { from, place: 4 * (part % 2) as u32 };
             if FIFTH {
                 let words = Fifths { nibbles, tops, place: part as u32 };
-                with_minimum::<L, R, 4>(words, [scale, min], rows, sums);
+                with_minimum::<L, R>(words, [scale, min], rows, sums);
             } else {
-                with_minimum::<L, R, 8>(nibbles, [scale, min], rows, sums);
+                with_minimum::<L, R>(nibbles, [scale, min], rows, sums);
             }
         });
     }
@@ -323,8 +324,8 @@ impl Kind for Q6K {
                 let nibbles = Nibbles { from, place: 4 * (quarter / 2) as u32 };
                 let words =
                     Sixes { nibbles, tops: high.add(512 * half), place: 2 * quarter as u32 };
-                let lows = dots::<L, R, 4, 2>(words, 0, rows);
-                let highs = dots::<L, R, 4, 2>(words, 4, rows);
+                let lows = dots::<L, R, 4, _>(words, 0, rows);
+                let highs = dots::<L, R, 4, _>(words, 4, rows);
                 for r in 0..R {
                     let x = &*rows[r];
                     let low = L::sub(lows[r], L::splat_float(32.0 * x.low));
@@ -368,8 +369,8 @@ impl Kind for Q2K {
                 let rows = part_of(rows, part);
                 let from = pairs.add(512 * (part / 4));
                 let words = Pairs { from, place: 2 * (part as u32 % 4) };
-                let lows = dots::<L, R, 4, 4>(words, 0, rows);
-                let highs = dots::<L, R, 4, 4>(words, 4, rows);
+                let lows = dots::<L, R, 4, _>(words, 0, rows);
+                let highs = dots::<L, R, 4, _>(words, 4, rows);
                 for r in 0..R {
                     let x = &*rows[r];
                     let least = L::add(

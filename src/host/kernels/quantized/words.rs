@@ -14,6 +14,8 @@ pub(super) const AHEAD: usize = 4096;
 
 /// The weights of 32 columns, a word of sixteen lanes at a time: four columns' bytes a lane.
 pub(super) trait Words<L: Lanes>: Copy {
+    /// The largest byte that a word can have.
+    const LARGEST: u32;
     /// Word `i`, for `R` rows of activations.
     ///
     /// # Safety
@@ -21,9 +23,9 @@ pub(super) trait Words<L: Lanes>: Copy {
     unsafe fn word<const R: usize>(self, i: usize) -> L::Int;
 }
 
-/// Loads a word and shifts it right by `place`. Asks for the line that is [`AHEAD`]. For one row
-/// only where `place` is 0, so once a line. For several rows always: `place` is known only as the
-/// loop runs, and a branch on it costs more than asking twice.
+/// Loads a word and shifts it right by `place`. Asks for the line that lies [`AHEAD`] bytes on.
+/// For one row only where `place` is 0, so once a line. For several rows always: `place` is known
+/// only as the loop runs, and a branch on it costs more than asking twice.
 ///
 /// # Safety
 /// As [`Lanes`] says.
@@ -36,20 +38,26 @@ pub(super) unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: 
     unsafe { L::right(L::load(from), place) }
 }
 
-/// One nibble of each byte: the low one where `place` is 0, the high one where it is 4.
+/// Bits of each byte, from bit `place` on: as many as `MASK` has.
 #[derive(Clone, Copy)]
-pub(super) struct Nibbles {
+pub(super) struct Bits<const MASK: u8> {
     pub from: *const u8,
     pub place: u32,
 }
 
-impl<L: Lanes> Words<L> for Nibbles {
+/// The low nibbles where `place` is 0, the high ones where it is 4.
+pub(super) type Nibbles = Bits<0x0f>;
+/// Two bits.
+pub(super) type Pairs = Bits<0x03>;
+
+impl<L: Lanes, const MASK: u8> Words<L> for Bits<MASK> {
+    const LARGEST: u32 = MASK as u32;
     #[inline(always)]
     unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
         unsafe {
-            let both = from_bit::<L, R>(self.from.add(64 * i), self.place);
-            L::and(both, L::splat(0x0f0f_0f0f))
+            let bits = from_bit::<L, R>(self.from.add(64 * i), self.place);
+            L::and(bits, L::splat(u32::from_ne_bytes([MASK; 4])))
         }
     }
 }
@@ -59,6 +67,7 @@ impl<L: Lanes> Words<L> for Nibbles {
 pub(super) struct LowThenHigh(pub *const u8);
 
 impl<L: Lanes> Words<L> for LowThenHigh {
+    const LARGEST: u32 = <Nibbles as Words<L>>::LARGEST;
     #[inline(always)]
     unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
@@ -69,59 +78,27 @@ impl<L: Lanes> Words<L> for LowThenHigh {
     }
 }
 
-/// Five bits: a nibble, and above it bit `place` of the byte at `tops`.
+/// Nibbles, and above them bits of the bytes at `tops`, from bit `place` on: as many as `MASK` has.
 #[derive(Clone, Copy)]
-pub(super) struct Fifths {
+pub(super) struct Topped<const MASK: u8> {
     pub nibbles: Nibbles,
     pub tops: *const u8,
     pub place: u32,
 }
 
-impl<L: Lanes> Words<L> for Fifths {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let bit = from_bit::<L, R>(self.tops.add(64 * i), self.place);
-            let top = L::and(L::left::<4>(bit), L::splat(0x1010_1010));
-            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
-        }
-    }
-}
+/// Five bits.
+pub(super) type Fifths = Topped<0x10>;
+/// Six bits.
+pub(super) type Sixes = Topped<0x30>;
 
-/// Two bits of each byte, from bit `place` on.
-#[derive(Clone, Copy)]
-pub(super) struct Pairs {
-    pub from: *const u8,
-    pub place: u32,
-}
-
-impl<L: Lanes> Words<L> for Pairs {
-    #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
-        // SAFETY: by the caller's promise.
-        unsafe {
-            let bits = from_bit::<L, R>(self.from.add(64 * i), self.place);
-            L::and(bits, L::splat(0x0303_0303))
-        }
-    }
-}
-
-/// Six bits: a nibble, and above it two bits of the byte at `tops`, from bit `place` on.
-#[derive(Clone, Copy)]
-pub(super) struct Sixes {
-    pub nibbles: Nibbles,
-    pub tops: *const u8,
-    pub place: u32,
-}
-
-impl<L: Lanes> Words<L> for Sixes {
+impl<L: Lanes, const MASK: u8> Words<L> for Topped<MASK> {
+    const LARGEST: u32 = <Nibbles as Words<L>>::LARGEST | MASK as u32;
     #[inline(always)]
     unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
         unsafe {
             let bits = from_bit::<L, R>(self.tops.add(64 * i), self.place);
-            let top = L::and(L::left::<4>(bits), L::splat(0x3030_3030));
+            let top = L::and(L::left::<4>(bits), L::splat(u32::from_ne_bytes([MASK; 4])));
             L::or(Words::<L>::word::<R>(self.nibbles, i), top)
         }
     }
