@@ -1,9 +1,12 @@
 //! Elements and the types that they are computed in: halves in f32, small integers in wider ones.
 //!
 //! Called by kernels that accumulate. Conversions are free of branches, so loops over them
-//! vectorise.
+//! vectorise; for those of f16 there are instructions, which take several at once.
 
-use super::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+#![allow(unsafe_code)]
+
+use super::math::{narrow_bf16, narrow_f16, narrow_f16s, widen_bf16, widen_f16, widen_f16s};
+use super::simd::Simd;
 use half::{bf16, f16};
 
 /// An element that is computed in `W`. `bool` is read as the byte that it is.
@@ -12,25 +15,146 @@ pub(super) trait Load<W>: Copy + Send + Sync + 'static {
     const IS_WIDE: bool = std::mem::size_of::<Self>() == std::mem::size_of::<W>();
     fn load(self) -> W;
     fn store(wide: W) -> Self;
+    /// Whether [`load_some`](Load::load_some) and [`store_some`](Load::store_some) of several are
+    /// faster than a loop over elements, which the compiler vectorises.
+    #[inline(always)]
+    fn by_several<S: Simd>() -> bool {
+        false
+    }
+    /// [`load`](Load::load) of elements that lie side by side.
+    ///
+    /// # Safety
+    /// There are `N`.
+    unsafe fn load_some<S: Simd, const N: usize>(from: *const Self) -> [W; N];
+    /// [`store`](Load::store) of elements side by side.
+    ///
+    /// # Safety
+    /// There is room for `N`.
+    unsafe fn store_some<S: Simd, const N: usize>(wide: [W; N], to: *mut Self);
 }
+
+/// Elements that are loaded and stored at once.
+const SEVERAL: usize = 16;
+
+/// What is done with each element of a row.
+pub(super) trait Row {
+    /// Does it with `N` elements from `i` on.
+    ///
+    /// # Safety
+    /// There are so many.
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize);
+}
+
+/// Goes over a row: by several elements where that is faster for `T`, and by one.
+///
+/// # Safety
+/// It has `n` elements.
+#[inline(always)]
+pub(super) unsafe fn over<T: Load<W>, W, S: Simd>(n: usize, row: impl Row) {
+    let mut done = 0;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if T::by_several::<S>() {
+            while done + SEVERAL <= n {
+                row.some::<S, SEVERAL>(done);
+                done += SEVERAL;
+            }
+        }
+        for i in done..n {
+            row.some::<S, 1>(i);
+        }
+    }
+}
+
+/// [`Load::load`] of elements that lie side by side.
+pub(super) struct Widened<T, W> {
+    pub from: *const T,
+    pub to: *mut W,
+}
+
+impl<T: Load<W>, W> Row for Widened<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe { self.to.add(i).cast::<[W; N]>().write(T::load_some::<S, N>(self.from.add(i))) }
+    }
+}
+
+/// [`Load::store`] of elements that lie side by side.
+pub(super) struct Narrowed<W, T> {
+    pub from: *const W,
+    pub to: *mut T,
+}
+
+impl<W, T: Load<W>> Row for Narrowed<W, T> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let wide = self.from.add(i).cast::<[W; N]>().read();
+            T::store_some::<S, N>(wide, self.to.add(i));
+        }
+    }
+}
+
 macro_rules! load {
     ($($t:ident in $w:ident: $load:expr, $store:expr;)*) => {$(
         impl Load<$w> for $t {
             #[inline(always)] fn load(self) -> $w { ($load)(self) }
             #[inline(always)] fn store(wide: $w) -> $t { ($store)(wide) }
+            #[inline(always)]
+            unsafe fn load_some<S: Simd, const N: usize>(from: *const $t) -> [$w; N] {
+                let mut all = [$w::default(); N];
+                for i in 0..N {
+                    // SAFETY: by the caller's promise.
+                    all[i] = unsafe { *from.add(i) }.load();
+                }
+                all
+            }
+            #[inline(always)]
+            unsafe fn store_some<S: Simd, const N: usize>(wide: [$w; N], to: *mut $t) {
+                for i in 0..N {
+                    // SAFETY: by the caller's promise.
+                    unsafe { to.add(i).write(<$t as Load<$w>>::store(wide[i])) };
+                }
+            }
         }
     )*};
 }
 load! {
     f32 in f32: |x| x, |x| x;
     f64 in f64: |x| x, |x| x;
-    f16 in f32: |x: f16| widen_f16(x.to_bits()), |x| f16::from_bits(narrow_f16(x));
     bf16 in f32: |x: bf16| widen_bf16(x.to_bits()), |x| bf16::from_bits(narrow_bf16(x));
     i64 in i64: |x| x, |x| x;
     i32 in i64: |x| x as i64, |x| x as i32;
     u8 in i64: |x| x as i64, |x| x as u8;
     i32 in i32: |x| x, |x| x;
     u8 in u8: |x| x, |x| x;
+}
+
+impl Load<f32> for f16 {
+    #[inline(always)]
+    fn load(self) -> f32 {
+        widen_f16(self.to_bits())
+    }
+    #[inline(always)]
+    fn store(wide: f32) -> f16 {
+        f16::from_bits(narrow_f16(wide))
+    }
+    #[inline(always)]
+    fn by_several<S: Simd>() -> bool {
+        S::F16C
+    }
+    #[inline(always)]
+    unsafe fn load_some<S: Simd, const N: usize>(from: *const f16) -> [f32; N] {
+        // SAFETY: by the caller's promise.
+        unsafe { widen_f16s::<S, N>(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_some<S: Simd, const N: usize>(wide: [f32; N], to: *mut f16) {
+        // SAFETY: by the caller's promise.
+        unsafe { narrow_f16s::<S, N>(wide, to.cast()) }
+    }
 }
 
 /// Calls a kernel that is generic over an element and what it is computed in, for a float type.

@@ -7,7 +7,7 @@
 use crate::dtype::DType;
 use crate::host::kernels::index::{OutOfRange, numbers};
 use crate::host::kernels::isa::{Levelled, at_level};
-use crate::host::kernels::load::Load;
+use crate::host::kernels::load::{Load, Widened, over};
 use crate::host::kernels::math::{self, Lane};
 use crate::host::kernels::nest::{Shared, in_parts};
 use crate::host::kernels::reduce::fold::{Max, Sum, fold_block};
@@ -261,15 +261,23 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
 
     /// Where a key or value lies as it is multiplied with: where it is, or in `room`.
     #[inline(always)]
-    fn line(&self, of: &View<'_>, key: usize, room: &mut [W]) -> *const W {
+    fn line<S: Simd>(&self, of: &View<'_>, key: usize, room: &mut [W]) -> *const W {
         let (from, step, n) = (self.place(of, key), of.strides[3], of.shape[3]);
         if T::IS_WIDE && step == 1 && n == room.len() {
             return from.cast();
         }
         self.ask(of, key + AHEAD);
-        for (c, x) in room[..n].iter_mut().enumerate() {
-            // SAFETY: an element of a page that was found to be there.
-            *x = unsafe { *from.wrapping_offset(c as isize * step) }.load();
+        debug_assert!(n <= room.len());
+        // SAFETY: elements of a page that was found to be there.
+        unsafe {
+            match step {
+                1 => over::<T, W, S>(n, Widened { from, to: room.as_mut_ptr() }),
+                _ => {
+                    for (c, x) in room[..n].iter_mut().enumerate() {
+                        *x = (*from.wrapping_offset(c as isize * step)).load();
+                    }
+                }
+            }
         }
         room[n..].fill(W::ZERO);
         room.as_ptr()
@@ -314,8 +322,10 @@ impl<T: Load<W>, W: Real> Levelled for Tile<'_, T, W> {
             let count = KEYS.min(self.keys.end - start);
             let (mut keys, mut values) = ([std::ptr::null(); KEYS], [std::ptr::null(); KEYS]);
             for j in 0..count {
-                keys[j] = self.line(&self.of.k, start + j, &mut keys_room[j * width..][..width]);
-                values[j] = self.line(&self.of.v, start + j, &mut values_room[j * wide..][..wide]);
+                keys[j] =
+                    self.line::<S>(&self.of.k, start + j, &mut keys_room[j * width..][..width]);
+                values[j] =
+                    self.line::<S>(&self.of.v, start + j, &mut values_room[j * wide..][..wide]);
             }
             if turns {
                 for (j, &key) in keys[..count].iter().enumerate() {

@@ -10,63 +10,118 @@ use super::forms::{FIRST, Instances, NONE, SECOND};
 use super::loops::{Fn1, Fn2, ops, variant};
 use super::mended::{Gamma, Mended, Rare1, Trig};
 use crate::dtype::DType;
-use crate::host::kernels::load::Load;
+use crate::host::kernels::load::{Load, Row, over};
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
 use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
-/// How a result is left: a float as an `E`, a truth as it is.
-trait Leave<E> {
+/// How results are left: floats as `E`, truths as they are.
+trait Leave<E>: Copy {
     type Left;
-    fn leave(self) -> Self::Left;
+    /// What stands in an array before it is computed.
+    const NOTHING: Self;
+    /// # Safety
+    /// There is room for `N`.
+    unsafe fn leave<S: Simd, const N: usize>(all: [Self; N], to: *mut Self::Left);
 }
 impl<E: Load<f32>> Leave<E> for f32 {
     type Left = E;
+    const NOTHING: f32 = 0.0;
     #[inline(always)]
-    fn leave(self) -> E {
-        E::store(self)
+    unsafe fn leave<S: Simd, const N: usize>(all: [f32; N], to: *mut E) {
+        // SAFETY: by the caller's promise.
+        unsafe { E::store_some::<S, N>(all, to) }
     }
 }
 impl<E> Leave<E> for bool {
     type Left = bool;
+    const NOTHING: bool = false;
     #[inline(always)]
-    fn leave(self) -> bool {
-        self
+    unsafe fn leave<S: Simd, const N: usize>(all: [bool; N], to: *mut bool) {
+        // SAFETY: by the caller's promise.
+        unsafe { to.cast::<[bool; N]>().write(all) }
+    }
+}
+
+/// `N` operands from `x + i` on; where they are a splat, `x` has one f32.
+///
+/// # Safety
+/// There are so many.
+#[inline(always)]
+unsafe fn operand<S: Simd, E: Load<f32>, const N: usize>(
+    x: *const u8,
+    i: usize,
+    is_splat: bool,
+) -> [f32; N] {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match is_splat {
+            true => [*x.cast::<f32>(); N],
+            false => E::load_some::<S, N>(x.cast::<E>().add(i)),
+        }
     }
 }
 
 /// `dst[i] = F(a[i])`.
-struct Map<F, E>(PhantomData<(F, E)>);
+struct Map<F, E> {
+    dst: *mut u8,
+    a: *const u8,
+    kind: PhantomData<(F, E)>,
+}
 
-impl<F: Fn1<f32, Out: Leave<E>>, E: Load<f32>> Body for Map<F, E> {
+impl<F: Fn1<f32, Out: Leave<E>>, E: Load<f32>> Row for Map<F, E> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        let (dst, a) = (dst.cast::<<F::Out as Leave<E>>::Left>(), a.cast::<E>());
-        for i in 0..n {
-            // SAFETY: the caller passes places of n elements.
-            unsafe { dst.add(i).write(F::eval::<S>((*a.add(i)).load()).leave()) }
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let a = operand::<S, E, N>(self.a, i, false);
+            let mut all = [F::Out::NOTHING; N];
+            for k in 0..N {
+                all[k] = F::eval::<S>(a[k]);
+            }
+            F::Out::leave::<S, N>(all, self.dst.cast::<<F::Out as Leave<E>>::Left>().add(i));
         }
     }
 }
 
+impl<F: Fn1<f32, Out: Leave<E>>, E: Load<f32>> Body for Map<F, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        // SAFETY: the caller passes places of n elements.
+        unsafe { over::<E, f32, S>(n, Map::<F, E> { dst, a, kind: PhantomData }) };
+    }
+}
+
 /// `dst[i] = F(a[i], b[i])`; an operand that is a splat is one f32.
-struct Zip<F, E, const SPLAT: u8>(PhantomData<(F, E)>);
+struct Zip<F, E, const SPLAT: u8> {
+    dst: *mut u8,
+    a: *const u8,
+    b: *const u8,
+    kind: PhantomData<(F, E)>,
+}
+
+impl<F: Fn2<f32, Out: Leave<E>>, E: Load<f32>, const SPLAT: u8> Row for Zip<F, E, SPLAT> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let a = operand::<S, E, N>(self.a, i, SPLAT == FIRST);
+            let b = operand::<S, E, N>(self.b, i, SPLAT == SECOND);
+            let mut all = [F::Out::NOTHING; N];
+            for k in 0..N {
+                all[k] = F::eval::<S>(a[k], b[k]);
+            }
+            F::Out::leave::<S, N>(all, self.dst.cast::<<F::Out as Leave<E>>::Left>().add(i));
+        }
+    }
+}
 
 impl<F: Fn2<f32, Out: Leave<E>>, E: Load<f32>, const SPLAT: u8> Body for Zip<F, E, SPLAT> {
     #[inline(always)]
     unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, _: *const u8, n: usize) {
-        let dst = dst.cast::<<F::Out as Leave<E>>::Left>();
         // SAFETY: the caller passes places of n elements, of one f32 where it is a splat.
-        unsafe {
-            let one_a = if SPLAT == FIRST { *a.cast::<f32>() } else { 0.0 };
-            let one_b = if SPLAT == SECOND { *b.cast::<f32>() } else { 0.0 };
-            for i in 0..n {
-                let a = if SPLAT == FIRST { one_a } else { (*a.cast::<E>().add(i)).load() };
-                let b = if SPLAT == SECOND { one_b } else { (*b.cast::<E>().add(i)).load() };
-                dst.add(i).write(F::eval::<S>(a, b).leave());
-            }
-        }
+        unsafe { over::<E, f32, S>(n, Zip::<F, E, SPLAT> { dst, a, b, kind: PhantomData }) };
     }
 }
 

@@ -9,9 +9,10 @@
 use super::rep::Rep;
 use crate::dtype::{DType, float_to_u64};
 use crate::float8::{self, Float8E4M3, Float8E5M2, narrow_odd};
-use crate::host::kernels::math::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+use crate::host::kernels::load::{Load, Narrowed, Row, Widened, over};
 use crate::host::kernels::run::copy_run;
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
+use half::{bf16, f16};
 use smallvec::{SmallVec, smallvec};
 use std::hint::select_unpredictable;
 use std::marker::PhantomData;
@@ -280,75 +281,57 @@ pub(super) fn conversion(level: Level, from: DType, to: DType) -> SmallVec<[Loop
     if chain.loops.is_empty() { smallvec![copy(level, to.size())] } else { chain.loops }
 }
 
-/// f16 (false) or bf16 (true).
-struct Half<const BRAIN: bool>;
-impl<const BRAIN: bool> Convert<u16, f32> for Half<BRAIN> {
+/// 16-bit floats as f32.
+struct Widen<E>(PhantomData<E>);
+
+impl<E: Load<f32>> Body for Widen<E> {
     #[inline(always)]
-    fn convert(x: u16) -> f32 {
-        if BRAIN { widen_bf16(x) } else { widen_f16(x) }
-    }
-}
-impl<const BRAIN: bool> Convert<f32, u16> for Half<BRAIN> {
-    #[inline(always)]
-    fn convert(x: f32) -> u16 {
-        if BRAIN { narrow_bf16(x) } else { narrow_f16(x) }
-    }
-}
-impl<const BRAIN: bool> Convert<f32, f32> for Half<BRAIN> {
-    #[inline(always)]
-    fn convert(x: f32) -> f32 {
-        if BRAIN { widen_bf16(narrow_bf16(x)) } else { widen_f16(narrow_f16(x)) }
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let row = Widened::<E, f32> { from: a.cast(), to: dst.cast() };
+        // SAFETY: the planner passes places of n elements of these types.
+        unsafe { over::<E, f32, S>(n, row) };
     }
 }
 
-/// [`Half`] of f32 as f16, by F16C's instruction where the level has it.
-struct ToF16;
+/// f32 as 16-bit floats.
+struct Narrow<E>(PhantomData<E>);
 
-impl Body for ToF16 {
+impl<E: Load<f32>> Body for Narrow<E> {
     #[inline(always)]
-    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, b: *const u8, c: *const u8, n: usize) {
-        #[cfg_attr(not(target_arch = "x86_64"), allow(unused_mut))]
-        let mut done = 0;
-        #[cfg(target_arch = "x86_64")]
-        if S::F16C {
-            while done + 16 <= n {
-                // SAFETY: the planner passes places of n elements, and the level has F16C.
-                unsafe { sixteen_to_f16(dst.add(2 * done), a.add(4 * done)) };
-                done += 16;
-            }
-        }
-        // SAFETY: what is left of these places.
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let row = Narrowed::<f32, E> { from: a.cast(), to: dst.cast() };
+        // SAFETY: as above.
+        unsafe { over::<E, f32, S>(n, row) };
+    }
+}
+
+/// f32 as what a 16-bit float can hold.
+struct Round<E> {
+    dst: *mut f32,
+    a: *const f32,
+    kind: PhantomData<E>,
+}
+
+impl<E: Load<f32>> Row for Round<E> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        let mut rounded = [const { MaybeUninit::<E>::uninit() }; N];
+        // SAFETY: by the caller's promise; what is read of `rounded` has been written.
         unsafe {
-            Each::<Half<false>, f32, u16>::run::<S>(
-                dst.add(2 * done),
-                a.add(4 * done),
-                b,
-                c,
-                n - done,
-            );
+            let x = self.a.add(i).cast::<[f32; N]>().read();
+            E::store_some::<S, N>(x, rounded.as_mut_ptr().cast());
+            let x = E::load_some::<S, N>(rounded.as_ptr().cast());
+            self.dst.add(i).cast::<[f32; N]>().write(x);
         }
     }
 }
 
-/// A NaN keeps nothing but its sign, as in [`narrow_f16`]; the instruction would keep more.
-///
-/// # Safety
-/// The machine has AVX2 and F16C; there are sixteen f32 and room for sixteen f16.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn sixteen_to_f16(dst: *mut u8, a: *const u8) {
-    use std::arch::x86_64::*;
-    // SAFETY: by the caller's promise.
-    unsafe {
-        let mut halves = [_mm_setzero_si128(); 2];
-        for (k, eight) in halves.iter_mut().enumerate() {
-            let x = _mm256_loadu_ps(a.add(32 * k).cast());
-            let sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0));
-            let nan = _mm256_or_ps(sign, _mm256_set1_ps(f32::from_bits(0x7fc0_0000)));
-            let x = _mm256_blendv_ps(x, nan, _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
-            *eight = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x);
-        }
-        _mm256_storeu_si256(dst.cast(), _mm256_set_m128i(halves[1], halves[0]));
+impl<E: Load<f32>> Body for Round<E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let row = Round::<E> { dst: dst.cast(), a: a.cast(), kind: PhantomData };
+        // SAFETY: as above.
+        unsafe { over::<E, f32, S>(n, row) };
     }
 }
 
@@ -381,15 +364,15 @@ macro_rules! halves {
 }
 halves!(
     /// The loop that reads 16-bit floats as f32.
-    widen, Each<Half<false>, u16, f32>, Each<Half<true>, u16, f32>
+    widen, Widen<f16>, Widen<bf16>
 );
 halves!(
     /// The loop that rounds f32 to 16-bit floats.
-    narrow, ToF16, Each<Half<true>, f32, u16>
+    narrow, Narrow<f16>, Narrow<bf16>
 );
 halves!(
     /// The loop that rounds f32 to what 16-bit floats can hold.
-    round, Each<Half<false>, f32, f32>, Each<Half<true>, f32, f32>
+    round, Round<f16>, Round<bf16>
 );
 
 /// `dst[i] = if a[i] { b[i] } else { c[i] }`; bit 0 of `SPLAT` says that b is one element, bit 1

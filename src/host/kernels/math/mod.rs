@@ -24,7 +24,7 @@ pub(crate) use exp::exp_of_difference;
 pub(crate) use fmod::{fmod_fast, is_far};
 pub(crate) use gamma::{digamma_fast, digamma_rare, is_rare_digamma};
 pub(crate) use gamma::{is_rare_lgamma, lgamma_fast, lgamma_rare};
-pub(crate) use half::{narrow_bf16, narrow_f16, widen_bf16, widen_f16};
+pub(crate) use half::{narrow_bf16, narrow_f16, narrow_f16s, widen_bf16, widen_f16, widen_f16s};
 pub(crate) use trig::{cos_fast, cos_rare, is_rare, sin_fast, sin_rare, tan_fast, tan_rare};
 
 use crate::host::kernels::simd::Simd;
