@@ -24,16 +24,16 @@ pub(super) trait Load<W>: Copy + Send + Sync + 'static {
     /// [`load`](Load::load) of elements that lie side by side.
     ///
     /// # Safety
-    /// There are `N`.
+    /// There are `N`, and the machine has what the level says.
     unsafe fn load_some<S: Simd, const N: usize>(from: *const Self) -> [W; N];
     /// [`store`](Load::store) of elements side by side.
     ///
     /// # Safety
-    /// There is room for `N`.
+    /// There is room for `N`, and the machine has what the level says.
     unsafe fn store_some<S: Simd, const N: usize>(wide: [W; N], to: *mut Self);
 }
 
-/// Elements that are loaded and stored at once.
+/// How many elements are loaded and stored at once.
 const SEVERAL: usize = 16;
 
 /// What is done with each element of a row.
@@ -41,14 +41,14 @@ pub(super) trait Row {
     /// Does it with `N` elements from `i` on.
     ///
     /// # Safety
-    /// There are so many.
+    /// The row has so many, and the machine has what the level says.
     unsafe fn some<S: Simd, const N: usize>(&self, i: usize);
 }
 
 /// Goes over a row: by several elements where that is faster for `T`, and by one.
 ///
 /// # Safety
-/// It has `n` elements.
+/// It has `n` elements, and the machine has what the level says.
 #[inline(always)]
 pub(super) unsafe fn over<T: Load<W>, W, S: Simd>(n: usize, row: impl Row) {
     let mut done = 0;

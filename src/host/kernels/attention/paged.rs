@@ -267,11 +267,10 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
             return from.cast();
         }
         self.ask(of, key + AHEAD);
-        debug_assert!(n <= room.len());
         // SAFETY: elements of a page that was found to be there.
         unsafe {
             match step {
-                1 => over::<T, W, S>(n, Widened { from, to: room.as_mut_ptr() }),
+                1 => over::<T, W, S>(n, Widened { from, to: room[..n].as_mut_ptr() }),
                 _ => {
                     for (c, x) in room[..n].iter_mut().enumerate() {
                         *x = (*from.wrapping_offset(c as isize * step)).load();

@@ -22,7 +22,7 @@ trait Leave<E>: Copy {
     /// What stands in an array before it is computed.
     const NOTHING: Self;
     /// # Safety
-    /// There is room for `N`.
+    /// There is room for `N`, and the machine has what the level says.
     unsafe fn leave<S: Simd, const N: usize>(all: [Self; N], to: *mut Self::Left);
 }
 impl<E: Load<f32>> Leave<E> for f32 {
@@ -47,7 +47,7 @@ impl<E> Leave<E> for bool {
 /// `N` operands from `x + i` on; where they are a splat, `x` has one f32.
 ///
 /// # Safety
-/// There are so many.
+/// There are so many, and the machine has what the level says.
 #[inline(always)]
 unsafe fn operand<S: Simd, E: Load<f32>, const N: usize>(
     x: *const u8,

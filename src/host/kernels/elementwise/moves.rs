@@ -9,7 +9,7 @@
 use super::rep::Rep;
 use crate::dtype::{DType, float_to_u64};
 use crate::float8::{self, Float8E4M3, Float8E5M2, narrow_odd};
-use crate::host::kernels::load::{Load, Narrowed, Row, Widened, over};
+use crate::host::kernels::load::{Load, Narrowed, Widened, over};
 use crate::host::kernels::run::copy_run;
 use crate::host::kernels::simd::{Body, LEVELS, Level, Loop, Simd, instances};
 use half::{bf16, f16};
@@ -305,33 +305,13 @@ impl<E: Load<f32>> Body for Narrow<E> {
     }
 }
 
-/// f32 as what a 16-bit float can hold.
-struct Round<E> {
-    dst: *mut f32,
-    a: *const f32,
-    kind: PhantomData<E>,
-}
+/// f32 as what a 16-bit float can hold: of one element, as the planner has it.
+struct Round<E>(PhantomData<E>);
 
-impl<E: Load<f32>> Row for Round<E> {
+impl<E: Load<f32>> Convert<f32, f32> for Round<E> {
     #[inline(always)]
-    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
-        let mut rounded = [const { MaybeUninit::<E>::uninit() }; N];
-        // SAFETY: by the caller's promise; what is read of `rounded` has been written.
-        unsafe {
-            let x = self.a.add(i).cast::<[f32; N]>().read();
-            E::store_some::<S, N>(x, rounded.as_mut_ptr().cast());
-            let x = E::load_some::<S, N>(rounded.as_ptr().cast());
-            self.dst.add(i).cast::<[f32; N]>().write(x);
-        }
-    }
-}
-
-impl<E: Load<f32>> Body for Round<E> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
-        let row = Round::<E> { dst: dst.cast(), a: a.cast(), kind: PhantomData };
-        // SAFETY: as above.
-        unsafe { over::<E, f32, S>(n, row) };
+    fn convert(x: f32) -> f32 {
+        E::store(x).load()
     }
 }
 
@@ -372,7 +352,7 @@ halves!(
 );
 halves!(
     /// The loop that rounds f32 to what 16-bit floats can hold.
-    round, Round<f16>, Round<bf16>
+    round, Each<Round<f16>, f32, f32>, Each<Round<bf16>, f32, f32>
 );
 
 /// `dst[i] = if a[i] { b[i] } else { c[i] }`; bit 0 of `SPLAT` says that b is one element, bit 1

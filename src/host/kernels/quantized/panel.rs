@@ -89,6 +89,7 @@ unsafe fn dots<L: Lanes, const R: usize, const WORDS: usize, W: Words<L>>(
 ) -> [L::Float; R] {
     // Words whose products 16 bits have room for, two of a lane's four bytes in each sum.
     let room = const { (i16::MAX as u32 / (2 * 127 * W::LARGEST)) as usize };
+    const { assert!(W::LARGEST <= 127, "16 bits have room for one word") };
     // SAFETY: by the caller's promise; words 0 to 7 of 32 bytes.
     unsafe {
         let (mut sums, mut few) = ([L::zero(); R], [L::zero(); R]);

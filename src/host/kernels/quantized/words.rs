@@ -38,7 +38,7 @@ pub(super) unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: 
     unsafe { L::right(L::load(from), place) }
 }
 
-/// Bits of each byte, from bit `place` on: as many as `MASK` has.
+/// The bits of each byte that `MASK` has, once the byte is shifted right by `place`.
 #[derive(Clone, Copy)]
 pub(super) struct Bits<const MASK: u8> {
     pub from: *const u8,
@@ -78,7 +78,8 @@ impl<L: Lanes> Words<L> for LowThenHigh {
     }
 }
 
-/// Nibbles, and above them bits of the bytes at `tops`, from bit `place` on: as many as `MASK` has.
+/// Nibbles, and above them bits of the bytes at `tops`: those that `MASK` has, once the bytes are
+/// shifted right by `place` and left by 4.
 #[derive(Clone, Copy)]
 pub(super) struct Topped<const MASK: u8> {
     pub nibbles: Nibbles,
