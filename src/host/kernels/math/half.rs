@@ -14,11 +14,11 @@ pub(crate) fn widen_f16(bits: u16) -> f32 {
     let sign = ((bits & 0x8000) as u32) << 16;
     let magnitude = ((bits & 0x7fff) as u32) << 13;
     // Exponent and fraction in place, the exponent too small by 112; a power of two sets it right,
-    // also for subnormal halves. What was infinite or NaN must stay so; a NaN becomes quiet.
-    let finite = (f32::from_bits(magnitude) * 5.192296858534828e33/* 2^112 */).to_bits();
-    let quiet = ((magnitude > 0x0f80_0000) as u32) << 22;
-    let special = magnitude | 0x7f80_0000 | quiet;
-    f32::from_bits(sign | if magnitude >= 0x0f80_0000 { special } else { finite })
+    // also for subnormal halves. What was infinite or NaN has the largest exponent before: it stays
+    // so, and a NaN becomes quiet, as the instruction has it.
+    let special = if magnitude >= 0x0f80_0000 { 0x7f80_0000 } else { 0 };
+    let wide = f32::from_bits(magnitude | special) * 5.192296858534828e33/* 2^112 */;
+    f32::from_bits(sign | wide.to_bits())
 }
 
 /// The nearest half, ties to even.
