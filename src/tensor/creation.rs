@@ -302,9 +302,12 @@ impl Device {
         // A diagonal beyond the corners is empty as well; the clamp avoids an overflow.
         let size = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
         let diagonal = diagonal.clamp(-size(rows), size(columns));
+        // Twice as many numbers of 32 bits are compared at once.
+        let last = size(rows).saturating_add(size(columns));
+        let numbers = if i32::try_from(last).is_ok() { DType::I32 } else { DType::I64 };
         let count = |n: usize, first: i64| {
-            let numbers = Op::Arange { start: Scalar::Int(first), step: Scalar::Int(1) };
-            build::create(self.port, numbers, n.into(), DType::I64, at)
+            let all = Op::Arange { start: Scalar::Int(first), step: Scalar::Int(1) };
+            build::create(self.port, all, n.into(), numbers, at)
         };
         let row = count(columns, 0);
         let column =

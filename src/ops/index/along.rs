@@ -109,7 +109,14 @@ impl Operation for Along {
                 // A size beside one of 0 may be any.
                 return call.zeros(0);
             }
-            for axis in self.axes.iter().rev() {
+            // What becomes shorter by whole rows comes first: it leaves less to the last dimension,
+            // whose elements move one by one. What becomes longer by rows comes last.
+            let mut axes: Vec<&Axis> = self.axes.iter().collect();
+            axes.sort_by_key(|axis| match axis.input < axis.output {
+                true => (0, axis.dim),
+                false => (1, usize::MAX - axis.dim),
+            });
+            for axis in axes {
                 let places = axis.places(call.meta(0).dtype).into_iter().map(|p| p as i64);
                 let mut along = vec![1; sums.rank()];
                 along[axis.dim] = axis.output;

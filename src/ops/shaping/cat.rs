@@ -3,8 +3,6 @@
 use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::copy;
-use crate::shape::contiguous_strides;
-use std::marker::PhantomData;
 
 pub(crate) struct Cat {
     /// The dimension; negative numbers count from the end.
@@ -70,24 +68,9 @@ impl Operation for Cat {
     }
 
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
-        if run.output.numel() == 0 {
-            return Ok(());
-        }
         let rank = run.output.shape.len();
         let dim = if self.dim < 0 { self.dim + rank as isize } else { self.dim } as usize;
-        let strides = contiguous_strides(run.output.shape);
-        let mut at = 0;
-        for input in run.inputs {
-            // Wrapping: an empty part may begin at the end of the memory.
-            let ptr =
-                run.output.ptr.wrapping_add(at * strides[dim] as usize * run.output.dtype.size());
-            copy::copy_into(
-                *input,
-                &copy::Window { ptr, strides: &strides, life: PhantomData },
-                run.parallel,
-            );
-            at += input.shape[dim];
-        }
+        copy::join(run.inputs, dim, &run.output, run.parallel);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 //! Called for `contiguous`, `cat`, `stack`, `slice_assign`, and by other kernels that want rows
 //! without gaps. Elements are moved by size, so nothing here knows what they mean.
 
+mod joined;
 mod rows;
 mod turned;
 
@@ -13,6 +14,7 @@ use super::stream::{self, LINE, STREAM_FROM};
 use crate::dtype::Scalar;
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
+pub(crate) use joined::join;
 pub(super) use rows::ask_for_later;
 use rows::{SHORT, copy_row, short_rows, stream_row};
 use std::marker::PhantomData;

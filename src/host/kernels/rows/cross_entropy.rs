@@ -63,6 +63,7 @@ impl<T: Load<W>, W: Float + Element> Levelled for Losses<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
+        let mut powers = [W::ZERO; BLOCK];
         for row in self.rows {
             let Some(class) = self.classes[row] else { continue };
             // SAFETY: a row of the input.
@@ -74,7 +75,7 @@ impl<T: Load<W>, W: Float + Element> Levelled for Losses<'_, T, W> {
                 let next = fold_block::<MaxNumber<T, W, T>>(block);
                 largest = if next > largest { next } else { largest };
             }
-            let (mut tree, mut powers) = (Tree::new(), [W::ZERO; BLOCK]);
+            let mut tree = Tree::new();
             for block in x.chunks(BLOCK) {
                 for (power, x) in powers.iter_mut().zip(block) {
                     *power = x.load().sub(largest).exp_of_difference::<S>();
