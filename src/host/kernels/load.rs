@@ -13,14 +13,11 @@ use half::{bf16, f16};
 pub(super) trait Load<W>: Copy + Send + Sync + 'static {
     /// Whether it is that type itself.
     const IS_WIDE: bool = std::mem::size_of::<Self>() == std::mem::size_of::<W>();
+    /// Whether an instruction of F16C converts them: where it is there, several at once are faster
+    /// than a loop over elements, which the compiler vectorises. So it pays to convert a row once.
+    const IS_F16: bool = false;
     fn load(self) -> W;
     fn store(wide: W) -> Self;
-    /// Whether [`load_some`](Load::load_some) and [`store_some`](Load::store_some) of several are
-    /// faster than a loop over elements, which the compiler vectorises.
-    #[inline(always)]
-    fn by_several<S: Simd>() -> bool {
-        false
-    }
     /// [`load`](Load::load) of elements that lie side by side.
     ///
     /// # Safety
@@ -54,7 +51,7 @@ pub(super) unsafe fn over<T: Load<W>, W, S: Simd>(n: usize, row: impl Row) {
     let mut done = 0;
     // SAFETY: by the caller's promise.
     unsafe {
-        if T::by_several::<S>() {
+        if T::IS_F16 && S::F16C {
             while done + SEVERAL <= n {
                 row.some::<S, SEVERAL>(done);
                 done += SEVERAL;
@@ -133,6 +130,7 @@ load! {
 }
 
 impl Load<f32> for f16 {
+    const IS_F16: bool = true;
     #[inline(always)]
     fn load(self) -> f32 {
         widen_f16(self.to_bits())
@@ -140,10 +138,6 @@ impl Load<f32> for f16 {
     #[inline(always)]
     fn store(wide: f32) -> f16 {
         f16::from_bits(narrow_f16(wide))
-    }
-    #[inline(always)]
-    fn by_several<S: Simd>() -> bool {
-        S::F16C
     }
     #[inline(always)]
     unsafe fn load_some<S: Simd, const N: usize>(from: *const f16) -> [f32; N] {

@@ -44,6 +44,20 @@ pub(super) fn prefetch_second(at: *const u8) {
     ask::<true>(at);
 }
 
+/// Asks for the lines of `n` elements.
+#[inline(always)]
+pub(super) fn prefetch_all<T>(x: *const T, n: usize) {
+    let bytes = n * size_of::<T>();
+    (0..bytes).step_by(LINE).for_each(|at| prefetch(x.cast::<u8>().wrapping_add(at)));
+}
+
+/// The same into the second-level cache.
+#[inline(always)]
+pub(super) fn prefetch_all_second<T>(x: *const T, n: usize) {
+    let bytes = n * size_of::<T>();
+    (0..bytes).step_by(LINE).for_each(|at| prefetch_second(x.cast::<u8>().wrapping_add(at)));
+}
+
 #[inline(always)]
 fn ask<const SECOND: bool>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

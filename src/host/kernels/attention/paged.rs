@@ -13,7 +13,7 @@ use crate::host::kernels::nest::{Shared, in_parts};
 use crate::host::kernels::reduce::fold::{Max, Sum, fold_block};
 use crate::host::kernels::rows;
 use crate::host::kernels::simd::Simd;
-use crate::host::kernels::stream::{LINE, prefetch};
+use crate::host::kernels::stream::prefetch_all;
 use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use half::{bf16, f16};
@@ -253,9 +253,7 @@ impl<T: Load<W>, W: Real> Tile<'_, T, W> {
     #[inline(always)]
     fn ask(&self, of: &View<'_>, key: usize) {
         if key < self.keys.end && of.strides[3] == 1 {
-            let from = self.place(of, key).cast::<u8>();
-            let lines = (0..of.shape[3] * size_of::<T>()).step_by(LINE);
-            lines.for_each(|line| prefetch(from.wrapping_add(line)));
+            prefetch_all(self.place(of, key), of.shape[3]);
         }
     }
 

@@ -6,7 +6,7 @@ use super::super::isa::vectorize;
 use super::super::nest::{Dim, Nest, Shared, in_parts};
 use super::super::run::{by_pieces, copy_run};
 use super::super::simd::level;
-use super::super::stream::{self, LINE, prefetch};
+use super::super::stream::{self, LINE, prefetch_all};
 use crate::view::Parallel;
 
 /// Rows of so many bytes are copied by loops that the compiler knows, and asked for ahead.
@@ -22,7 +22,7 @@ const AHEAD: usize = 2 << 10;
 pub(in super::super) fn ask_for_later(s: *const u8, step: isize, bytes: usize) {
     if (LINE..=SHORT).contains(&bytes) {
         let later = s.wrapping_offset((AHEAD / bytes).max(2) as isize * step);
-        (0..bytes).step_by(LINE).for_each(|at| prefetch(later.wrapping_add(at)));
+        prefetch_all(later, bytes);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use super::super::run::copy_run;
-use super::super::stream::{LINE, prefetch_second};
+use super::super::stream::{LINE, prefetch_all_second};
 use super::places::{BLOCK, Places};
 use super::{Failure, LEAST, OutOfRange, PICKED, place, read, with_index, with_size};
 use crate::dtype::Element;
@@ -12,6 +12,10 @@ use std::ops::Range;
 
 /// Indices that are looked at together: often they name one element (the largest so far).
 const GROUP: usize = 16;
+
+/// Rows that no machine foresees are asked for so many bytes ahead, and no more of each: of a long
+/// one the machine fetches the rest by itself.
+const NEAR: usize = 2 << 10;
 
 /// `out[i, j, k] = input[i, index[i, j, k], k]` for `dim` 1. The output has the shape of the index,
 /// which may be smaller than the input in the other dimensions. Negative indices count `from_end`,
@@ -52,8 +56,7 @@ pub(crate) fn gather(
             for (r, [x, i]) in rows.turns(first..last) {
                 let own = |c: &usize| units.contains(&(r * cuts + c));
                 if asks {
-                    let next = from.at(x + next).cast_const().cast::<u8>();
-                    (0..bytes).step_by(LINE).for_each(|at| prefetch_second(next.wrapping_add(at)));
+                    prefetch_all_second(from.at(x + next).cast_const(), size);
                 }
                 for cut in (0..cuts).filter(own).map(|c| slice_of(row.size, cuts, c)) {
                     for first in cut.clone().step_by(BLOCK) {
@@ -169,7 +172,12 @@ pub(crate) fn index_select(
                                     }
                                 }
                                 [d] if d.step == [1] => {
+                                    let near = (NEAR / size_of::<T>()).max(1);
                                     for (k, p) in places.iter().enumerate() {
+                                        if let Some(next) = places.get(k + 1 + near / n) {
+                                            let next = from.at(x + next * step).cast_const();
+                                            prefetch_all_second(next, n.min(near));
+                                        }
                                         let x = from.at(x + p * step);
                                         copy_run(y.add(k * n), x, n);
                                     }

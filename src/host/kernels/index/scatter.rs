@@ -10,7 +10,7 @@ use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::Wide;
-use super::super::stream::{LINE, prefetch};
+use super::super::stream::prefetch_all;
 use super::places::{BLOCK, Places};
 use super::wide::join_runs;
 use super::{Failure, OutOfRange, PICKED, read, with_size};
@@ -376,9 +376,7 @@ impl Line {
     #[inline(always)]
     fn ask<D>(&self, y: *const D) {
         if self.step[1] == 1 {
-            let bytes = self.n * size_of::<D>();
-            let y = y.cast::<u8>();
-            (0..bytes).step_by(LINE).for_each(|at| prefetch(y.wrapping_add(at)));
+            prefetch_all(y, self.n);
         }
     }
 

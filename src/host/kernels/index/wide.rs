@@ -6,8 +6,9 @@
 
 use super::super::isa::vectorize;
 use super::super::load::Load;
-use super::super::nest::{Nest, Shared, in_parts};
+use super::super::nest::{Dim, Nest, Shared, in_parts};
 use super::super::reduce::fold::Wide;
+use super::super::stream::prefetch_all_second;
 use super::{Failure, LEAST, PICKED, place, with_index};
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
@@ -15,6 +16,10 @@ use std::ops::Range;
 
 /// The number of lines that are processed side by side.
 const SIDE: usize = 64;
+/// So many indices on, the memory is asked for what lies there, of as many lines at most: of places
+/// that are data no machine foresees one.
+const AHEAD: usize = 4;
+const NEAR: usize = 1 << 10;
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1, in the order of the indices;
 /// negative ones count `from_end`, or are out of range. There are indices.
@@ -63,30 +68,42 @@ pub(super) fn join_runs<T: Load<W>, W: Wide>(
     };
     let add = |row: usize, order: &[(isize, isize)], part: Range<usize>| {
         let [_, _, x, y] = rows.at(row);
+        let (from, to) = (from.at(x), to.at(y));
+        let runs = || order.chunk_by(|a, b| a.0 == b.0);
+        if let [Dim { step: [1, 1], .. }] = lines.dims[..] {
+            // What comes to one place lies in few lines of memory: a run is done with at once.
+            let (mut done, wide) = (0, part.len());
+            for run in runs() {
+                if let Some(&(place, j)) = order.get(done + AHEAD) {
+                    let from = from.wrapping_offset(j * step).wrapping_add(part.start);
+                    let to = to.wrapping_offset(place * to_step).wrapping_add(part.start);
+                    prefetch_all_second(from, wide.min(NEAR));
+                    prefetch_all_second(to, wide.min(NEAR));
+                }
+                done += run.len();
+                let to = to.wrapping_offset(run[0].0 * to_step);
+                vectorize!(|| {
+                    for first in part.clone().step_by(SIDE) {
+                        let lines = SIDE.min(part.end - first);
+                        let at = |c: usize| [(first + c) as isize; 2];
+                        // SAFETY: `place` has seen that the elements are the output's, and these
+                        // lines of the row are this part's; the indices of a run have elements in
+                        // the source.
+                        unsafe { join_run(from, to, step, run, (lines, at), join) }
+                    }
+                });
+            }
+            return;
+        }
         for first in part.clone().step_by(SIDE) {
             let some = first..part.end.min(first + SIDE);
             let mut at = [[0isize; 2]; SIDE];
             let at = &mut at[..some.len()];
             lines.turns(some).zip(&mut *at).for_each(|((_, one), at)| *at = one);
-            let lines_here = at.len();
-            let beside = at.windows(2).all(|w| w[1] == [w[0][0] + 1, w[0][1] + 1]);
-            let from = from.at(x);
-            for run in order.chunk_by(|a, b| a.0 == b.0) {
-                let to = to.at(y + run[0].0 * to_step);
-                // SAFETY: `place` has seen that the elements are the output's, and these lines of
-                // the row are this part's; the indices of a run have elements in the source.
-                unsafe {
-                    match beside {
-                        true => vectorize!(|| {
-                            let [x, y] = at[0];
-                            let at = |c: usize| [x + c as isize, y + c as isize];
-                            join_run(from, to, step, run, (lines_here, at), join)
-                        }),
-                        false => {
-                            join_run(from, to, step, run, (lines_here, |c: usize| at[c]), join)
-                        }
-                    }
-                }
+            for run in runs() {
+                let to = to.wrapping_offset(run[0].0 * to_step);
+                // SAFETY: as above.
+                unsafe { join_run(from, to, step, run, (at.len(), |c: usize| at[c]), join) }
             }
         }
     };
@@ -135,5 +152,48 @@ unsafe fn join_run<T: Load<W>, W: Wide>(
         for (c, sum) in sums.iter().enumerate() {
             to.offset(at(c)[1]).write(T::store(*sum));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::copy::fill;
+    use super::super::super::testing::*;
+    use super::super::scatter;
+    use crate::Scalar;
+    use crate::op::ScatterMode;
+    use crate::view::Serial;
+    use half::bf16;
+
+    #[test]
+    fn long_rows_of_halves_that_share_their_indices_are_added_whole_and_rounded_once() {
+        let mut rng = Rng::new(64);
+        for _ in turns(20) {
+            let [size, n, side] = [400 + rng.below(300), 1 + rng.below(20), 1 + rng.below(300)];
+            let draw = |rng: &mut Rng| bf16::from_f64(rng.unit() - 0.5);
+            let data: Vec<bf16> = (0..n * side).map(|_| draw(&mut rng)).collect();
+            let src = Value::new(&[n, side], data);
+            let places: Vec<i64> = (0..n).map(|_| 37 * rng.below(9) as i64).collect();
+            let mut index = Value::new(&[n], places);
+            (index.shape, index.strides) = (vec![n, side], vec![1, 0]);
+            let par = Threads { threads: 1 + rng.below(3), seed: rng.word() };
+            let got = filled::<bf16>(&[size, side], |out| {
+                fill(Scalar::Float(1.5), out, &Serial);
+                let (index, src) = (index.view(), src.view());
+                scatter(0, ScatterMode::Sum, false, index, src, out, &par).unwrap();
+            });
+            let mut want = vec![1.5f32; size * side];
+            for (j, place) in index.data.iter().enumerate() {
+                for c in 0..side {
+                    want[*place as usize * side + c] += src.data[j * side + c].to_f32();
+                }
+            }
+            let want: Vec<bf16> = want.into_iter().map(bf16::from_f32).collect();
+            assert!(got == want, "{n} rows of {side}");
+        }
+    }
+
+    at_every_level! {
+        long_rows_of_halves_that_share_their_indices_are_added_whole_and_rounded_once
     }
 }

@@ -7,11 +7,14 @@
 //! so a float result depends on nothing but the elements; and the error of a sum grows with the
 //! logarithm of their number.
 
-use super::super::load::Load;
-use super::super::stream::{LINE, prefetch};
+use super::super::load::{Load, Widened, over};
+use super::super::simd::Simd;
+use super::super::stream::prefetch_all;
 use super::accumulators::Bits;
 pub(in super::super) use super::accumulators::Wide;
+pub(in super::super) use super::tree::Tree;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 /// Elements of a block.
 pub(in super::super) const BLOCK: usize = 512;
@@ -39,6 +42,32 @@ pub(in super::super) trait Fold: 'static {
     fn start() -> Self::Acc;
     /// One element.
     fn lift(x: Self::In) -> Self::Acc;
+    /// Elements that lie side by side.
+    ///
+    /// # Safety
+    /// There are `N`, and the machine has what the level says.
+    #[inline(always)]
+    unsafe fn lift_some<S: Simd, const N: usize>(x: *const Self::In) -> [Self::Acc; N] {
+        // SAFETY: by the caller's promise.
+        let x = unsafe { &*x.cast::<[Self::In; N]>() };
+        let mut all = [Self::start(); N];
+        for i in 0..N {
+            all[i] = Self::lift(x[i]);
+        }
+        all
+    }
+    /// The same fold of elements that are [loaded](Fold::load).
+    type Loaded: Fold<In = Self::Acc, Acc = Self::Acc, Out = Self::Out>;
+    /// Whether rows had better be loaded before they are folded.
+    const LOADS: bool = false;
+    /// Brings a row into the type in which it is computed.
+    ///
+    /// # Safety
+    /// There are `n` elements, and room for as many; the machine has what the level says.
+    #[inline(always)]
+    unsafe fn load<S: Simd>(_from: *const Self::In, _n: usize, _to: *mut Self::Acc) {
+        unreachable!("rows of this fold are not loaded");
+    }
     /// The result of two neighbours, `a` before `b`.
     fn join(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     /// The same where many are joined side by side.
@@ -120,8 +149,7 @@ impl<F: Fold + ?Sized, const N: usize> Lanes<F, N> {
         for turn in 0..COUNT / N {
             if is_far {
                 let ahead = x[turn * N..].as_ptr().cast::<u8>().wrapping_add(AHEAD);
-                let bytes = N * size_of::<F::In>();
-                (0..bytes).step_by(LINE).for_each(|at| prefetch(ahead.wrapping_add(at)));
+                prefetch_all(ahead.cast::<F::In>(), N);
             }
             for l in 0..N {
                 let x = of(x[turn * N + l]);
@@ -240,7 +268,7 @@ macro_rules! folds {
     )*) => {$(
         $(#[$doc])*
         pub(in super::super) struct $Name<T, W, O>(PhantomData<(T, W, O)>);
-        impl<T: Load<W>, W: Wide, O: Load<W>> Fold for $Name<T, W, O> {
+        impl<T: Load<W>, W: Wide + Load<W>, O: Load<W>> Fold for $Name<T, W, O> {
             type In = T;
             type Acc = W;
             type Out = O;
@@ -248,6 +276,18 @@ macro_rules! folds {
             $lanes! { $($how)* }
             #[inline(always)] fn start() -> W { $start }
             #[inline(always)] fn lift(x: T) -> W { x.load() }
+            #[inline(always)]
+            unsafe fn lift_some<S: Simd, const N: usize>(x: *const T) -> [W; N] {
+                // SAFETY: by the caller's promise.
+                unsafe { T::load_some::<S, N>(x) }
+            }
+            type Loaded = $Name<W, W, O>;
+            const LOADS: bool = T::IS_F16;
+            #[inline(always)]
+            unsafe fn load<S: Simd>(from: *const T, n: usize, to: *mut W) {
+                // SAFETY: by the caller's promise.
+                unsafe { over::<T, W, S>(n, Widened { from, to }) }
+            }
             #[inline(always)] fn join(a: W, b: W) -> W { ($join)(a, b) }
             #[inline(always)]
             fn end(acc: W, mean: Option<usize>) -> O { O::store(($end)(acc, mean)) }
@@ -277,6 +317,22 @@ impl<F: Fold<Acc: Wide>> Fold for OfSquares<F> {
     type Out = F::Out;
     const WHOLE: bool = F::WHOLE;
     unmarked! {}
+    type Loaded = OfSquares<F::Loaded>;
+    const LOADS: bool = F::LOADS;
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const F::In, n: usize, to: *mut F::Acc) {
+        // SAFETY: by the caller's promise.
+        unsafe { F::load::<S>(from, n, to) }
+    }
+    #[inline(always)]
+    unsafe fn lift_some<S: Simd, const N: usize>(x: *const F::In) -> [F::Acc; N] {
+        // SAFETY: by the caller's promise.
+        let mut all = unsafe { F::lift_some::<S, N>(x) };
+        for x in &mut all {
+            *x = x.mul(*x);
+        }
+        all
+    }
     #[inline(always)]
     fn start() -> F::Acc {
         F::start()
@@ -302,6 +358,7 @@ impl Fold for SumBytes {
     type In = u8;
     type Acc = i64;
     type Out = i64;
+    type Loaded = Sum<i64, i64, i64>;
     #[inline(always)]
     fn start() -> i64 {
         0
@@ -369,6 +426,7 @@ macro_rules! tests {
             type In = T;
             type Acc = T;
             type Out = u8;
+            type Loaded = Self;
             const WHOLE: bool = true;
             unmarked! { true }
             #[inline(always)] fn start() -> T { $start }
@@ -461,49 +519,12 @@ pub(super) fn fold_exactly<F: Fold, const N: usize>(x: &[F::In; N]) -> F::Acc {
     lanes[0]
 }
 
-/// The binary tree over blocks, built from the left: entry `i` is the value of a run of `2^i` of
-/// them.
-pub(in super::super) struct Tree<A> {
-    runs: [std::mem::MaybeUninit<A>; 48],
-    count: usize,
-}
-
-impl<A: Copy> Tree<A> {
-    #[inline(always)]
-    pub fn new() -> Tree<A> {
-        Tree { runs: [const { std::mem::MaybeUninit::uninit() }; 48], count: 0 }
-    }
-
-    /// Adds the value of the next block, or of the next run when all before were of that length.
-    #[inline(always)]
-    pub fn push(&mut self, mut acc: A, join: impl Fn(A, A) -> A) {
-        let level = self.count.trailing_ones() as usize;
-        for run in &self.runs[..level] {
-            // SAFETY: bit `i` of the count is set, so run `i` has been written.
-            acc = join(unsafe { run.assume_init() }, acc);
-        }
-        self.runs[level].write(acc);
-        self.count += 1;
-    }
-
-    /// The value of all: what is left over joins from the right. None if there was nothing.
-    #[inline(always)]
-    pub fn end(&self, join: impl Fn(A, A) -> A) -> Option<A> {
-        let mut acc = None;
-        let mut rest = self.count;
-        while rest != 0 {
-            // SAFETY: the bit is set, so the run has been written.
-            let run = unsafe { self.runs[rest.trailing_zeros() as usize].assume_init() };
-            acc = Some(acc.map_or(run, |right| join(run, right)));
-            rest &= rest - 1;
-        }
-        acc
-    }
-}
-
 /// The value of elements that lie side by side.
 #[inline(always)]
-pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
+pub(super) fn fold_row<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
+    if F::LOADS {
+        return fold_loaded::<F, S>(x);
+    }
     if x.len() <= BLOCK || (F::REPEATS && size_of_val(x) <= FAR) {
         return fold_block::<F>(x);
     }
@@ -526,6 +547,22 @@ pub(super) fn fold_row<F: Fold>(x: &[F::In]) -> F::Acc {
     }
     if !rest.is_empty() {
         tree.push(fold_block::<F>(rest), F::join);
+    }
+    tree.end(F::join).unwrap_or(F::start())
+}
+
+/// The same of elements that are loaded block by block.
+#[inline(always)]
+fn fold_loaded<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
+    let (mut tree, mut block) = (Tree::new(), [MaybeUninit::<F::Acc>::uninit(); BLOCK]);
+    for x in x.chunks(BLOCK) {
+        // SAFETY: a block has room for them, and so many are written; a level is one that the
+        // machine has.
+        let loaded = unsafe {
+            F::load::<S>(x.as_ptr(), x.len(), block.as_mut_ptr().cast());
+            std::slice::from_raw_parts(block.as_ptr().cast(), x.len())
+        };
+        tree.push(fold_block::<F::Loaded>(loaded), F::join);
     }
     tree.end(F::join).unwrap_or(F::start())
 }

@@ -6,7 +6,7 @@
 
 use super::super::isa::{Levelled, at_level};
 use super::super::simd::Simd;
-use super::super::stream::{LINE, prefetch_second};
+use super::super::stream::prefetch_all_second;
 use super::accumulators::Bits;
 use super::fold::{BLOCK, Fold, LANES, fold_exactly, fold_row};
 use super::{LEVELS, STRIP};
@@ -155,7 +155,7 @@ impl<F: Fold> Levelled for Rows<F> {
                 for r in 0..rows {
                     unsafe {
                         let row = std::slice::from_raw_parts(x.offset(r as isize * step), n);
-                        to.put::<F>(r, fold_row::<F>(row));
+                        to.put::<F>(r, fold_row::<F, S>(row));
                     }
                 }
             }
@@ -194,9 +194,7 @@ impl<F: Fold> Levelled for Block<'_, F> {
             // Rows come in an order that no machine foresees: the next ones are asked for.
             let next = if n * size_of::<F::In>() >= ASKED { first + group } else { LANES };
             for row in (next..LANES.min(next + group)).filter_map(|i| rows.get(lane(i))) {
-                for at in (0..n * size_of::<F::In>()).step_by(LINE) {
-                    prefetch_second(row.wrapping_add(at));
-                }
+                prefetch_all_second(row.cast::<F::In>(), n);
             }
             // The last lane of a block ends it: its value goes on into the blocks' tree.
             let level = match first + group {
@@ -209,11 +207,11 @@ impl<F: Fold> Levelled for Block<'_, F> {
                 if in_loops {
                     lane_in_loops::<F>(from[0], n, levels, width, level);
                 } else if n >= STRIP {
-                    lanes_in_strips::<F, STRIP>(from, n, levels, width, level);
+                    lanes_in_strips::<F, S, STRIP>(from, n, levels, width, level);
                 } else if n >= 4 {
-                    lanes_in_strips::<F, 4>(from, n, levels, width, level);
+                    lanes_in_strips::<F, S, 4>(from, n, levels, width, level);
                 } else {
-                    lanes_in_strips::<F, 1>(from, n, levels, width, level);
+                    lanes_in_strips::<F, S, 1>(from, n, levels, width, level);
                 }
             }
         }
@@ -230,7 +228,7 @@ const GROUP: usize = 4;
 /// Each of `from` is valid for reads of `n` elements, at least `N`, and each level up to `level`
 /// has that many.
 #[inline(always)]
-unsafe fn lanes_in_strips<F: Fold, const N: usize>(
+unsafe fn lanes_in_strips<F: Fold, S: Simd, const N: usize>(
     from: [&[*const F::In]; GROUP],
     n: usize,
     levels: *mut F::Acc,
@@ -243,8 +241,8 @@ unsafe fn lanes_in_strips<F: Fold, const N: usize>(
         // SAFETY: by the caller's promise.
         unsafe {
             let [a, b, c, d] = from;
-            let left = both::<F, N>(strip::<F, N>(a, w), strip::<F, N>(b, w));
-            let right = both::<F, N>(strip::<F, N>(c, w), strip::<F, N>(d, w));
+            let left = both::<F, N>(strip::<F, S, N>(a, w), strip::<F, S, N>(b, w));
+            let right = both::<F, N>(strip::<F, S, N>(c, w), strip::<F, S, N>(d, w));
             let mut acc = both::<F, N>(left, right);
             for l in GROUP.ilog2() as usize..level {
                 acc = both::<F, N>(*levels.add(l * width + w).cast::<[F::Acc; N]>(), acc);
@@ -261,11 +259,21 @@ unsafe fn lanes_in_strips<F: Fold, const N: usize>(
 /// # Safety
 /// Each row is valid for reads of so many elements from there on.
 #[inline(always)]
-unsafe fn strip<F: Fold, const N: usize>(rows: &[*const F::In], from: usize) -> [F::Acc; N] {
+unsafe fn strip<F: Fold, S: Simd, const N: usize>(
+    rows: &[*const F::In],
+    from: usize,
+) -> [F::Acc; N] {
     let mut acc = [F::start(); N];
     for row in rows {
         // SAFETY: by the caller's promise.
-        let row = unsafe { &*row.add(from).cast::<[F::In; N]>() };
+        let row = unsafe { row.add(from) };
+        if F::LOADS {
+            // SAFETY: as above.
+            acc = both::<F, N>(acc, unsafe { F::lift_some::<S, N>(row) });
+            continue;
+        }
+        // SAFETY: as above.
+        let row = unsafe { &*row.cast::<[F::In; N]>() };
         for i in 0..N {
             acc[i] = F::beside(acc[i], F::lift(row[i]));
         }

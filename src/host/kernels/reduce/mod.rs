@@ -15,6 +15,7 @@ mod others;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod tree;
 
 use super::nest::{Dim, Nest, Shared};
 use crate::dtype::DType;

@@ -8,7 +8,7 @@ use super::super::load::Load;
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, fold_block};
 use super::super::simd::Simd;
-use super::super::stream::{LINE, prefetch_second};
+use super::super::stream::{LINE, prefetch_all_second};
 use super::{Float, Form, LEAST, base};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
@@ -26,13 +26,6 @@ const ROWS: usize = 128;
 /// How many strips there are of `inner` columns of height `n`. One has whole lines of memory.
 pub(super) fn strips<T>(n: usize, inner: usize) -> usize {
     inner.div_ceil((STRIP / n.max(1)).clamp(LINE / size_of::<T>().max(1), COLUMNS))
-}
-
-/// Asks for some elements.
-#[inline(always)]
-pub(super) fn ask<T>(x: *const T, n: usize) {
-    let x = x.cast::<u8>();
-    (0..n * size_of::<T>()).step_by(LINE).for_each(|at| prefetch_second(x.wrapping_add(at)));
 }
 
 pub(super) fn softmax<T: Load<W>, W: Float>(
@@ -133,7 +126,7 @@ impl<T> Powers<T> {
         let mut totals = Totals::<W>::new();
         // Lines of memory that lie far from each other are read and written once.
         for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
-            ask(self.x.at((r + AHEAD) as isize * self.step), wide);
+            prefetch_all_second(self.x.at((r + AHEAD) as isize * self.step), wide);
             for ((k, x), l) in keep.iter_mut().zip(row(r)).zip(&mut totals.largest) {
                 *k = x.load();
                 *l = l.larger(*k);
@@ -170,7 +163,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         let Powers { n, wide, form, .. } = self.of;
         let totals = self.of.left_in::<W, S>(self.scratch);
         for (r, keep) in self.scratch.chunks(wide).take(n).enumerate() {
-            ask(self.y.at(((r + AHEAD) * self.out_step) as isize), wide);
+            prefetch_all_second(self.y.at(((r + AHEAD) * self.out_step) as isize), wide);
             // SAFETY: a row of the output's strip, this unit's own.
             let out = unsafe {
                 let first =

@@ -18,7 +18,7 @@ pub(crate) use norm_back::{ALL_FROM, Normed, norm_all, norm_back, norm_sums};
 pub(crate) use softmax_back::softmax_back;
 
 use super::isa::{Levelled, at_level};
-use super::load::{Load, by_float};
+use super::load::{Load, Row, Widened, by_float, over};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
@@ -196,6 +196,26 @@ fn kept<T: Load<W>, W>(n: usize, streamed: bool) -> usize {
     }
 }
 
+/// The room that halves of rows take in the type that they are computed in.
+fn room_of<T: Load<W>, W>(n: usize) -> usize {
+    if T::IS_WIDE { 0 } else { n }
+}
+
+/// A row in the type that it is computed in: where it lies, or, of halves, in `room`.
+///
+/// # Safety
+/// It has `n` elements, and so has the room where there has to be one; the machine has what the
+/// level says.
+#[inline(always)]
+unsafe fn loaded<T: Load<W>, W, S: Simd>(from: *const T, n: usize, room: *mut W) -> *const W {
+    if T::IS_WIDE {
+        return from.cast();
+    }
+    // SAFETY: by the caller's promise.
+    unsafe { over::<T, W, S>(n, Widened { from, to: room }) };
+    room
+}
+
 /// A run of rows whose elements lie side by side.
 struct Rows<'a, T, W> {
     outer: &'a Nest<1>,
@@ -274,10 +294,10 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 if T::IS_WIDE {
                     let row = std::slice::from_raw_parts_mut(kept, n);
                     for x in row {
-                        *x = half.end(log, *x);
+                        *x = ended(*x, half.end, log);
                     }
                 } else {
-                    half.plain(log, 0, n);
+                    half.plain::<S>(log, 0, n);
                 }
             }
         }
@@ -307,12 +327,19 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     before: &mut Option<Half<T, W>>,
     ahead: *const T,
 ) -> Half<T, W> {
-    // SAFETY: the caller's promise; there is no reference to the row when it is written.
-    let whole = unsafe { std::slice::from_raw_parts(from, n) };
+    // Halves are brought into the type that all is computed in, once.
+    let wide = if T::IS_WIDE { from.cast::<W>() } else { kept.cast_const() };
     // A NaN does not show here: it makes the sum NaN, and so the whole row.
     let mut largest = W::LEAST;
-    for block in whole.chunks(BLOCK) {
-        let next = fold_block::<MaxNumber<T, W, T>>(block);
+    for first in (0..n).step_by(BLOCK) {
+        let len = BLOCK.min(n - first);
+        // SAFETY: a block of the row, by the caller's promise; there is no reference to it when it
+        // is written.
+        let block = unsafe {
+            let wide = loaded::<T, W, S>(from.add(first), len, kept.add(first));
+            std::slice::from_raw_parts(wide, len)
+        };
+        let next = fold_block::<MaxNumber<W, W, W>>(block);
         largest = if next > largest { next } else { largest };
     }
     let (largest, log) = (form.base(largest), form.is_log());
@@ -321,13 +348,13 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     while first < n {
         let len = BLOCK.min(n - first);
         // SAFETY: a block of the row, as above.
-        let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
+        let x = unsafe { std::slice::from_raw_parts(wide.add(first), len) };
         let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
         let mut at = 0;
         while at < len {
             let end = (at + PIECE).min(len);
             for i in at..end {
-                block[i].write(x[i].load().sub(largest).exp_of_difference::<S>());
+                block[i].write(x[i].sub(largest).exp_of_difference::<S>());
             }
             if let Some(before) = before {
                 // SAFETY: the caller's promise.
@@ -347,7 +374,7 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
         tree.push(fold_block::<Sum<W, W, W>>(powers), W::add);
         if log {
             for i in 0..len {
-                block[i].write(x[i].load().sub(largest));
+                block[i].write(x[i].sub(largest));
             }
         }
         // SAFETY: the caller's promise.
@@ -359,11 +386,6 @@ unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
 }
 
 impl<T: Load<W>, W: Float> Half<T, W> {
-    #[inline(always)]
-    fn end(&self, log: bool, x: W) -> W {
-        if log { x.sub(self.end) } else { x.mul(self.end) }
-    }
-
     /// Writes the row around the cache, in whole lines, as far as `end`; where that is the row's
     /// end, all that is left.
     ///
@@ -375,22 +397,22 @@ impl<T: Load<W>, W: Float> Half<T, W> {
         if self.written == 0 {
             // The first piece reaches beyond the first line, or it is the whole row.
             // SAFETY: the caller's promise.
-            self.written = unsafe { self.plain(log, 0, self.to.align_offset(LINE).min(end)) };
+            self.written = unsafe { self.plain::<S>(log, 0, self.to.align_offset(LINE).min(end)) };
         }
         while self.written + in_line <= end {
             // SAFETY: the caller's promise; the line begins where memory's does.
             unsafe {
                 let (kept, to) = (self.kept.add(self.written), self.to.add(self.written));
-                match log {
-                    true => stream_line::<T, W, S>(kept, to, |x| x.sub(self.end)),
-                    false => stream_line::<T, W, S>(kept, to, |x| x.mul(self.end)),
-                }
+                let mut line = [MaybeUninit::<T>::uninit(); LINE];
+                let room = line.as_mut_ptr().cast::<T>();
+                over::<T, W, S>(in_line, Ended { kept, to: room, end: self.end, log });
+                stream::copy_line::<S>(line.as_ptr().cast(), to.cast());
             }
             self.written += in_line;
         }
         if end == self.n {
             // SAFETY: the caller's promise.
-            self.written = unsafe { self.plain(log, self.written, end) };
+            self.written = unsafe { self.plain::<S>(log, self.written, end) };
         }
     }
 
@@ -399,33 +421,42 @@ impl<T: Load<W>, W: Float> Half<T, W> {
     /// # Safety
     /// As for [`stream`](Half::stream).
     #[inline(always)]
-    unsafe fn plain(&self, log: bool, first: usize, end: usize) -> usize {
-        for i in first..end {
-            // SAFETY: the caller's promise.
-            unsafe { self.to.add(i).write(T::store(self.end(log, *self.kept.add(i)))) };
+    unsafe fn plain<S: Simd>(&self, log: bool, first: usize, end: usize) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (kept, to) = (self.kept.add(first), self.to.add(first));
+            over::<T, W, S>(end - first, Ended { kept, to, end: self.end, log });
         }
         end
     }
 }
 
-/// Writes what is made of a line's elements around the cache.
-///
-/// # Safety
-/// `kept` and `to` have a line's elements of `T`, and `to` begins one of memory's.
-#[inline(always)]
-unsafe fn stream_line<T: Load<W>, W: Float, S: Simd>(
+/// Elements of a row as they end.
+struct Ended<T, W> {
     kept: *const W,
     to: *mut T,
-    f: impl Fn(W) -> W,
-) {
-    let mut line = [MaybeUninit::<T>::uninit(); LINE];
-    // SAFETY: the caller's promise.
-    unsafe {
-        for (i, y) in line.iter_mut().take(const { LINE / size_of::<T>() }).enumerate() {
-            y.write(T::store(f(*kept.add(i))));
+    end: W,
+    log: bool,
+}
+
+impl<T: Load<W>, W: Float> Row for Ended<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut all = self.kept.add(i).cast::<[W; N]>().read();
+            for x in &mut all {
+                *x = ended(*x, self.end, self.log);
+            }
+            T::store_some::<S, N>(all, self.to.add(i));
         }
-        stream::copy_line::<S>(line.as_ptr().cast(), to.cast());
     }
+}
+
+/// A power, or a logarithm's difference, at its end.
+#[inline(always)]
+fn ended<W: Float>(x: W, end: W, log: bool) -> W {
+    if log { x.sub(end) } else { x.mul(end) }
 }
 
 /// `log sum e^x` over one dimension, which the output lacks. Of nothing, or of -inf alone, -inf.

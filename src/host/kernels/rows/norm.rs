@@ -2,12 +2,12 @@
 //! arXiv:1910.07467) over trailing dimensions.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, by_float};
+use super::super::load::{Load, Narrowed, by_float, over};
 use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_block_of};
 use super::super::simd::Simd;
 use super::super::stream::{self, LINE, STREAM_FROM, prefetch_second};
-use super::{Float, LEAST, PIECE, in_order};
+use super::{Float, LEAST, PIECE, in_order, loaded, room_of};
 use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
 use std::borrow::Cow;
@@ -81,7 +81,22 @@ fn norm_of<T: Load<W>, W: Float>(
     let streamed = outer.numel() * n * size_of::<T>() >= STREAM_FROM;
     in_parts(outer.numel(), (LEAST / n).max(1), par, &|rows| {
         let (weight, bias) = (weight.as_deref(), bias.as_deref());
-        at_level(Rows { outer: &outer, rows, from, to, n, weight, bias, eps, centred, streamed });
+        W::with_scratch(room_of::<T, W>(n), |scratch| {
+            let outer = &outer;
+            at_level(Rows {
+                outer,
+                rows,
+                from,
+                to,
+                n,
+                weight,
+                bias,
+                eps,
+                centred,
+                streamed,
+                scratch,
+            });
+        });
     });
 }
 
@@ -116,6 +131,8 @@ struct Rows<'a, T, W> {
     centred: bool,
     /// Written around the cache, but for what is no whole piece at a row's ends.
     streamed: bool,
+    /// A row of halves in the type that all is computed in.
+    scratch: &'a mut [W],
 }
 
 impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
@@ -127,15 +144,18 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             let (from, to) = (self.from.at(offset), self.to.at((row * n) as isize));
             // SAFETY: a row of the input; where it is the output's own, this reference ends before
             // that is written.
-            let x = unsafe { std::slice::from_raw_parts(from, n) };
-            let (mean, scale) = measured::<T, W>(x, self.eps, self.centred);
+            let (wide, x) = unsafe {
+                let wide = loaded::<T, W, S>(from, n, self.scratch.as_mut_ptr());
+                (wide, std::slice::from_raw_parts(wide, n))
+            };
+            let (mean, scale) = measured::<W>(x, self.eps, self.centred);
             let ahead = match self.streamed && row + 1 < last {
                 true => self.from.at(self.outer.at(row + 1)[0]).cast_const(),
                 false => std::ptr::null(),
             };
             if !self.streamed {
                 // SAFETY: rows of the input and the output; a piece is read before it is written.
-                unsafe { self.row(from, to, |x| x.load().sub(mean).mul(scale)) };
+                unsafe { self.row::<S>(wide, to, |x| x.sub(mean).mul(scale)) };
                 continue;
             }
             let mut first = 0;
@@ -145,11 +165,14 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 let len = if head > 0 { head } else { PIECE }.min(n - first).min(PIECE);
                 let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
                 // SAFETY: a piece of the row, as above.
-                let x = unsafe { std::slice::from_raw_parts(from.add(first), len) };
-                self.put(first, x, |x| x.load().sub(mean).mul(scale), &mut piece);
-                // SAFETY: the output's row, this part's own, and so many have been written.
+                let x = unsafe { std::slice::from_raw_parts(wide.add(first), len) };
+                let mut made = [MaybeUninit::<W>::uninit(); PIECE];
+                self.put(first, x, |x| x.sub(mean).mul(scale), &mut made);
+                // SAFETY: the output's row, this part's own, and so many have been made.
                 unsafe {
-                    let (piece, to) = (piece.as_ptr().cast::<T>(), to.add(first));
+                    let (from, room) = (made.as_ptr().cast(), piece.as_mut_ptr().cast::<T>());
+                    over::<T, W, S>(len, Narrowed { from, to: room });
+                    let (piece, to) = (room.cast_const(), to.add(first));
                     if self.streamed && len == PIECE {
                         debug_assert_eq!(to.align_offset(LINE), 0);
                         for line in (0..PIECE).step_by(LINE / size_of::<T>()) {
@@ -175,51 +198,53 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
     /// Writes a row, normalised and with its weight and bias.
     ///
     /// # Safety
-    /// It is read and written; both may be one.
+    /// It is read and written; both may be one. The machine has what the level says.
     #[inline(always)]
-    unsafe fn row(&self, from: *const T, to: *mut T, of: impl Fn(T) -> W) {
+    unsafe fn row<S: Simd>(&self, from: *const W, to: *mut T, of: impl Fn(W) -> W) {
         let mut first = 0;
-        // SAFETY: by the caller's promise.
+        // SAFETY: by the caller's promise; what is put is written.
         unsafe {
             while first + PIECE <= self.n {
-                let x = from.add(first).cast::<[T; PIECE]>().read();
-                let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
+                let x = from.add(first).cast::<[W; PIECE]>().read();
+                let mut piece = [MaybeUninit::<W>::uninit(); PIECE];
                 self.put(first, &x, &of, &mut piece);
-                to.add(first).cast::<[MaybeUninit<T>; PIECE]>().write(piece);
+                T::store_some::<S, PIECE>(
+                    piece.as_ptr().cast::<[W; PIECE]>().read(),
+                    to.add(first),
+                );
                 first += PIECE;
             }
             let rest = self.n - first;
-            let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
+            let mut piece = [MaybeUninit::<W>::uninit(); PIECE];
             self.put(first, std::slice::from_raw_parts(from.add(first), rest), &of, &mut piece);
-            std::ptr::copy_nonoverlapping(piece.as_ptr().cast(), to.add(first), rest);
+            over::<T, W, S>(rest, Narrowed { from: piece.as_ptr().cast(), to: to.add(first) });
         }
     }
 
-    /// Writes some elements of a row, from the `first` on, normalised and with their weight and
-    /// bias.
+    /// Puts some elements of a row, from the `first` on, normalised and with their weight and bias.
     #[inline(always)]
-    fn put(&self, first: usize, x: &[T], of: impl Fn(T) -> W, to: &mut [MaybeUninit<T>; PIECE]) {
+    fn put(&self, first: usize, x: &[W], of: impl Fn(W) -> W, to: &mut [MaybeUninit<W>; PIECE]) {
         match (self.weight, self.bias) {
             (None, None) => {
                 for (o, x) in to.iter_mut().zip(x) {
-                    o.write(T::store(of(*x)));
+                    o.write(of(*x));
                 }
             }
             (Some(weight), None) => {
                 for ((o, x), w) in to.iter_mut().zip(x).zip(&weight[first..]) {
-                    o.write(T::store(of(*x).mul(*w)));
+                    o.write(of(*x).mul(*w));
                 }
             }
             (None, Some(bias)) => {
                 for ((o, x), b) in to.iter_mut().zip(x).zip(&bias[first..]) {
-                    o.write(T::store(of(*x).add(*b)));
+                    o.write(of(*x).add(*b));
                 }
             }
             (Some(weight), Some(bias)) => {
                 for (((o, x), w), b) in
                     to.iter_mut().zip(x).zip(&weight[first..]).zip(&bias[first..])
                 {
-                    o.write(T::store(of(*x).mul(*w).add(*b)));
+                    o.write(of(*x).mul(*w).add(*b));
                 }
             }
         }
@@ -228,31 +253,31 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
 
 /// What is subtracted from a row's elements, and what they are multiplied by then.
 #[inline(always)]
-pub(super) fn measured<T: Load<W>, W: Float>(x: &[T], eps: W, centred: bool) -> (W, W) {
-    let mean = if centred { mean::<T, W>(x) } else { W::ZERO };
-    (mean, W::ONE.div(mean_of_squares::<T, W>(x, mean).add(eps).sqrt()))
+pub(super) fn measured<W: Float>(x: &[W], eps: W, centred: bool) -> (W, W) {
+    let mean = if centred { mean::<W>(x) } else { W::ZERO };
+    (mean, W::ONE.div(mean_of_squares::<W>(x, mean).add(eps).sqrt()))
 }
 
 /// Mean of a row, in the order of a sum.
 #[inline(always)]
-fn mean<T: Load<W>, W: Float>(x: &[T]) -> W {
+fn mean<W: Float>(x: &[W]) -> W {
     let mut tree = Tree::new();
     for block in x.chunks(BLOCK) {
-        tree.push(fold_block::<Sum<T, W, W>>(block), W::add);
+        tree.push(fold_block::<Sum<W, W, W>>(block), W::add);
     }
     tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }
 
 /// Mean of `(x - mean)^2`, in the order of a sum.
 #[inline(always)]
-fn mean_of_squares<T: Load<W>, W: Float>(x: &[T], mean: W) -> W {
+fn mean_of_squares<W: Float>(x: &[W], mean: W) -> W {
     let mut tree = Tree::new();
     for block in x.chunks(BLOCK) {
-        let square = |x: T| {
-            let d = x.load().sub(mean);
+        let square = |x: W| {
+            let d = x.sub(mean);
             d.mul(d)
         };
-        tree.push(fold_block_of::<Sum<T, W, W>>(block, square), W::add);
+        tree.push(fold_block_of::<Sum<W, W, W>>(block, square), W::add);
     }
     tree.end(W::add).unwrap_or(W::ZERO).over(x.len())
 }

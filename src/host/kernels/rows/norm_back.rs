@@ -3,16 +3,17 @@
 //! Rows are normalised again where they are read: that takes less time than to keep them.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, by_float};
+use super::super::load::{Load, Narrowed, by_float, over};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::norm::{measured, widened};
-use super::{Float, LEAST, in_order};
+use super::{Float, LEAST, in_order, loaded, room_of};
 use crate::room;
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows whose gradients are added up one after the other, before their sum goes on.
@@ -110,40 +111,57 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
 
     /// A row of the gradient and one of the value, with the mean of that and what it is multiplied
     /// by.
+    ///
+    /// # Safety
+    /// The machine has what the level says, and there is [room](Rows::room).
     #[inline(always)]
-    fn row(&self, at: [isize; 2]) -> (&[T], &[T], W, W) {
-        // SAFETY: rows of the inputs, `n` elements in order.
-        let [g, x] = [0, 1].map(|i| unsafe {
-            std::slice::from_raw_parts(self.from[i].at(at[i]).cast_const(), self.n)
-        });
-        let (mean, scale) = measured::<T, W>(x, self.eps, self.centred);
+    unsafe fn row<'a, S: Simd>(
+        &'a self,
+        at: [isize; 2],
+        room: &'a mut [W],
+    ) -> (&'a [W], &'a [W], W, W) {
+        let (n, room) = (self.n, room.as_mut_ptr());
+        let [g, x] = [0, 1].map(|i| self.from[i].at(at[i]).cast_const());
+        // SAFETY: rows of the inputs, `n` elements in order, and room for as many of each.
+        let (g, x) = unsafe {
+            let g = loaded::<T, W, S>(g, n, room);
+            let x = loaded::<T, W, S>(x, n, room.wrapping_add(n));
+            (std::slice::from_raw_parts(g, n), std::slice::from_raw_parts(x, n))
+        };
+        let (mean, scale) = measured::<W>(x, self.eps, self.centred);
         (g, x, mean, scale)
+    }
+
+    /// The room that two rows take.
+    fn room(&self) -> usize {
+        room_of::<T, W>(2 * self.n)
     }
 
     /// Writes what flows to a row, and shows the gradient and the normalised row block by block,
     /// with the number of the first element.
     ///
     /// # Safety
-    /// `to` is valid for writes of a row, which nothing else refers to.
+    /// `to` is valid for writes of a row, which nothing else refers to; the rest is as for
+    /// [`row`](Rows::row).
     #[inline(always)]
-    unsafe fn flows(
+    unsafe fn flows<S: Simd>(
         &self,
         at: [isize; 2],
+        room: &mut [W],
         weight: Option<&[W]>,
         to: *mut T,
         mut see: impl FnMut(usize, &[W], &[W]),
     ) {
         let n = self.n;
-        let (g, x, mean, scale) = self.row(at);
+        // SAFETY: the caller's promise.
+        let (g, x, mean, scale) = unsafe { self.row::<S>(at, room) };
         let (mut sums, mut products) = (Tree::new(), Tree::new());
         for first in (0..n).step_by(BLOCK) {
             let range = first..n.min(first + BLOCK);
             let (mut d, mut e) = ([W::ZERO; BLOCK], [W::ZERO; BLOCK]);
             let (d, e) = (&mut d[..range.len()], &mut e[..range.len()]);
-            d.iter_mut().zip(&g[range.clone()]).for_each(|(d, g)| *d = g.load());
-            e.iter_mut()
-                .zip(&x[range.clone()])
-                .for_each(|(e, x)| *e = x.load().sub(mean).mul(scale));
+            d.copy_from_slice(&g[range.clone()]);
+            e.iter_mut().zip(&x[range.clone()]).for_each(|(e, x)| *e = x.sub(mean).mul(scale));
             see(first, d, e);
             if let Some(weight) = weight {
                 d.iter_mut().zip(&weight[range]).for_each(|(d, w)| *d = d.mul(*w));
@@ -156,17 +174,33 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
         }
         let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
         let (sum, product) = (mean_of(sums), mean_of(products));
-        let end = |d: W, x: T| {
-            let normal = x.load().sub(mean).mul(scale);
-            T::store(d.sub(sum).sub(normal.mul(product)).mul(scale))
+        let end = |d: W, x: W| {
+            let normal = x.sub(mean).mul(scale);
+            d.sub(sum).sub(normal.mul(product)).mul(scale)
         };
-        // SAFETY: the caller's promise.
-        let to = unsafe { std::slice::from_raw_parts_mut(to, n) };
-        let all = to.iter_mut().zip(g).zip(x);
-        match weight {
-            None => all.for_each(|((y, g), x)| *y = end(g.load(), *x)),
-            Some(weight) => {
-                all.zip(weight).for_each(|(((y, g), x), w)| *y = end(g.load().mul(*w), *x))
+        for first in (0..n).step_by(BLOCK) {
+            let range = first..n.min(first + BLOCK);
+            let (len, to) = (range.len(), to.wrapping_add(first));
+            let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
+            let made = if T::IS_WIDE { to.cast::<W>() } else { block.as_mut_ptr().cast() };
+            // SAFETY: the caller's promise, or a block of this function's own.
+            let y = unsafe { std::slice::from_raw_parts_mut(made.cast::<MaybeUninit<W>>(), len) };
+            let all = y.iter_mut().zip(&g[range.clone()]).zip(&x[range.clone()]);
+            match weight {
+                None => {
+                    for ((y, g), x) in all {
+                        y.write(end(*g, *x));
+                    }
+                }
+                Some(weight) => {
+                    for (((y, g), x), w) in all.zip(&weight[range]) {
+                        y.write(end(g.mul(*w), *x));
+                    }
+                }
+            }
+            if !T::IS_WIDE {
+                // SAFETY: the caller's promise; all of the block has been written.
+                unsafe { over::<T, W, S>(len, Narrowed { from: made.cast_const(), to }) };
             }
         }
     }
@@ -190,7 +224,9 @@ fn to_rows<T: Load<W> + Default, W: Float>(
             let rows = Rows::<T, W>::new(&g, &x, of);
             let to = Shared::<T>::new(out.ptr);
             in_parts(rows.nest.numel(), (LEAST / rows.n).max(1), par, &|part| {
-                at_level(ToRows { rows: &rows, part, to, weight: weight.as_deref() });
+                W::with_scratch(rows.room(), |room| {
+                    at_level(ToRows { rows: &rows, part, to, weight: weight.as_deref(), room });
+                });
             });
         });
     });
@@ -201,6 +237,7 @@ struct ToRows<'a, T, W> {
     part: Range<usize>,
     to: Shared<T>,
     weight: Option<&'a [W]>,
+    room: &'a mut [W],
 }
 
 impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
@@ -210,7 +247,7 @@ impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
         for (row, at) in self.rows.nest.turns(self.part.clone()) {
             let to = self.to.at((row * self.rows.n) as isize);
             // SAFETY: a row of the output that is this part's; nothing else refers to it.
-            unsafe { self.rows.flows(at, self.weight, to, |_, _, _| {}) };
+            unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, |_, _, _| {}) };
         }
     }
 }
@@ -267,10 +304,10 @@ fn summed<T: Load<W> + Default, W: Float>(
                     unsafe { std::slice::from_raw_parts_mut(own.at((i * 2 * n) as isize), 2 * n) };
                 let part = slice_of(all, parts, i);
                 let run = &mut run;
-                match flows {
-                    Some(to) => at_level(ToAll { rows: &rows, part, run, sums, to, weight }),
-                    None => at_level(ToParameters { rows: &rows, part, run, sums }),
-                }
+                W::with_scratch(rows.room(), |room| match flows {
+                    Some(to) => at_level(ToAll { rows: &rows, part, run, sums, to, weight, room }),
+                    None => at_level(ToParameters { rows: &rows, part, run, sums, room }),
+                });
             });
             for i in 0..2 * n {
                 let sum = (0..parts).fold(W::ZERO, |sum, p| sum.add(sums[p * 2 * n + i]));
@@ -286,6 +323,7 @@ struct ToParameters<'a, T, W> {
     part: Range<usize>,
     run: &'a mut [W],
     sums: &'a mut [W],
+    room: &'a mut [W],
 }
 
 impl<T: Load<W>, W: Float> Levelled for ToParameters<'_, T, W> {
@@ -297,11 +335,11 @@ impl<T: Load<W>, W: Float> Levelled for ToParameters<'_, T, W> {
             self.run.fill(W::ZERO);
             let (products, plain) = self.run.split_at_mut(n);
             for (_, at) in self.rows.nest.turns(first..self.part.end.min(first + RUN)) {
-                let (g, x, mean, scale) = self.rows.row(at);
+                // SAFETY: a level is one that the machine has; there is room.
+                let (g, x, mean, scale) = unsafe { self.rows.row::<S>(at, self.room) };
                 for (((a, b), g), x) in products.iter_mut().zip(&mut *plain).zip(g).zip(x) {
-                    let g = g.load();
-                    *a = a.add(g.mul(x.load().sub(mean).mul(scale)));
-                    *b = b.add(g);
+                    *a = a.add(g.mul(x.sub(mean).mul(scale)));
+                    *b = b.add(*g);
                 }
             }
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
@@ -314,6 +352,7 @@ struct ToAll<'a, T, W> {
     part: Range<usize>,
     run: &'a mut [W],
     sums: &'a mut [W],
+    room: &'a mut [W],
     to: Shared<T>,
     weight: Option<&'a [W]>,
 }
@@ -337,7 +376,7 @@ impl<T: Load<W>, W: Float> Levelled for ToAll<'_, T, W> {
                 };
                 let to = self.to.at((row * n) as isize);
                 // SAFETY: a row of the output that is this part's; nothing else refers to it.
-                unsafe { self.rows.flows(at, self.weight, to, add) };
+                unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, add) };
             }
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
         }

@@ -2,13 +2,14 @@
 //! computed of: of halves these are computed again, in less time than it takes to read them in f32.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, by_float};
+use super::super::load::{Load, Widened, by_float, over};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, fold_block};
 use super::super::simd::Simd;
+use super::super::stream::prefetch_all_second;
 use super::columns::{self, COLUMNS, Totals, strips};
 use super::norm_back::ordered;
-use super::{Float, Form, LEAST};
+use super::{Float, Form, LEAST, ended, loaded, room_of};
 use crate::view::{Parallel, View, ViewMut};
 use std::mem::MaybeUninit;
 
@@ -50,7 +51,9 @@ fn back<T: Load<W> + Default, W: Float>(
             let cuts = if inner == 1 { 1 } else { strips::<T>(n, inner) };
             let least = (LEAST * cuts / (n * inner)).max(1);
             in_parts(outer.numel() * cuts, least, par, &|units| {
-                W::with_scratch(n * inner.div_ceil(cuts), |scratch| {
+                let room =
+                    n * inner.div_ceil(cuts) + if inner == 1 { room_of::<T, W>(n) } else { 0 };
+                W::with_scratch(room, |scratch| {
                     for unit in units {
                         let at = outer.at(unit / cuts);
                         let columns = slice_of(inner, cuts, unit % cuts);
@@ -61,7 +64,7 @@ fn back<T: Load<W> + Default, W: Float>(
                         let to = Shared::<W>::new(to);
                         let how = How { n, form, is_result };
                         match inner {
-                            1 => at_level(Row { g, x, to, how, scratch: &mut scratch[..n] }),
+                            1 => at_level(Row { g, x, to, how, scratch }),
                             _ => at_level(Strip {
                                 g,
                                 x,
@@ -100,29 +103,30 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let (How { n, form, is_result }, y) = (self.how, self.scratch);
+        let How { n, form, is_result } = self.how;
+        let (y, room) = self.scratch.split_at_mut(n);
         // SAFETY: rows of the operands, and one of the output that is this part's own.
-        let (g, x, out) = unsafe {
+        let (g, out) = unsafe {
+            over::<T, W, S>(n, Widened { from: self.x.at(0), to: y.as_mut_ptr() });
+            let g = loaded::<T, W, S>(self.g.at(0), n, room.as_mut_ptr());
             (
-                std::slice::from_raw_parts(self.g.at(0).cast_const(), n),
-                std::slice::from_raw_parts(self.x.at(0).cast_const(), n),
+                std::slice::from_raw_parts(g, n),
                 std::slice::from_raw_parts_mut(self.to.at(0).cast::<MaybeUninit<W>>(), n),
             )
         };
-        match is_result {
-            true => y.iter_mut().zip(x).for_each(|(y, x)| *y = x.load()),
-            false => softmax_of::<T, W, S>(x, y, form),
+        if !is_result {
+            softmax_of::<W, S>(y, form);
         }
         let (mut tree, mut terms) = (Tree::new(), [W::ZERO; BLOCK]);
         for (g, y) in g.chunks(BLOCK).zip(y.chunks(BLOCK)) {
             for ((term, g), y) in terms.iter_mut().zip(g).zip(y) {
-                *term = if form.is_log() { g.load() } else { g.load().mul(*y) };
+                *term = if form.is_log() { *g } else { g.mul(*y) };
             }
             tree.push(fold_block::<Sum<W, W, W>>(&terms[..g.len()]), W::add);
         }
         let total = tree.end(W::add).unwrap_or(W::ZERO);
         for ((out, g), y) in out.iter_mut().zip(g).zip(y) {
-            out.write(flows::<W, S>(g.load(), *y, total, form));
+            out.write(flows::<W, S>(*g, *y, total, form));
         }
     }
 }
@@ -135,33 +139,27 @@ fn flows<W: Float, S: Simd>(g: W, y: W, total: W, form: Form) -> W {
     }
 }
 
-/// A row's softmax, or its logarithm.
+/// A row's softmax, or its logarithm, in place of the row.
 #[inline(always)]
-fn softmax_of<T: Load<W>, W: Float, S: Simd>(x: &[T], y: &mut [W], form: Form) {
+fn softmax_of<W: Float, S: Simd>(x: &mut [W], form: Form) {
     // A NaN does not show here: it makes the sum NaN, and so the whole row.
     let mut largest = W::LEAST;
     for block in x.chunks(BLOCK) {
-        let next = fold_block::<MaxNumber<T, W, T>>(block);
+        let next = fold_block::<MaxNumber<W, W, W>>(block);
         largest = if next > largest { next } else { largest };
     }
     let (largest, mut tree) = (form.base(largest), Tree::new());
-    for (x, y) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
+    for x in x.chunks_mut(BLOCK) {
         let mut powers = [W::ZERO; BLOCK];
-        for ((power, x), y) in powers.iter_mut().zip(x).zip(&mut *y) {
-            let x = x.load().sub(largest);
-            *power = x.exp_of_difference::<S>();
-            *y = if form.is_log() { x } else { *power };
+        for (power, x) in powers.iter_mut().zip(&mut *x) {
+            let less = x.sub(largest);
+            *power = less.exp_of_difference::<S>();
+            *x = if form.is_log() { less } else { *power };
         }
         tree.push(fold_block::<Sum<W, W, W>>(&powers[..x.len()]), W::add);
     }
     let end = form.end::<S, W>(tree.end(W::add).unwrap_or(W::ZERO));
-    y.iter_mut().for_each(|y| *y = ended(*y, end, form));
-}
-
-/// A power, or a difference, at its end.
-#[inline(always)]
-fn ended<W: Float>(y: W, end: W, form: Form) -> W {
-    if form.is_log() { y.sub(end) } else { y.mul(end) }
+    x.iter_mut().for_each(|x| *x = ended(*x, end, form.is_log()));
 }
 
 /// `wide` columns.
@@ -202,7 +200,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
             let g = unsafe { row(self.g, r, self.step[0], wide) };
             let mut terms = [W::ZERO; COLUMNS];
             for (((term, g), y), end) in terms.iter_mut().zip(g).zip(y).zip(&ends) {
-                *y = ended(*y, *end, form);
+                *y = ended(*y, *end, form.is_log());
                 *term = if form.is_log() { g.load() } else { g.load().mul(*y) };
             }
             totals.add(r, &terms[..wide]);
@@ -212,7 +210,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
             // SAFETY: a row of the strip, and one of the output that is this part's own.
             let (g, out) = unsafe {
                 let out = self.to.at((r * self.out_step) as isize).cast::<MaybeUninit<W>>();
-                columns::ask(out.wrapping_add(columns::AHEAD * self.out_step), wide);
+                prefetch_all_second(out.wrapping_add(columns::AHEAD * self.out_step), wide);
                 (row(self.g, r, self.step[0], wide), std::slice::from_raw_parts_mut(out, wide))
             };
             for (((out, g), y), total) in out.iter_mut().zip(g).zip(y).zip(&totals.sum) {
@@ -228,7 +226,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
 /// The row has so many elements.
 #[inline(always)]
 unsafe fn row<'a, T>(of: Shared<T>, r: usize, step: isize, wide: usize) -> &'a [T] {
-    columns::ask(of.at((r + columns::AHEAD) as isize * step), wide);
+    prefetch_all_second(of.at((r + columns::AHEAD) as isize * step), wide);
     // SAFETY: by the caller's promise.
     unsafe { std::slice::from_raw_parts(of.at(r as isize * step), wide) }
 }
