@@ -87,6 +87,17 @@ fn check_float<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool], eps: f64)
     }
 }
 
+fn check_squares<T: Element, O: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool]) {
+    let par = Threads { threads: 1 + rng.below(4), seed: rng.word() };
+    let squares = filled::<O>(&kept_shape(&x.shape, dims), |out| {
+        reduce(ReduceOp::Sum, Source::Squares(x.view()), dims, out, &par);
+    });
+    for (got, g) in squares.iter().zip(groups(x, dims)) {
+        let want: f64 = g.iter().map(|v| v.to_f64() * v.to_f64()).sum();
+        assert!(close(got.to_f64(), want, want, 1e-5), "squares {} {want}", got.to_f64());
+    }
+}
+
 fn check_exact<T: Element>(rng: &mut Rng, x: &Value<T>, dims: &[bool]) {
     let groups = groups(x, dims);
     let (any, all) =
@@ -149,6 +160,7 @@ fn every_reduction_of_any_layout_agrees_with_a_plain_loop() {
     let mut rng = Rng::new(21);
     for _ in 0..60 {
         let (x, dims) = random_case::<f32>(&mut rng, small);
+        check_squares::<f32, f32>(&mut rng, &x, &dims);
         check_float(&mut rng, &x, &dims, 1e-6);
         check_exact(&mut rng, &x, &dims);
         let (x, dims) = random_case::<f64>(&mut rng, |r| (r.below(9) as f64) - 4.0);
@@ -170,9 +182,11 @@ fn halves_are_accumulated_in_single_precision() {
     let mut rng = Rng::new(22);
     for _ in 0..40 {
         let (x, dims) = random_case::<f16>(&mut rng, small);
+        check_squares::<f16, f32>(&mut rng, &x, &dims);
         check_float(&mut rng, &x, &dims, 1.1 / 2048.0);
         check_exact(&mut rng, &x, &dims);
         let (x, dims) = random_case::<bf16>(&mut rng, small);
+        check_squares::<bf16, f32>(&mut rng, &x, &dims);
         check_float(&mut rng, &x, &dims, 1.1 / 256.0);
     }
     let ones = Value::<bf16>::new(&[4096], vec![bf16::ONE; 4096]);
