@@ -7,7 +7,7 @@ use crate::host::kernels::rows::{self, Form};
 use crate::ops::check::{float, row_cost};
 use crate::ops::no_gradient;
 
-/// Of `g` and the result, or of `g` and what it was computed of. Of halves it is in float32.
+/// Of `g` and the result, or of `g` and what it was computed of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SoftmaxBack {
     pub dim: usize,
@@ -25,7 +25,7 @@ impl Operation for SoftmaxBack {
         if g != of {
             return Err(Refusal::shape(format!("{} for {}", g.shape, of.shape)));
         }
-        Ok(Meta { shape: of.shape.clone(), dtype: of.dtype.wide() })
+        Ok(of.clone())
     }
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
         row_cost(output)

@@ -14,12 +14,12 @@ pub(crate) fn join(values: &[View<'_>], dim: usize, out: &ViewMut<'_>, par: &dyn
     if out.numel() == 0 {
         return;
     }
-    // Single elements in turn: as one value after the other, each line would be written by all.
+    // Where each value has one element in turn, every line of the result has some of all values.
     if values.iter().all(|x| x.is_contiguous() && numel(&x.shape[dim..]) == 1) {
         match *values {
-            [a, b] => return weave([a, b], out, par),
-            [a, b, c] => return weave([a, b, c], out, par),
-            [a, b, c, d] => return weave([a, b, c, d], out, par),
+            [a, b] => return interleave([a, b], out, par),
+            [a, b, c] => return interleave([a, b, c], out, par),
+            [a, b, c, d] => return interleave([a, b, c, d], out, par),
             _ => {}
         }
     }
@@ -34,16 +34,16 @@ pub(crate) fn join(values: &[View<'_>], dim: usize, out: &ViewMut<'_>, par: &dyn
 }
 
 /// Writes the elements of a few values in turn.
-fn weave<const K: usize>(values: [View<'_>; K], out: &ViewMut<'_>, par: &dyn Parallel) {
+fn interleave<const K: usize>(values: [View<'_>; K], out: &ViewMut<'_>, par: &dyn Parallel) {
     match out.dtype.size() {
-        1 => weave_sized::<u8, K>(values, out, par),
-        2 => weave_sized::<u16, K>(values, out, par),
-        4 => weave_sized::<u32, K>(values, out, par),
-        _ => weave_sized::<u64, K>(values, out, par),
+        1 => interleave_sized::<u8, K>(values, out, par),
+        2 => interleave_sized::<u16, K>(values, out, par),
+        4 => interleave_sized::<u32, K>(values, out, par),
+        _ => interleave_sized::<u64, K>(values, out, par),
     }
 }
 
-fn weave_sized<T: Copy + Send + Sync, const K: usize>(
+fn interleave_sized<T: Copy + Send + Sync, const K: usize>(
     values: [View<'_>; K],
     out: &ViewMut<'_>,
     par: &dyn Parallel,

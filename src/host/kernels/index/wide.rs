@@ -16,9 +16,10 @@ use std::ops::Range;
 
 /// The number of lines that are processed side by side.
 const SIDE: usize = 64;
-/// So many indices on, the memory is asked for what lies there, of as many lines at most: of places
-/// that are data no machine foresees one.
+/// So many indices on, the memory is asked for what lies there: no machine foresees places that are
+/// data.
 const AHEAD: usize = 4;
+/// Elements that are asked for there, at most.
 const NEAR: usize = 1 << 10;
 
 /// `out[i, index[i, j, k], k]` joined with `src[i, j, k]` for `dim` 1, in the order of the indices;
@@ -100,10 +101,19 @@ pub(super) fn join_runs<T: Load<W>, W: Wide>(
             let mut at = [[0isize; 2]; SIDE];
             let at = &mut at[..some.len()];
             lines.turns(some).zip(&mut *at).for_each(|((_, one), at)| *at = one);
+            let (lines, [x, y]) = (at.len(), at[0]);
+            let beside = at.windows(2).all(|w| w[1] == [w[0][0] + 1, w[0][1] + 1]);
             for run in runs() {
                 let to = to.wrapping_offset(run[0].0 * to_step);
-                // SAFETY: as above.
-                unsafe { join_run(from, to, step, run, (at.len(), |c: usize| at[c]), join) }
+                match beside {
+                    true => vectorize!(|| {
+                        let at = |c: usize| [x + c as isize, y + c as isize];
+                        // SAFETY: as above.
+                        unsafe { join_run(from, to, step, run, (lines, at), join) }
+                    }),
+                    // SAFETY: as above.
+                    false => unsafe { join_run(from, to, step, run, (lines, |c| at[c]), join) },
+                }
             }
         }
     };

@@ -42,23 +42,18 @@ pub(in super::super) trait Fold: 'static {
     fn start() -> Self::Acc;
     /// One element.
     fn lift(x: Self::In) -> Self::Acc;
-    /// Elements that lie side by side.
+    /// Elements that lie side by side, of a fold that [loads](Fold::LOADS).
     ///
     /// # Safety
     /// There are `N`, and the machine has what the level says.
     #[inline(always)]
-    unsafe fn lift_some<S: Simd, const N: usize>(x: *const Self::In) -> [Self::Acc; N] {
-        // SAFETY: by the caller's promise.
-        let x = unsafe { &*x.cast::<[Self::In; N]>() };
-        let mut all = [Self::start(); N];
-        for i in 0..N {
-            all[i] = Self::lift(x[i]);
-        }
-        all
+    unsafe fn lift_some<S: Simd, const N: usize>(_x: *const Self::In) -> [Self::Acc; N] {
+        unreachable!("elements of this fold are lifted one by one");
     }
     /// The same fold of elements that are [loaded](Fold::load).
     type Loaded: Fold<In = Self::Acc, Acc = Self::Acc, Out = Self::Out>;
-    /// Whether rows had better be loaded before they are folded.
+    /// Whether elements had better be loaded several at once, before they are folded. It is the
+    /// same at every level, and so are the bits.
     const LOADS: bool = false;
     /// Brings a row into the type in which it is computed.
     ///
@@ -555,7 +550,11 @@ pub(super) fn fold_row<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
 #[inline(always)]
 fn fold_loaded<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
     let (mut tree, mut block) = (Tree::new(), [MaybeUninit::<F::Acc>::uninit(); BLOCK]);
+    let is_far = size_of_val(x) > FAR;
     for x in x.chunks(BLOCK) {
+        if is_far {
+            prefetch_all(x.as_ptr().cast::<u8>().wrapping_add(AHEAD).cast::<F::In>(), x.len());
+        }
         // SAFETY: a block has room for them, and so many are written; a level is one that the
         // machine has.
         let loaded = unsafe {

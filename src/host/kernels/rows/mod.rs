@@ -18,7 +18,7 @@ pub(crate) use norm_back::{ALL_FROM, Normed, norm_all, norm_back, norm_sums};
 pub(crate) use softmax_back::softmax_back;
 
 use super::isa::{Levelled, at_level};
-use super::load::{Load, Row, Widened, by_float, over};
+use super::load::{Load, Narrowed, Row, Widened, by_float, over};
 use super::math::{Lane, Real, exp_of_difference};
 use super::nest::{Nest, Shared, in_parts};
 use super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, Wide, fold_block};
@@ -196,7 +196,7 @@ fn kept<T: Load<W>, W>(n: usize, streamed: bool) -> usize {
     }
 }
 
-/// The room that halves of rows take in the type that they are computed in.
+/// The room that `n` halves take in the type that they are computed in.
 fn room_of<T: Load<W>, W>(n: usize) -> usize {
     if T::IS_WIDE { 0 } else { n }
 }
@@ -214,6 +214,45 @@ unsafe fn loaded<T: Load<W>, W, S: Simd>(from: *const T, n: usize, room: *mut W)
     // SAFETY: by the caller's promise.
     unsafe { over::<T, W, S>(n, Widened { from, to: room }) };
     room
+}
+
+/// Up to `N` elements on their way to memory: they are made where they stay, or, of halves, aside.
+struct Made<T, W, const N: usize> {
+    to: *mut T,
+    n: usize,
+    aside: [MaybeUninit<W>; N],
+}
+
+impl<T: Load<W>, W, const N: usize> Made<T, W, N> {
+    /// # Safety
+    /// There is room for `n` elements, `N` at most, to which nothing else refers.
+    #[inline(always)]
+    unsafe fn new(to: *mut T, n: usize) -> Made<T, W, N> {
+        Made { to, n, aside: [const { MaybeUninit::uninit() }; N] }
+    }
+
+    /// Where they are made.
+    #[inline(always)]
+    fn room(&mut self) -> &mut [MaybeUninit<W>] {
+        if T::IS_WIDE {
+            // SAFETY: by the promise of `new`.
+            return unsafe { std::slice::from_raw_parts_mut(self.to.cast(), self.n) };
+        }
+        &mut self.aside[..self.n]
+    }
+
+    /// Brings them to memory.
+    ///
+    /// # Safety
+    /// All have been made; the machine has what the level says.
+    #[inline(always)]
+    unsafe fn end<S: Simd>(&self) {
+        if !T::IS_WIDE {
+            let from = self.aside.as_ptr().cast();
+            // SAFETY: by the caller's promise, and that of `new`.
+            unsafe { over::<T, W, S>(self.n, Narrowed { from, to: self.to }) };
+        }
+    }
 }
 
 /// A run of rows whose elements lie side by side.
@@ -316,7 +355,7 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
 ///
 /// # Safety
 /// `from` is a row of `n` elements, `kept` has room for as many; they may be one. The row before
-/// has as many, which lie elsewhere.
+/// has as many, which lie elsewhere. The machine has what the level says.
 #[inline(always)]
 unsafe fn begun<T: Load<W>, W: Float, S: Simd>(
     from: *const T,
@@ -390,7 +429,8 @@ impl<T: Load<W>, W: Float> Half<T, W> {
     /// end, all that is left.
     ///
     /// # Safety
-    /// The row has so many elements, here and where it goes to.
+    /// The row has so many elements, here and where it goes to. The machine has what the level
+    /// says.
     #[inline(always)]
     unsafe fn stream<S: Simd>(&mut self, log: bool, end: usize) {
         let in_line = const { LINE / size_of::<T>() };

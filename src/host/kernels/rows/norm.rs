@@ -168,11 +168,18 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                 let x = unsafe { std::slice::from_raw_parts(wide.add(first), len) };
                 let mut made = [MaybeUninit::<W>::uninit(); PIECE];
                 self.put(first, x, |x| x.sub(mean).mul(scale), &mut made);
-                // SAFETY: the output's row, this part's own, and so many have been made.
+                // SAFETY: the output's row, this part's own, and so many have been made; a level is
+                // one that the machine has.
                 unsafe {
-                    let (from, room) = (made.as_ptr().cast(), piece.as_mut_ptr().cast::<T>());
-                    over::<T, W, S>(len, Narrowed { from, to: room });
-                    let (piece, to) = (room.cast_const(), to.add(first));
+                    let (from, to) = (made.as_ptr().cast::<W>(), to.add(first));
+                    let piece = match T::IS_WIDE {
+                        true => from.cast::<T>(),
+                        false => {
+                            let room = piece.as_mut_ptr().cast::<T>();
+                            over::<T, W, S>(len, Narrowed { from, to: room });
+                            room.cast_const()
+                        }
+                    };
                     if self.streamed && len == PIECE {
                         debug_assert_eq!(to.align_offset(LINE), 0);
                         for line in (0..PIECE).step_by(LINE / size_of::<T>()) {

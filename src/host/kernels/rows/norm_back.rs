@@ -3,17 +3,16 @@
 //! Rows are normalised again where they are read: that takes less time than to keep them.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, Narrowed, by_float, over};
+use super::super::load::{Load, by_float};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::norm::{measured, widened};
-use super::{Float, LEAST, in_order, loaded, room_of};
+use super::{Float, LEAST, Made, in_order, loaded, room_of};
 use crate::room;
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows whose gradients are added up one after the other, before their sum goes on.
@@ -180,12 +179,9 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
         };
         for first in (0..n).step_by(BLOCK) {
             let range = first..n.min(first + BLOCK);
-            let (len, to) = (range.len(), to.wrapping_add(first));
-            let mut block = [MaybeUninit::<W>::uninit(); BLOCK];
-            let made = if T::IS_WIDE { to.cast::<W>() } else { block.as_mut_ptr().cast() };
-            // SAFETY: the caller's promise, or a block of this function's own.
-            let y = unsafe { std::slice::from_raw_parts_mut(made.cast::<MaybeUninit<W>>(), len) };
-            let all = y.iter_mut().zip(&g[range.clone()]).zip(&x[range.clone()]);
+            // SAFETY: a block of the row, by the caller's promise.
+            let mut made = unsafe { Made::<T, W, BLOCK>::new(to.wrapping_add(first), range.len()) };
+            let all = made.room().iter_mut().zip(&g[range.clone()]).zip(&x[range.clone()]);
             match weight {
                 None => {
                     for ((y, g), x) in all {
@@ -198,10 +194,8 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
                     }
                 }
             }
-            if !T::IS_WIDE {
-                // SAFETY: the caller's promise; all of the block has been written.
-                unsafe { over::<T, W, S>(len, Narrowed { from: made.cast_const(), to }) };
-            }
+            // SAFETY: all of it has been made; the level is the caller's promise.
+            unsafe { made.end::<S>() };
         }
     }
 }
@@ -246,7 +240,8 @@ impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
     fn run<S: Simd>(self) {
         for (row, at) in self.rows.nest.turns(self.part.clone()) {
             let to = self.to.at((row * self.rows.n) as isize);
-            // SAFETY: a row of the output that is this part's; nothing else refers to it.
+            // SAFETY: a row of the output that is this part's; nothing else refers to it. There is
+            // room, and a level is one that the machine has.
             unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, |_, _, _| {}) };
         }
     }
@@ -375,7 +370,7 @@ impl<T: Load<W>, W: Float> Levelled for ToAll<'_, T, W> {
                     }
                 };
                 let to = self.to.at((row * n) as isize);
-                // SAFETY: a row of the output that is this part's; nothing else refers to it.
+                // SAFETY: as in `ToRows`.
                 unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, add) };
             }
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));

@@ -9,12 +9,11 @@ use super::super::simd::Simd;
 use super::super::stream::prefetch_all_second;
 use super::columns::{self, COLUMNS, Totals, strips};
 use super::norm_back::ordered;
-use super::{Float, Form, LEAST, ended, loaded, room_of};
+use super::{Float, Form, LEAST, Made, ended, loaded, room_of};
 use crate::view::{Parallel, View, ViewMut};
-use std::mem::MaybeUninit;
 
 /// Of `g`, and of the result or the operand: `y (g - sum(g y))` along a dimension, or of the
-/// logarithm `g - e^y sum(g)`, in the type that it is computed in.
+/// logarithm `g - e^y sum(g)`.
 pub(crate) fn softmax_back(
     g: View<'_>,
     of: View<'_>,
@@ -35,13 +34,12 @@ fn back<T: Load<W> + Default, W: Float>(
     out: &ViewMut<'_>,
     par: &dyn Parallel,
 ) {
-    assert_eq!(out.dtype, W::DTYPE);
     if out.numel() == 0 {
         return;
     }
     let (n, inner) = (of.shape[dim], crate::shape::numel(&of.shape[dim + 1..]));
     let lead = if inner == 1 { dim } else { dim + 1 };
-    let to = Shared::<W>::new(out.ptr);
+    let to = Shared::<T>::new(out.ptr);
     ordered::<T>(g, lead, par, &mut |g| {
         ordered::<T>(of, lead, par, &mut |of| {
             let strides = [g.strides, of.strides];
@@ -61,7 +59,7 @@ fn back<T: Load<W> + Default, W: Float>(
                         let [g, x]: [Shared<T>; 2] =
                             std::array::from_fn(|k| Shared::new(from[k].at(at[k] + first)));
                         let to = to.at((unit / cuts * n * inner) as isize + first);
-                        let to = Shared::<W>::new(to);
+                        let to = Shared::<T>::new(to);
                         let how = How { n, form, is_result };
                         match inner {
                             1 => at_level(Row { g, x, to, how, scratch }),
@@ -94,7 +92,7 @@ struct How {
 struct Row<'a, T, W> {
     g: Shared<T>,
     x: Shared<T>,
-    to: Shared<W>,
+    to: Shared<T>,
     how: How,
     scratch: &'a mut [W],
 }
@@ -105,14 +103,13 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
     fn run<S: Simd>(self) {
         let How { n, form, is_result } = self.how;
         let (y, room) = self.scratch.split_at_mut(n);
-        // SAFETY: rows of the operands, and one of the output that is this part's own.
-        let (g, out) = unsafe {
+        let to = self.to.at(0);
+        // SAFETY: rows of the operands, and room for what is loaded. A level is one that the
+        // machine has.
+        let g = unsafe {
             over::<T, W, S>(n, Widened { from: self.x.at(0), to: y.as_mut_ptr() });
             let g = loaded::<T, W, S>(self.g.at(0), n, room.as_mut_ptr());
-            (
-                std::slice::from_raw_parts(g, n),
-                std::slice::from_raw_parts_mut(self.to.at(0).cast::<MaybeUninit<W>>(), n),
-            )
+            std::slice::from_raw_parts(g, n)
         };
         if !is_result {
             softmax_of::<W, S>(y, form);
@@ -125,8 +122,16 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
             tree.push(fold_block::<Sum<W, W, W>>(&terms[..g.len()]), W::add);
         }
         let total = tree.end(W::add).unwrap_or(W::ZERO);
-        for ((out, g), y) in out.iter_mut().zip(g).zip(y) {
-            out.write(flows::<W, S>(*g, *y, total, form));
+        for first in (0..n).step_by(BLOCK) {
+            let (len, to) = (BLOCK.min(n - first), to.wrapping_add(first));
+            let (g, y) = (&g[first..first + len], &y[first..first + len]);
+            // SAFETY: a block of the output's row, which is this part's own.
+            let mut made = unsafe { Made::<T, W, BLOCK>::new(to, len) };
+            for ((out, g), y) in made.room().iter_mut().zip(g).zip(y) {
+                out.write(flows::<W, S>(*g, *y, total, form));
+            }
+            // SAFETY: all of it has been made; a level is one that the machine has.
+            unsafe { made.end::<S>() };
         }
     }
 }
@@ -167,7 +172,7 @@ struct Strip<'a, T, W> {
     g: Shared<T>,
     x: Shared<T>,
     step: [isize; 2],
-    to: Shared<W>,
+    to: Shared<T>,
     out_step: usize,
     wide: usize,
     how: How,
@@ -208,14 +213,16 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         totals.put_aside();
         for (r, y) in scratch.chunks(wide).take(n).enumerate() {
             // SAFETY: a row of the strip, and one of the output that is this part's own.
-            let (g, out) = unsafe {
-                let out = self.to.at((r * self.out_step) as isize).cast::<MaybeUninit<W>>();
+            let (g, mut made) = unsafe {
+                let out = self.to.at((r * self.out_step) as isize);
                 prefetch_all_second(out.wrapping_add(columns::AHEAD * self.out_step), wide);
-                (row(self.g, r, self.step[0], wide), std::slice::from_raw_parts_mut(out, wide))
+                (row(self.g, r, self.step[0], wide), Made::<T, W, COLUMNS>::new(out, wide))
             };
-            for (((out, g), y), total) in out.iter_mut().zip(g).zip(y).zip(&totals.sum) {
+            for (((out, g), y), total) in made.room().iter_mut().zip(g).zip(y).zip(&totals.sum) {
                 out.write(flows::<W, S>(g.load(), *y, *total, form));
             }
+            // SAFETY: all of it has been made; a level is one that the machine has.
+            unsafe { made.end::<S>() };
         }
     }
 }
