@@ -105,8 +105,10 @@ pub(super) fn transpose<T: Copy + Send + Sync>(
                 while r < row.size {
                     let high = TILE.min(row.size - r);
                     let (d, s) = (to.at(d + r as isize), from.at(s + r as isize * row.step[1]));
-                    for k in (0..high as isize).filter(|_| asks) {
-                        prefetch(s.wrapping_offset(k * row.step[1]).wrapping_add(later).cast());
+                    if asks {
+                        for k in 0..high as isize {
+                            prefetch(s.wrapping_offset(k * row.step[1]).wrapping_add(later).cast());
+                        }
                     }
                     // SAFETY: the tile's `wide` columns and `high` rows lie within both views.
                     unsafe {

@@ -4,12 +4,12 @@
 //! look for the largest element to the last division.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::Load;
+use super::super::load::{Load, Row, over};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::super::stream::{LINE, prefetch_all_second};
-use super::{Float, Form, LEAST, base};
+use super::{Float, Form, LEAST, Made, base, loaded};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -84,12 +84,6 @@ impl<W: Float> Totals<W> {
     pub fn new() -> Totals<W> {
         Totals { largest: [W::LEAST; COLUMNS], sum: [W::ZERO; COLUMNS], some: [W::ZERO; COLUMNS] }
     }
-    #[inline(always)]
-    fn look<T: Load<W>>(&mut self, row: &[T]) {
-        for (x, l) in row.iter().zip(&mut self.largest) {
-            *l = l.larger(x.load());
-        }
-    }
     /// Adds row `r` to the sums.
     #[inline(always)]
     pub fn add(&mut self, r: usize, row: &[W]) {
@@ -109,6 +103,50 @@ impl<W: Float> Totals<W> {
     }
 }
 
+/// Elements of a row of columns as they are computed with, and the largest of each column so far.
+struct Looked<T, W> {
+    from: *const T,
+    to: *mut W,
+    largest: *mut W,
+}
+
+impl<T: Load<W>, W: Float> Row for Looked<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let all = T::load_some::<S, N>(self.from.add(i));
+            for (k, x) in all.iter().enumerate() {
+                let largest = self.largest.add(i + k);
+                largest.write((*largest).larger(*x));
+            }
+            self.to.add(i).cast::<[W; N]>().write(all);
+        }
+    }
+}
+
+/// Exponentials of elements, less one number or, if there is one for `EACH`, less that.
+pub(super) struct Less<T, W, const EACH: bool> {
+    pub from: *const T,
+    pub less: *const W,
+    pub to: *mut W,
+}
+
+impl<T: Load<W>, W: Float, const EACH: bool> Row for Less<T, W, EACH> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut all = T::load_some::<S, N>(self.from.add(i));
+            for (k, x) in all.iter_mut().enumerate() {
+                let less = *self.less.add(if EACH { i + k } else { 0 });
+                *x = x.sub(less).exp_of_difference::<S>();
+            }
+            self.to.add(i).cast::<[W; N]>().write(all);
+        }
+    }
+}
+
 impl<T> Powers<T> {
     /// Leaves the exponentials of the columns in memory, or the logarithm's differences, and gives
     /// what ends them.
@@ -118,19 +156,15 @@ impl<T> Powers<T> {
         T: Load<W>,
     {
         let (wide, form) = (self.wide, self.form);
-        // SAFETY: rows of the strip; the output may be the input, whose reading ends before it is
-        // written.
-        let row = |r: usize| unsafe {
-            std::slice::from_raw_parts(self.x.at(r as isize * self.step), wide)
-        };
         let mut totals = Totals::<W>::new();
         // Lines of memory that lie far from each other are read and written once.
         for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
             prefetch_all_second(self.x.at((r + AHEAD) as isize * self.step), wide);
-            for ((k, x), l) in keep.iter_mut().zip(row(r)).zip(&mut totals.largest) {
-                *k = x.load();
-                *l = l.larger(*k);
-            }
+            let (from, to) = (self.x.at(r as isize * self.step), keep.as_mut_ptr());
+            let largest = totals.largest.as_mut_ptr();
+            // SAFETY: a row of the strip, and room for it; the output may be the input, whose
+            // reading ends before it is written. A level is one that the machine has.
+            unsafe { over::<T, W, S>(wide, Looked { from, to, largest }) };
         }
         totals.largest.iter_mut().for_each(|largest| *largest = form.base(*largest));
         for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
@@ -164,15 +198,14 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         let totals = self.of.left_in::<W, S>(self.scratch);
         for (r, keep) in self.scratch.chunks(wide).take(n).enumerate() {
             prefetch_all_second(self.y.at(((r + AHEAD) * self.out_step) as isize), wide);
+            let to = self.y.at((r * self.out_step) as isize);
             // SAFETY: a row of the output's strip, this unit's own.
-            let out = unsafe {
-                let first =
-                    self.y.at((r * self.out_step) as isize).cast::<std::mem::MaybeUninit<T>>();
-                std::slice::from_raw_parts_mut(first, wide)
-            };
-            for ((o, &x), &s) in out.iter_mut().zip(keep).zip(&totals.sum) {
-                o.write(T::store(if form.is_log() { x.sub(s) } else { x.mul(s) }));
+            let mut made = unsafe { Made::<T, W, COLUMNS>::new(to, wide) };
+            for ((o, &x), &s) in made.room().iter_mut().zip(keep).zip(&totals.sum) {
+                o.write(super::ended(x, s, form.is_log()));
             }
+            // SAFETY: all of it has been made; a level is one that the machine has.
+            unsafe { made.end::<S>() };
         }
     }
 }
@@ -232,12 +265,22 @@ impl<T> Sums<'_, T> {
     {
         let mut tile = [W::ZERO; BLOCK];
         let mut largest = W::LEAST;
-        // SAFETY: elements of the input, here and below.
-        let load = |i: usize| unsafe { *self.from.at(first + i as isize * self.step) }.load();
+        // Elements of the input, here and below.
+        let at = |i: usize| self.from.at(first + i as isize * self.step);
         for start in (0..self.n).step_by(BLOCK) {
             let len = BLOCK.min(self.n - start);
+            if self.step == 1 {
+                // SAFETY: there is room for a block; a level is one that the machine has.
+                let block = unsafe {
+                    let wide = loaded::<T, W, S>(at(start), len, tile.as_mut_ptr());
+                    std::slice::from_raw_parts(wide, len)
+                };
+                largest = largest.larger(fold_block::<Max<W, W, W>>(block));
+                continue;
+            }
             for (i, t) in tile[..len].iter_mut().enumerate() {
-                *t = load(start + i);
+                // SAFETY: an element of the input.
+                *t = unsafe { *at(start + i) }.load();
             }
             largest = largest.larger(fold_block::<Max<W, W, W>>(&tile[..len]));
         }
@@ -245,8 +288,15 @@ impl<T> Sums<'_, T> {
         let mut tree = Tree::new();
         for start in (0..self.n).step_by(BLOCK) {
             let len = BLOCK.min(self.n - start);
-            for (i, t) in tile[..len].iter_mut().enumerate() {
-                *t = load(start + i).sub(base).exp_of_difference::<S>();
+            if self.step == 1 {
+                let (from, to) = (at(start).cast_const(), tile.as_mut_ptr());
+                // SAFETY: as above.
+                unsafe { over::<T, W, S>(len, Less::<_, _, false> { from, less: &base, to }) };
+            } else {
+                for (i, t) in tile[..len].iter_mut().enumerate() {
+                    // SAFETY: as above.
+                    *t = unsafe { *at(start + i) }.load().sub(base).exp_of_difference::<S>();
+                }
             }
             tree.push(fold_block::<Sum<W, W, W>>(&tile[..len]), W::add);
         }
@@ -272,23 +322,23 @@ impl<T: Load<W>, W: Float> Levelled for In<'_, T, W> {
             }
             let columns = slice_of(s.wide, s.cuts, unit % s.cuts);
             let (wide, first) = (columns.len(), columns.start as isize);
-            // SAFETY: rows of the strip.
-            let row = |r: usize| unsafe {
-                std::slice::from_raw_parts(s.from.at(offset + first + r as isize * s.step), wide)
-            };
+            let mut room = [W::ZERO; COLUMNS];
             let mut totals = Totals::<W>::new();
             for r in 0..s.n {
-                totals.look(row(r));
+                let from = s.from.at(offset + first + r as isize * s.step);
+                let (to, largest) = (room.as_mut_ptr(), totals.largest.as_mut_ptr());
+                // SAFETY: a row of the strip; a level is one that the machine has.
+                unsafe { over::<T, W, S>(wide, Looked { from, to, largest }) };
             }
             for l in &mut totals.largest {
                 *l = base(*l);
             }
             for r in 0..s.n {
-                let mut powers = [W::ZERO; COLUMNS];
-                for ((p, x), l) in powers.iter_mut().zip(row(r)).zip(&totals.largest) {
-                    *p = x.load().sub(*l).exp_of_difference::<S>();
-                }
-                totals.add(r, &powers[..wide]);
+                let from = s.from.at(offset + first + r as isize * s.step);
+                let (less, to) = (totals.largest.as_ptr(), room.as_mut_ptr());
+                // SAFETY: as above.
+                unsafe { over::<T, W, S>(wide, Less::<_, _, true> { from, less, to }) };
+                totals.add(r, &room[..wide]);
             }
             totals.put_aside();
             for w in 0..wide {

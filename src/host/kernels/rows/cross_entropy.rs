@@ -3,11 +3,12 @@
 
 use super::super::copy;
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, by_float};
+use super::super::load::{Load, by_float, over};
 use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, fold_block};
 use super::super::simd::Simd;
-use super::{Float, Form, LEAST, Picks, Rows, STREAM_FROM};
+use super::columns::Less;
+use super::{Float, Form, LEAST, Picks, Rows, STREAM_FROM, loaded};
 use crate::dtype::Element;
 use crate::room;
 use crate::shape::contiguous_strides;
@@ -72,13 +73,21 @@ impl<T: Load<W>, W: Float + Element> Levelled for Losses<'_, T, W> {
             };
             let mut largest = W::LEAST;
             for block in x.chunks(BLOCK) {
-                let next = fold_block::<MaxNumber<T, W, T>>(block);
+                let (n, room) = (block.len(), powers.as_mut_ptr());
+                // SAFETY: there is room for a block; a level is one that the machine has.
+                let wide = unsafe {
+                    std::slice::from_raw_parts(loaded::<T, W, S>(block.as_ptr(), n, room), n)
+                };
+                let next = fold_block::<MaxNumber<W, W, W>>(wide);
                 largest = if next > largest { next } else { largest };
             }
             let mut tree = Tree::new();
             for block in x.chunks(BLOCK) {
-                for (power, x) in powers.iter_mut().zip(block) {
-                    *power = x.load().sub(largest).exp_of_difference::<S>();
+                let (from, to) = (block.as_ptr(), powers.as_mut_ptr());
+                // SAFETY: as above.
+                unsafe {
+                    let powers = Less::<_, _, false> { from, less: &largest, to };
+                    over::<T, W, S>(block.len(), powers);
                 }
                 tree.push(fold_block::<Sum<W, W, W>>(&powers[..block.len()]), W::add);
             }

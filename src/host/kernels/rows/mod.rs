@@ -189,11 +189,7 @@ fn along<T: Load<W>, W: Float>(
 /// The scratch of rows of `n`: a row's exponentials stay in the output where they fit it exactly,
 /// unless it goes around the cache.
 fn kept<T: Load<W>, W>(n: usize, streamed: bool) -> usize {
-    match streamed {
-        true => 2 * n,
-        false if T::IS_WIDE => 0,
-        false => n,
-    }
+    if streamed { 2 * n } else { room_of::<T, W>(n) }
 }
 
 /// The room that `n` halves take in the type that they are computed in.

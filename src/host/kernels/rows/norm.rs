@@ -7,7 +7,7 @@ use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block, fold_block_of};
 use super::super::simd::Simd;
 use super::super::stream::{self, LINE, STREAM_FROM, prefetch_second};
-use super::{Float, LEAST, PIECE, in_order, loaded, room_of};
+use super::{Float, LEAST, Made, PIECE, in_order, loaded, room_of};
 use crate::dtype::with_dtype;
 use crate::view::{Parallel, View, ViewMut};
 use std::borrow::Cow;
@@ -161,35 +161,28 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
             let mut first = 0;
             while first < n {
                 // Up to where a line of memory begins, and then in whole pieces.
-                let head = if first == 0 && self.streamed { to.align_offset(LINE) } else { 0 };
+                let head = if first == 0 { to.align_offset(LINE) } else { 0 };
                 let len = if head > 0 { head } else { PIECE }.min(n - first).min(PIECE);
                 let mut piece = [MaybeUninit::<T>::uninit(); PIECE];
-                // SAFETY: a piece of the row, as above.
-                let x = unsafe { std::slice::from_raw_parts(wide.add(first), len) };
-                let mut made = [MaybeUninit::<W>::uninit(); PIECE];
-                self.put(first, x, |x| x.sub(mean).mul(scale), &mut made);
-                // SAFETY: the output's row, this part's own, and so many have been made; a level is
-                // one that the machine has.
+                let room = piece.as_mut_ptr().cast::<T>();
+                // SAFETY: a piece of the row, as above, and room for as many; all of it is made.
+                // The output's row is this part's own; a level is one that the machine has.
                 unsafe {
-                    let (from, to) = (made.as_ptr().cast::<W>(), to.add(first));
-                    let piece = match T::IS_WIDE {
-                        true => from.cast::<T>(),
-                        false => {
-                            let room = piece.as_mut_ptr().cast::<T>();
-                            over::<T, W, S>(len, Narrowed { from, to: room });
-                            room.cast_const()
-                        }
-                    };
-                    if self.streamed && len == PIECE {
+                    let x = std::slice::from_raw_parts(wide.add(first), len);
+                    let mut made = Made::<T, W, PIECE>::new(room, len);
+                    self.put(first, x, |x| x.sub(mean).mul(scale), made.room());
+                    made.end::<S>();
+                    let to = to.add(first);
+                    if len == PIECE {
                         debug_assert_eq!(to.align_offset(LINE), 0);
                         for line in (0..PIECE).step_by(LINE / size_of::<T>()) {
-                            stream::copy_line::<S>(piece.add(line).cast(), to.add(line).cast());
+                            stream::copy_line::<S>(room.add(line).cast(), to.add(line).cast());
                             if !ahead.is_null() {
                                 prefetch_second(ahead.wrapping_add(first + line).cast());
                             }
                         }
                     } else {
-                        std::ptr::copy_nonoverlapping(piece, to, len);
+                        std::ptr::copy_nonoverlapping(room.cast_const(), to, len);
                     }
                 }
                 first += len;
@@ -230,7 +223,7 @@ impl<T: Load<W>, W: Float> Rows<'_, T, W> {
 
     /// Puts some elements of a row, from the `first` on, normalised and with their weight and bias.
     #[inline(always)]
-    fn put(&self, first: usize, x: &[W], of: impl Fn(W) -> W, to: &mut [MaybeUninit<W>; PIECE]) {
+    fn put(&self, first: usize, x: &[W], of: impl Fn(W) -> W, to: &mut [MaybeUninit<W>]) {
         match (self.weight, self.bias) {
             (None, None) => {
                 for (o, x) in to.iter_mut().zip(x) {

@@ -188,9 +188,10 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         let ends = match is_result {
             true => {
                 for (r, y) in scratch.chunks_mut(wide).take(n).enumerate() {
-                    // SAFETY: a row of the strip.
-                    let x = unsafe { row(self.x, r, self.step[1], wide) };
-                    y.iter_mut().zip(x).for_each(|(y, x)| *y = x.load());
+                    let from = later(self.x, r, self.step[1], wide);
+                    // SAFETY: a row of the strip, and room for it; a level is one that the machine
+                    // has.
+                    unsafe { over::<T, W, S>(wide, Widened { from, to: y.as_mut_ptr() }) };
                 }
                 [if form.is_log() { W::ZERO } else { W::ONE }; COLUMNS]
             }
@@ -199,14 +200,16 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
                 of.left_in::<W, S>(scratch).sum
             }
         };
-        let mut totals = Totals::<W>::new();
+        let (mut totals, mut room) = (Totals::<W>::new(), [W::ZERO; COLUMNS]);
+        let room = room.as_mut_ptr();
         for (r, y) in scratch.chunks_mut(wide).take(n).enumerate() {
-            // SAFETY: a row of the strip.
-            let g = unsafe { row(self.g, r, self.step[0], wide) };
+            let g = later(self.g, r, self.step[0], wide);
+            // SAFETY: a row of the strip; a level is one that the machine has.
+            let g = unsafe { std::slice::from_raw_parts(loaded::<T, W, S>(g, wide, room), wide) };
             let mut terms = [W::ZERO; COLUMNS];
             for (((term, g), y), end) in terms.iter_mut().zip(g).zip(y).zip(&ends) {
                 *y = ended(*y, *end, form.is_log());
-                *term = if form.is_log() { g.load() } else { g.load().mul(*y) };
+                *term = if form.is_log() { *g } else { g.mul(*y) };
             }
             totals.add(r, &terms[..wide]);
         }
@@ -216,10 +219,11 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
             let (g, mut made) = unsafe {
                 let out = self.to.at((r * self.out_step) as isize);
                 prefetch_all_second(out.wrapping_add(columns::AHEAD * self.out_step), wide);
-                (row(self.g, r, self.step[0], wide), Made::<T, W, COLUMNS>::new(out, wide))
+                let g = loaded::<T, W, S>(later(self.g, r, self.step[0], wide), wide, room);
+                (std::slice::from_raw_parts(g, wide), Made::<T, W, COLUMNS>::new(out, wide))
             };
             for (((out, g), y), total) in made.room().iter_mut().zip(g).zip(y).zip(&totals.sum) {
-                out.write(flows::<W, S>(g.load(), *y, *total, form));
+                out.write(flows::<W, S>(*g, *y, *total, form));
             }
             // SAFETY: all of it has been made; a level is one that the machine has.
             unsafe { made.end::<S>() };
@@ -227,13 +231,9 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
     }
 }
 
-/// Row `r` of a strip, of which a later one is asked for.
-///
-/// # Safety
-/// The row has so many elements.
+/// Where row `r` of a strip begins; a later one is asked for.
 #[inline(always)]
-unsafe fn row<'a, T>(of: Shared<T>, r: usize, step: isize, wide: usize) -> &'a [T] {
+fn later<T>(of: Shared<T>, r: usize, step: isize, wide: usize) -> *const T {
     prefetch_all_second(of.at((r + columns::AHEAD) as isize * step), wide);
-    // SAFETY: by the caller's promise.
-    unsafe { std::slice::from_raw_parts(of.at(r as isize * step), wide) }
+    of.at(r as isize * step)
 }
