@@ -211,21 +211,27 @@ impl Packing {
         ROWS * self.row_bytes()
     }
 
-    /// Appends rows of the file's blocks to the memory: sixteen rows, or fewer at the end.
-    pub fn pack(&self, rows: &[u8], to: &mut Vec<u8>) {
+    /// Rows of the file's blocks as they lie in memory, in a panel of zeros: sixteen rows, or fewer
+    /// at the end.
+    pub fn pack(&self, rows: &[u8], panel: &mut [u8]) {
+        assert_eq!(panel.len(), self.panel_bytes());
         let (row, block) = (self.row_bytes(), self.format.block_bytes());
-        let from = to.len();
-        to.resize(from + self.panel_bytes(), 0);
         for (lane, row) in rows.chunks_exact(row.max(1)).enumerate() {
-            for (block, tile) in
-                row.chunks_exact(block).zip(to[from..].chunks_exact_mut(ROWS * block))
-            {
+            for (block, tile) in row.chunks_exact(block).zip(panel.chunks_exact_mut(ROWS * block)) {
                 let mut at = 0;
                 for (field, len) in self.format.fields() {
                     tile[at + lane * len..][..len].copy_from_slice(&block[field..field + len]);
                     at += ROWS * len;
                 }
             }
+        }
+    }
+
+    /// All rows of the file's blocks, in memory of zeros.
+    pub fn pack_all(&self, blocks: &[u8], panels: &mut [u8]) {
+        let size = self.panel_bytes().max(1);
+        for (rows, panel) in blocks.chunks(size).zip(panels.chunks_mut(size)) {
+            self.pack(rows, panel);
         }
     }
 
@@ -390,9 +396,8 @@ mod tests {
                 let file: Vec<u8> = (0..packing.file_bytes())
                     .map(|i| ((i as u32).wrapping_mul(2654435761) >> 23) as u8)
                     .collect();
-                let mut panels = Vec::new();
-                file.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
-                assert_eq!(panels.len(), packing.bytes());
+                let mut panels = vec![0; packing.bytes()];
+                packing.pack_all(&file, &mut panels);
                 assert!(packing.unpack(&panels) == file, "{format} of {rows} rows");
                 assert!(rows % ROWS > 0 || panels != file, "rows lie side by side");
             }

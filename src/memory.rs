@@ -6,12 +6,15 @@
 //! uses the block that it freed last, since its core still has it. Where the cache is full, blocks
 //! of sizes that have not been used for longest make room: else a program whose sizes change would
 //! have fresh pages from then on (a gradient of 16 MiB, behind ops of other sizes, took 6.6 ms, and
-//! 0.9 with this). Blocks of 2 MiB and more ask for huge pages. Called by threads that start a step
-//! or drop a value; never waits. Knows nothing of the bytes.
+//! 0.9 with this). Called by threads that start a step or drop a value; never waits. Knows nothing
+//! of the bytes.
 
 #![allow(unsafe_code)]
 
+mod chunks;
 mod freed;
+mod pages;
+mod system;
 
 use crate::dtype::Element;
 use crate::error::bytes_of;
@@ -19,15 +22,16 @@ use crate::graph::value::{Buffer, Keep, Kept};
 use crate::sync::plain::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, lock};
 use freed::Freed;
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+pub(crate) use pages::Pages;
+use std::alloc::{Layout, alloc_zeroed};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
+use system::{fresh, release};
 // Plain counters, not part of a protocol: std's atomics.
 
 /// Below this, the allocator's own caches serve.
 const CACHED_FROM: usize = 4 << 10;
-const HUGE: usize = 2 << 20;
 /// Quarter steps between powers of two, from 4 KiB up.
 const CLASSES: usize = 4 * (usize::BITS as usize - 12);
 /// Least that the cache may keep, whatever was live before.
@@ -118,11 +122,6 @@ fn class(bytes: usize) -> (usize, usize) {
 /// Bytes of a block of a class.
 fn size_of_class(index: usize) -> usize {
     ((4 + index % 4) << (index / 4 + 12)) / 4
-}
-
-fn layout(size: usize) -> Option<Layout> {
-    let align = if size >= HUGE { HUGE } else { 64 };
-    Layout::from_size_align(size, align).ok().filter(|l| l.size() <= isize::MAX as usize - HUGE)
 }
 
 impl Memory {
@@ -237,21 +236,10 @@ impl Memory {
                 if index < usize::MAX {
                     self.asked();
                 }
-                let fresh = layout(size).and_then(|l| {
-                    // SAFETY: the layout has a size above zero.
-                    let ptr = unsafe { alloc(l) };
-                    (!ptr.is_null()).then_some(ptr)
-                });
-                let Some(ptr) = fresh else {
+                let Some(ptr) = fresh(size) else {
                     self.uncount(size);
                     return None;
                 };
-                #[cfg(target_os = "linux")]
-                if size >= HUGE {
-                    // SAFETY: the range was just allocated, and advice changes no contents. A
-                    // refusal only means small pages.
-                    unsafe { libc::madvise(ptr as *mut libc::c_void, size, libc::MADV_HUGEPAGE) };
-                }
                 ptr
             }
         };
@@ -290,17 +278,12 @@ impl Memory {
     }
 
     /// Takes elements over from the host without a copy.
-    pub fn adopt<T: Element>(self: &Arc<Memory>, data: Vec<T>) -> Option<Arc<Adopted<T>>> {
-        let bytes = std::mem::size_of_val(&data[..]);
+    pub fn adopt<T: Element, D: HostData<T>>(self: &Arc<Memory>, data: D) -> Option<Arc<Adopted>> {
+        let elements = data.as_ref();
+        let (ptr, bytes) = (elements.as_ptr() as *mut u8, std::mem::size_of_val(elements));
         self.had(self.count_for_values(bytes)?);
-        Some(Arc::new(Adopted { data, bytes, memory: self.clone(), keep: Keep::default() }))
-    }
-}
-
-fn release(ptr: *mut u8, size: usize) {
-    if let Some(layout) = layout(size) {
-        // SAFETY: the block came from `alloc` with this very layout, which `size` determines.
-        unsafe { dealloc(ptr, layout) };
+        let (memory, owner) = (self.clone(), Box::new(data));
+        Some(Arc::new(Adopted { ptr, bytes, _owner: owner, memory, keep: Keep::default() }))
     }
 }
 
@@ -401,17 +384,28 @@ impl Drop for Block {
     }
 }
 
+/// What owns elements in host memory: they stay where they are while it lives.
+pub(crate) trait HostData<T>: AsRef<[T]> + Any + Send + Sync {}
+impl<T: Element> HostData<T> for Vec<T> {}
+impl HostData<u8> for Pages {}
+
 /// Elements that the host handed in.
-pub(crate) struct Adopted<T: Element> {
-    data: Vec<T>,
+pub(crate) struct Adopted {
+    ptr: *mut u8,
     bytes: usize,
+    _owner: Box<dyn Any + Send + Sync>,
     memory: Arc<Memory>,
     keep: Keep,
 }
 
-impl<T: Element> Buffer for Adopted<T> {
+// SAFETY: as of a block; the owner is `Send` and `Sync`.
+unsafe impl Send for Adopted {}
+// SAFETY: as above.
+unsafe impl Sync for Adopted {}
+
+impl Buffer for Adopted {
     fn host(&self) -> Option<*mut u8> {
-        Some(self.data.as_ptr() as *mut u8)
+        Some(self.ptr)
     }
     fn bytes(&self) -> usize {
         self.bytes
@@ -430,13 +424,13 @@ impl<T: Element> Buffer for Adopted<T> {
     }
 }
 
-impl<T: Element> fmt::Debug for Adopted<T> {
+impl fmt::Debug for Adopted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Adopted({})", bytes_of(self.bytes))
     }
 }
 
-impl<T: Element> Drop for Adopted<T> {
+impl Drop for Adopted {
     fn drop(&mut self) {
         self.memory.live.fetch_sub(self.bytes, Relaxed);
     }
@@ -445,6 +439,7 @@ impl<T: Element> Drop for Adopted<T> {
 #[cfg(all(test, not(futensor_loom)))]
 mod tests {
     use super::*;
+    use system::HUGE;
 
     #[test]
     fn classes_cover_their_sizes_with_at_most_a_quarter_of_waste() {
@@ -521,29 +516,31 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn large_blocks_begin_with_a_huge_page_and_have_asked_for_more() {
+    fn large_blocks_and_pieces_have_asked_for_huge_pages() {
         let memory = Memory::new(usize::MAX);
-        let block = memory.alloc(8 << 20).unwrap();
-        let address = block.host().unwrap() as usize;
-        assert_eq!(address % HUGE, 0);
+        let addresses = [8 << 20, 1 << 20].map(|size| {
+            let block = memory.alloc(size).unwrap();
+            let address = block.host().unwrap() as usize;
+            (block, address)
+        });
+        assert_eq!(addresses[0].1 % HUGE, 0);
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
             return; // A kernel without them refuses the advice.
         }
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut inside = false;
-        for line in maps.lines() {
-            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-            if let Some((from, to)) = range
-                && let (Ok(from), Ok(to)) =
-                    (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
-            {
-                inside = (from..to).contains(&address);
-            } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| inside) {
-                assert!(flags.split_whitespace().any(|flag| flag == "hg"), "{flags}");
-                return;
-            }
+        for (_block, address) in &addresses {
+            let mut inside = false;
+            let flags = maps.lines().find_map(|line| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let range = range.map(|(a, b)| [a, b].map(|n| usize::from_str_radix(n, 16)));
+                if let Some([Ok(from), Ok(to)]) = range {
+                    inside = (from..to).contains(address);
+                }
+                line.strip_prefix("VmFlags:").filter(|_| inside)
+            });
+            let flags = flags.expect("the block is in a mapping");
+            assert!(flags.split_whitespace().any(|flag| flag == "hg"), "{flags}");
         }
-        panic!("the block is in no mapping");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::{Blocks, Kind, Load, LoadOptions, Metadata, TensorInfo};
 use crate::error::{Result, bytes_of, number_of};
 use crate::files::{self, Layout, Loaded, Part, Reading};
 use crate::format::{Packing, ROWS};
+use crate::memory::Pages;
 use crate::quant::{Quantized, Weight};
 use crate::shape::Shape;
 use crate::tensor::device::Device;
@@ -207,12 +208,9 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
     let (columns, rows) = info.dims.split_last().expect("two dimensions or more");
     let packing = Packing::new(format, rows.iter().product(), *columns)
         .map_err(|text| reading.error(format!("tensor {name}: {text}")))?;
-    let mut panels = Vec::new();
-    if panels.try_reserve_exact(packing.bytes()).is_err() {
-        return Err(
-            reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes as usize)))
-        );
-    }
+    let mut panels = Pages::with_room(packing.bytes()).ok_or_else(|| {
+        reading.error(format!("no memory for tensor {name} of {}", bytes_of(bytes as usize)))
+    })?;
     // Sixteen rows at a time, rewritten where the file has another format.
     let mut rewritten = match info.kind {
         Kind::Converted(_) => vec![0; packing.panel_bytes().min(packing.file_bytes())],
@@ -227,7 +225,7 @@ fn tensor(reading: &Reading<Weight>, file: &mut dyn ReadSeek, info: &TensorInfo)
             }
             _ => read,
         };
-        packing.pack(rows, &mut panels);
+        packing.pack(rows, panels.more(packing.panel_bytes()));
         Ok(())
     };
     let row =

@@ -4,6 +4,7 @@ use super::Format;
 use crate::dtype::DType;
 use crate::error::{Error, ErrorKind, Result, bytes_of};
 use crate::format::{Packing, ROWS};
+use crate::memory::Pages;
 use crate::ops::products::quantized::{
     Dequantize, GroupedLinear, Quantize, QuantizedEmbedding, QuantizedLinear,
 };
@@ -75,8 +76,8 @@ impl Quantized {
     /// A matrix from the blocks of a GGUF file, row by row. The caller's thread packs them.
     ///
     /// # Errors
-    /// If rows are not a whole number of blocks, or the number of bytes differs from that of the
-    /// blocks.
+    /// If rows are not a whole number of blocks, if the number of bytes differs from that of the
+    /// blocks, or if there is no memory.
     #[track_caller]
     pub fn from_blocks(
         device: &Device,
@@ -95,16 +96,16 @@ impl Quantized {
             );
             return Err(refuse(text));
         }
-        let mut panels = Vec::with_capacity(packing.bytes());
-        blocks
-            .chunks(packing.panel_bytes().max(1))
-            .for_each(|rows| packing.pack(rows, &mut panels));
+        let Some(mut panels) = Pages::with_room(packing.bytes()) else {
+            return Err(refuse(format!("no memory for {}", bytes_of(packing.bytes()))));
+        };
+        packing.pack_all(blocks, panels.more(packing.bytes()));
         Ok(Quantized::of(device, panels, packing, at))
     }
 
     /// A matrix that is already packed.
-    pub(crate) fn of(device: &Device, panels: Vec<u8>, packing: Packing, at: At) -> Quantized {
-        let bytes = panels.len();
+    pub(crate) fn of(device: &Device, panels: Pages, packing: Packing, at: At) -> Quantized {
+        let bytes = panels.as_ref().len();
         Quantized { packed: device.handed("from_blocks", panels, [bytes].into(), at), packing }
     }
 

@@ -19,6 +19,7 @@ use crate::error::{Error, ErrorKind, bytes_of, number_of};
 use crate::graph::node::Op;
 use crate::graph::operation::Meta;
 use crate::graph::value::{INLINE_BYTES, Storage, Value};
+use crate::memory::HostData;
 use crate::shape::Shape;
 use std::fmt::Display;
 use std::future::Future;
@@ -217,7 +218,9 @@ impl Device {
         match n {
             0 | 1 => self.handed("linspace", vec![a; n], n.into(), at),
             // The caller's thread does no device-sized work: the device computes long ones.
-            2..=1024 => self.handed("linspace", (0..n).map(value).collect(), n.into(), at),
+            2..=1024 => {
+                self.handed("linspace", (0..n).map(value).collect::<Vec<_>>(), n.into(), at)
+            }
             _ => {
                 let _within = build::within("linspace", at);
                 let numbers = |start: usize, step: i64, dtype: DType| {
@@ -382,10 +385,10 @@ impl Device {
         self.handed("from_slice", data.to_vec(), shape.into(), Location::caller())
     }
 
-    pub(crate) fn handed<T: Element>(
+    pub(crate) fn handed<T: Element, D: HostData<T>>(
         &self,
         name: &'static str,
-        data: Vec<T>,
+        data: D,
         shape: Shape,
         at: At,
     ) -> TensorFuture {
@@ -457,18 +460,19 @@ fn check_elements<T: Element>(n: usize, shape: &Shape, op: &str, at: At) -> Resu
 }
 
 /// Makes a value of a device from host data.
-fn adopt<T: Element>(
+fn adopt<T: Element, D: HostData<T>>(
     port: &'static Port,
-    data: Vec<T>,
+    data: D,
     shape: &Shape,
     op: &str,
     at: At,
 ) -> Result<Value, Error> {
-    check_elements::<T>(data.len(), shape, op, at)?;
-    let bytes = std::mem::size_of_val(&data[..]);
+    let elements = data.as_ref();
+    check_elements::<T>(elements.len(), shape, op, at)?;
+    let bytes = std::mem::size_of_val(elements);
     let received = |storage| Ok(port.runner.receive(Value::contiguous(storage), shape, T::DTYPE));
     if bytes <= INLINE_BYTES {
-        return received(Storage::Inline(small(&data)));
+        return received(Storage::Inline(small(elements)));
     }
     match port.memory.adopt(data) {
         Some(buffer) => received(Storage::Shared(buffer)),

@@ -20,8 +20,8 @@ fn weight(r: &mut Random, packing: Packing) -> (Vec<u8>, Vec<f64>) {
         bits.extend(two.to_le_bytes());
         numbers.push(number);
     }
-    let mut panels = Vec::new();
-    bits.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
+    let mut panels = vec![0; packing.bytes()];
+    packing.pack_all(&bits, &mut panels);
     (panels, numbers)
 }
 

@@ -428,13 +428,14 @@ fn pack<T: Element>(
                 for (x, to) in x.chunks_exact(block).zip(blocks.chunks_exact_mut(size)) {
                     write(x, to);
                 }
-                let mut packed = room::with_capacity(packing.panel_bytes());
-                packing.pack(&blocks, &mut packed);
+                let size = packing.panel_bytes();
                 // SAFETY: this panel, which no other part writes.
-                unsafe {
-                    let to = to.at((panel * packing.panel_bytes()) as isize);
-                    std::ptr::copy_nonoverlapping(packed.as_ptr(), to, packed.len());
-                }
+                let to = unsafe {
+                    let to = to.at((panel * size) as isize);
+                    to.write_bytes(0, size);
+                    std::slice::from_raw_parts_mut(to, size)
+                };
+                packing.pack(&blocks, to);
             }
         },
     );

@@ -38,8 +38,8 @@ fn weight_of(mut blocks: Vec<u8>, rng: &mut Rng, packing: Packing) -> (Vec<u8>, 
             _ => [0, 2].into_iter().for_each(&mut scale),
         }
     }
-    let mut panels = Vec::new();
-    blocks.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
+    let mut panels = vec![0; packing.bytes()];
+    packing.pack_all(&blocks, &mut panels);
     let mut dense = vec![0.0; packing.rows * packing.columns];
     for (block, to) in blocks.chunks_exact(size).zip(dense.chunks_exact_mut(format.block())) {
         dequantize_block(format, block, to);
@@ -118,8 +118,8 @@ fn whole_numbers_are_multiplied_exactly() {
                 _ => (0..2).for_each(|i| block[2 * i..2 * i + 2].copy_from_slice(&one)),
             }
         }
-        let mut panels = Vec::new();
-        blocks.chunks(packing.panel_bytes()).for_each(|rows| packing.pack(rows, &mut panels));
+        let mut panels = vec![0; packing.bytes()];
+        packing.pack_all(&blocks, &mut panels);
         // Each block of 32 has a 127, so that its scale is 1; few others, so that sums stay small.
         let draw = |i: usize, rng: &mut Rng| match i % 32 {
             5 => 127.0,

@@ -4,38 +4,16 @@
 //! nothing of scales.
 
 use super::lanes::Lanes;
-use crate::host::kernels::stream::prefetch_here;
-
-/// Bytes between a weight that is read and the line that is asked for. With one row, GB a second
-/// and thread on two cores of a Zen 3: Q4_K 12 to 17, or 8 to 13 where each block asked for all
-/// lines of the next at once; Q6_K 8 to 12, or 4 to 7. Distances of 2 to 8 KiB do equally well. To
-/// ask for a block's scales as well changes nothing.
-pub(super) const AHEAD: usize = 4096;
 
 /// The weights of 32 columns, a word of sixteen lanes at a time: four columns' bytes a lane.
 pub(super) trait Words<L: Lanes>: Copy {
     /// The largest byte that a word can have.
     const LARGEST: u32;
-    /// Word `i`, for `R` rows of activations.
+    /// Word `i`.
     ///
     /// # Safety
     /// As [`Lanes`] says.
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int;
-}
-
-/// Loads a word and shifts it right by `place`. Asks for the line that lies [`AHEAD`] bytes on.
-/// For one row only where `place` is 0, so once a line. For several rows always: `place` is known
-/// only as the loop runs, and a branch on it costs more than asking twice.
-///
-/// # Safety
-/// As [`Lanes`] says.
-#[inline(always)]
-pub(super) unsafe fn from_bit<L: Lanes, const R: usize>(from: *const u8, place: u32) -> L::Int {
-    if R > 1 || place == 0 {
-        prefetch_here(from.wrapping_add(AHEAD));
-    }
-    // SAFETY: by the caller's promise.
-    unsafe { L::right(L::load(from), place) }
+    unsafe fn word(self, i: usize) -> L::Int;
 }
 
 /// The bits of each byte that `MASK` has, once the byte is shifted right by `place`.
@@ -53,10 +31,10 @@ pub(super) type Pairs = Bits<0x03>;
 impl<L: Lanes, const MASK: u8> Words<L> for Bits<MASK> {
     const LARGEST: u32 = MASK as u32;
     #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+    unsafe fn word(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
         unsafe {
-            let bits = from_bit::<L, R>(self.from.add(64 * i), self.place);
+            let bits = L::right(L::load(self.from.add(64 * i)), self.place);
             L::and(bits, L::splat(u32::from_ne_bytes([MASK; 4])))
         }
     }
@@ -69,11 +47,11 @@ pub(super) struct LowThenHigh(pub *const u8);
 impl<L: Lanes> Words<L> for LowThenHigh {
     const LARGEST: u32 = <Nibbles as Words<L>>::LARGEST;
     #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+    unsafe fn word(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
         unsafe {
             let place = if i < 4 { 0 } else { 4 };
-            Words::<L>::word::<R>(Nibbles { from: self.0, place }, i % 4)
+            Words::<L>::word(Nibbles { from: self.0, place }, i % 4)
         }
     }
 }
@@ -95,12 +73,12 @@ pub(super) type Sixes = Topped<0x30>;
 impl<L: Lanes, const MASK: u8> Words<L> for Topped<MASK> {
     const LARGEST: u32 = <Nibbles as Words<L>>::LARGEST | MASK as u32;
     #[inline(always)]
-    unsafe fn word<const R: usize>(self, i: usize) -> L::Int {
+    unsafe fn word(self, i: usize) -> L::Int {
         // SAFETY: by the caller's promise.
         unsafe {
-            let bits = from_bit::<L, R>(self.tops.add(64 * i), self.place);
+            let bits = L::right(L::load(self.tops.add(64 * i)), self.place);
             let top = L::and(L::left::<4>(bits), L::splat(u32::from_ne_bytes([MASK; 4])));
-            L::or(Words::<L>::word::<R>(self.nibbles, i), top)
+            L::or(Words::<L>::word(self.nibbles, i), top)
         }
     }
 }
