@@ -11,10 +11,12 @@ use crate::sync::plain::{AtomicUsize, Mutex, Ordering::AcqRel, Ordering::Relaxed
 use crate::sync::statics;
 use std::alloc::{Layout, alloc, dealloc};
 
-/// Sizes of blocks that are pieces, which are multiples of a page of 4 KiB. Above, sizes are
+/// Sizes of what is a piece: multiples of 4 KiB. Above, sizes are
 /// multiples of a huge page; below, the system's allocator has its own ways.
 const PIECES: std::ops::Range<usize> = 64 << 10..8 << 20;
+/// Bytes of a chunk.
 const SIZE: usize = 32 << 20;
+/// Where the first piece begins.
 const PAGE: usize = 4 << 10;
 
 /// Whether memory of this size is a piece.
@@ -112,13 +114,26 @@ pub(super) fn take(size: usize) -> Option<*mut u8> {
 /// # Safety
 /// It came from [`take`] with this size, and nobody uses it.
 pub(super) unsafe fn release(piece: *mut u8, size: usize) {
-    // SAFETY: by the caller's promise; a chunk begins at a multiple of its size. The pages belong
-    // to this piece alone.
-    unsafe {
-        #[cfg(target_os = "linux")]
-        libc::madvise(piece.cast(), size, libc::MADV_DONTNEED);
-        leave(piece.wrapping_sub(piece.addr() % SIZE));
+    #[cfg(target_os = "linux")]
+    {
+        // The system's own pages may be larger: those that are this piece's alone.
+        let page = page();
+        let from = piece.addr().next_multiple_of(page) - piece.addr();
+        let to = ((piece.addr() + size) / page * page).saturating_sub(piece.addr());
+        // SAFETY: by the caller's promise nobody reads them, and they lie within the piece.
+        unsafe {
+            libc::madvise(piece.add(from).cast(), to.saturating_sub(from), libc::MADV_DONTNEED)
+        };
     }
+    // SAFETY: by the caller's promise; a chunk begins at a multiple of its size.
+    unsafe { leave(piece.wrapping_sub(piece.addr() % SIZE)) };
+}
+
+/// Bytes of a page of the system.
+#[cfg(target_os = "linux")]
+fn page() -> usize {
+    // SAFETY: it asks for a constant.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(SIZE)
 }
 
 #[cfg(all(test, target_os = "linux", not(miri), not(futensor_loom), not(futensor_shuttle)))]
@@ -134,7 +149,7 @@ mod tests {
 
     /// How many of its pages are in memory; an error if its addresses are nobody's.
     fn resident(piece: *mut u8, size: usize) -> std::io::Result<usize> {
-        let mut pages = vec![0u8; size / PAGE];
+        let mut pages = vec![0u8; size.div_ceil(page())];
         // SAFETY: it looks at page tables alone, and `pages` has a byte for each page.
         match unsafe { libc::mincore(piece.cast(), size, pages.as_mut_ptr()) } {
             0 => Ok(pages.iter().filter(|&page| page % 2 == 1).count()),
@@ -151,7 +166,7 @@ mod tests {
         unsafe {
             a.write_bytes(1, 5 * MIB);
             b.write_bytes(2, 64 << 10);
-            assert_eq!(resident(a, 5 * MIB).unwrap(), 5 * MIB / PAGE);
+            assert_eq!(resident(a, 5 * MIB).unwrap(), 5 * MIB / page());
             release(a, 5 * MIB);
             assert_eq!(resident(a, 5 * MIB).unwrap(), 0);
             let own = std::slice::from_raw_parts(b, 64 << 10);

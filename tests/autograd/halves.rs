@@ -182,6 +182,40 @@ fn a_product_and_its_bias_are_rounded_once() {
     }
 }
 
+/// By the ops for few rows, for many, and by those that have gradients themselves.
+#[test]
+fn what_flows_back_through_norms_of_halves_is_rounded_once_to_the_type_of_each() {
+    let device = Device::cpu();
+    for (dtype, rows) in HALVES.into_iter().flat_map(|dtype| [(dtype, 40), (dtype, 400)]) {
+        for (parameters, graph) in [(dtype, false), (dtype, true), (DType::F32, false)] {
+            let draw = |shape: &[usize], dtype| device.randn(shape).to_dtype(dtype);
+            let given =
+                [draw(&[rows, 48], dtype), draw(&[48], parameters), draw(&[48], parameters)];
+            let up = draw(&[rows, 48], dtype);
+            for centred in [true, false] {
+                let slopes = |seen: &dyn Fn(&TensorFuture) -> TensorFuture| {
+                    let [x, w, b] = given.each_ref().map(|x| seen(x).requires_grad());
+                    let options = GradOptions::default().upstream(&seen(&up)).graph(graph);
+                    match centred {
+                        true => grad_with(&x.layer_norm(&w, &b, 1e-5), &[&x, &w, &b], options),
+                        false => grad_with(&x.rms_norm(&w, 1e-5), &[&x, &w], options),
+                    }
+                };
+                let got = slopes(&|x| x.clone());
+                let exact = slopes(&|x| x.to_dtype(DType::F64));
+                for ((got, exact), given) in got.iter().zip(&exact).zip(&given) {
+                    assert_eq!(got.dtype(), given.dtype());
+                    let unit = if given.dtype() == DType::F32 { 1e-5 } else { unit(dtype) };
+                    for (g, w) in read(got).iter().zip(read(exact)) {
+                        let most = unit * w.abs() + 2e-5;
+                        assert!((g - w).abs() <= most, "{g} for {w} in {parameters} of {dtype}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_number_beside_halves_is_taken_in_float32_by_arithmetic_alone() {
     let x = halves(DType::F16, &[1000.0, 0.5, 60000.0]);

@@ -262,16 +262,20 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
         }
         needs
     };
+    // An op that never rounds selects between its operands or turns their signs, and so does its
+    // gradient.
+    let exact = |rounds: Rounds, needs: Needs| match rounds {
+        Rounds::never => needs.as_they_are(),
+        _ => needs,
+    };
     let needs = match op {
         Op::Unary(op) => match wanted.first() {
-            Some(true) => unary_reads(*op, dtype.is_half()).needs(None),
+            Some(true) => exact(op.rounds(), unary_reads(*op, dtype.is_half()).needs(None)),
             _ => Needs::NOTHING,
         },
         Op::Binary(op) => both(*op, None),
         Op::WithScalar { op, scalar, left } => {
-            let needs = both(*op, Some((*scalar, *left)));
-            // An op that never rounds selects between its operands, and so does its gradient.
-            if op.rounds() == Rounds::never { needs.as_they_are() } else { needs }
+            exact(op.rounds(), both(*op, Some((*scalar, *left))))
         }
         Op::Where => Needs::inputs(&[0]).as_they_are(),
         Op::Cast | Op::View(_) => Needs::NOTHING.as_they_are(),
@@ -281,7 +285,8 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
         Op::Custom(op) => op.gradient_needs(wanted),
         without_rule!() => Needs::NOTHING,
     };
-    let rounded = dtype.is_half() && !needs.are_as_they_are() && !is_exact(op);
+    let picks = matches!(op, Op::Reduce(r) if r.op.rounds() == Rounds::never);
+    let rounded = dtype.is_half() && !needs.are_as_they_are() && !picks;
     if rounded { needs.with_output_again() } else { needs }
 }
 
@@ -294,17 +299,6 @@ pub(super) fn in_float32(op: &Op, dtype: DType) -> Op {
 /// The number operand of an op on values of a type, after rounding.
 fn seen(op: BinaryOp, s: Scalar, dtype: DType) -> Scalar {
     if number_beside(op, dtype) == dtype { s.rounded_to(dtype) } else { s }
-}
-
-/// True for an op whose result in halves equals that in float32.
-fn is_exact(op: &Op) -> bool {
-    let rounds = match op {
-        Op::Unary(op) => op.rounds(),
-        Op::Reduce(r) => r.op.rounds(),
-        Op::Binary(_) | Op::WithScalar { .. } | Op::Where | Op::Cast | Op::View(_) => return false,
-        Op::Custom(_) | without_rule!() => return false,
-    };
-    rounds == Rounds::never
 }
 
 /// Applies the rule of an op.
