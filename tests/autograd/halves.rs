@@ -197,8 +197,8 @@ fn what_flows_back_through_norms_of_halves_is_rounded_once_to_the_type_of_each()
                     let [x, w, b] = given.each_ref().map(|x| seen(x).requires_grad());
                     let options = GradOptions::default().upstream(&seen(&up)).graph(graph);
                     match centred {
-                        true => grad_with(&x.layer_norm(&w, &b, 1e-5), &[&x, &w, &b], options),
-                        false => grad_with(&x.rms_norm(&w, 1e-5), &[&x, &w], options),
+                        true => grad_with(x.layer_norm(&w, &b, 1e-5), &[&x, &w, &b], options),
+                        false => grad_with(x.rms_norm(&w, 1e-5), &[&x, &w], options),
                     }
                 };
                 let got = slopes(&|x| x.clone());

@@ -264,9 +264,8 @@ pub(super) fn needs(made: &Made, wanted: &[bool], dtype: DType) -> Needs {
     };
     // An op that never rounds selects between its operands or turns their signs, and so does its
     // gradient.
-    let exact = |rounds: Rounds, needs: Needs| match rounds {
-        Rounds::never => needs.as_they_are(),
-        _ => needs,
+    let exact = |rounds: Rounds, needs: Needs| {
+        if rounds == Rounds::never { needs.as_they_are() } else { needs }
     };
     let needs = match op {
         Op::Unary(op) => match wanted.first() {
