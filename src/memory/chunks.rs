@@ -11,8 +11,8 @@ use crate::sync::plain::{AtomicUsize, Mutex, Ordering::AcqRel, Ordering::Relaxed
 use crate::sync::statics;
 use std::alloc::{Layout, alloc, dealloc};
 
-/// Sizes of what is a piece: multiples of 4 KiB. Above, sizes are
-/// multiples of a huge page; below, the system's allocator has its own ways.
+/// Sizes of what is a piece: multiples of 4 KiB. Above, sizes are multiples of a huge page; below,
+/// the system's allocator has its own ways.
 const PIECES: std::ops::Range<usize> = 64 << 10..8 << 20;
 /// Bytes of a chunk.
 const SIZE: usize = 32 << 20;
