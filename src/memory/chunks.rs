@@ -1,10 +1,10 @@
 //! Memory smaller than a few huge pages, as pieces of chunks.
 //!
 //! The system gives a huge page where a whole one fits. Memory of less would have pages of 4 KiB,
-//! and 2.5 MiB for its end: too many for what a core keeps of their addresses. In a model of such
-//! weights a product by one row read 24 GB a second in small pages and 35 in huge ones, on two
-//! cores of a Zen 4. So such memory lies side by side in chunks. A piece that is released gives its
-//! pages back at once, and the chunk its addresses once no piece is left; until then a released
+//! and 2.5 MiB for its end: too many for what a core keeps of their addresses. (A model of such
+//! weights decoded 63 and 70 tokens/s in small and in huge pages: `measure MODEL.gguf one`, in
+//! benches/RESULTS.md.) So such memory lies side by side in chunks. A piece that is released gives
+//! its pages back at once, and the chunk its addresses once no piece is left; until then a released
 //! piece is not used again.
 
 use crate::sync::plain::{AtomicUsize, Mutex, Ordering::AcqRel, Ordering::Relaxed};

@@ -97,7 +97,8 @@ impl Quantized {
             return Err(refuse(text));
         }
         let Some(mut panels) = Pages::with_room(packing.bytes()) else {
-            return Err(refuse(format!("no memory for {}", bytes_of(packing.bytes()))));
+            let text = format!("out of memory: {}", bytes_of(packing.bytes()));
+            return Err(Error::new(ErrorKind::OutOfMemory, "from_blocks", text, at));
         };
         packing.pack_all(blocks, panels.more(packing.bytes()));
         Ok(Quantized::of(device, panels, packing, at))

@@ -26,6 +26,8 @@ pub(super) struct Activations {
 /// How a format's part of 32 columns meets activations.
 pub(super) trait Kind {
     const FORMAT: Format;
+    /// Bytes of a tile's 32 columns.
+    const PART: usize = ROWS * Self::FORMAT.block_bytes() * 32 / Self::FORMAT.block();
     /// What 32 activations are.
     type X;
     /// Adds a tile (sixteen rows' block) by some rows of activations to their sums.
@@ -48,17 +50,16 @@ const AHEAD: usize = 6144;
 /// parts comes into the second-level cache.
 ///
 /// With one row, two threads of a Zen 4 read so many GB a second, where each word asked for the
-/// line 4 KiB after its own, and now: Q6_K 20 and 45, with AVX2 alone 21 and 47; Q5_K 42 and 54, 33
-/// and 45; the others the same within a tenth. Asked for into the first cache, Q6_K has 22; Q4_0,
-/// asked for into the second, 53 and not 63.
+/// line 4 KiB after its own, and so: Q6_K 20 and 45, with AVX2 alone 21 and 47; Q5_K 42 and 54, 33
+/// and 45; the others differed less than two runs did. (Eight rows of Q8_0 read 36 and 32.) Asked
+/// for into the first cache, Q6_K has 22; Q4_0, asked for into the second, 53 and not 63. For whole
+/// models see `measure MODEL.gguf one` in benches/RESULTS.md.
 #[inline(always)]
 fn ask<K: Kind>(tile: *const u8, part: usize, i: usize) {
-    let parts = const { K::FORMAT.block() / 32 };
-    let bytes = const { ROWS * K::FORMAT.block_bytes() / (K::FORMAT.block() / 32) };
-    let lines = const { (ROWS * K::FORMAT.block_bytes() * 32 / K::FORMAT.block()).div_ceil(LINE) };
+    let lines = const { K::PART.div_ceil(LINE) };
     for line in i * lines / 8..(i + 1) * lines / 8 {
-        let at = tile.wrapping_add(AHEAD + part * bytes + line * LINE);
-        if parts > 1 { prefetch_second_here(at) } else { prefetch_here(at) }
+        let at = tile.wrapping_add(AHEAD + part * K::PART + line * LINE);
+        if K::FORMAT.block() > 32 { prefetch_second_here(at) } else { prefetch_here(at) }
     }
 }
 
