@@ -27,21 +27,37 @@ pub fn all() -> Vec<Entry> {
     .to_vec()
 }
 
-/// Spans of steps, while a trial listens: who asked, and how long it took.
+/// What a step's span says: where the step ran, who asked for it, and how long it took.
+#[derive(Clone, Debug, Default)]
+struct StepSpan {
+    at: (u64, u64),
+    askers: Vec<u64>,
+    took_ns: u64,
+}
+
+/// Spans of steps by their ids, while a trial listens.
 #[derive(Clone, Default)]
-struct Steps(Arc<Mutex<HashMap<u64, (Vec<u64>, u64)>>>);
+struct Steps(Arc<Mutex<HashMap<u64, StepSpan>>>);
 
 /// The subscriber is the process's; nobody else's trial hears of it.
 static LISTENS: AtomicBool = AtomicBool::new(false);
 
-struct Took(u64);
-impl Visit for Took {
+impl Visit for StepSpan {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "took_ns" {
-            self.0 = value;
+        match field.name() {
+            "stream" => self.at.0 = value,
+            "point" => self.at.1 = value,
+            "took_ns" => self.took_ns += value,
+            _ => {}
         }
     }
     fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl Steps {
+    fn with(&self, step: &Id, change: impl FnOnce(&mut StepSpan)) {
+        change(self.0.lock().unwrap().entry(step.into_u64()).or_default());
+    }
 }
 
 impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Steps {
@@ -51,14 +67,14 @@ impl<S: tracing::Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Steps {
     fn enabled(&self, _: &Metadata<'_>, _: Context<'_, S>) -> bool {
         LISTENS.load(SeqCst)
     }
+    fn on_new_span(&self, fields: &span::Attributes<'_>, step: &Id, _: Context<'_, S>) {
+        self.with(step, |span| fields.record(span));
+    }
     fn on_follows_from(&self, step: &Id, asker: &Id, _: Context<'_, S>) {
-        let mut steps = self.0.lock().unwrap();
-        steps.entry(step.into_u64()).or_default().0.push(asker.into_u64());
+        self.with(step, |span| span.askers.push(asker.into_u64()));
     }
     fn on_record(&self, step: &Id, values: &span::Record<'_>, _: Context<'_, S>) {
-        let mut took = Took(0);
-        values.record(&mut took);
-        self.0.lock().unwrap().entry(step.into_u64()).or_default().1 += took.0;
+        self.with(step, |span| values.record(span));
     }
 }
 
@@ -74,7 +90,9 @@ fn a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it(simulator: &Simulat
     let weights = device.randn([32, 32]);
     // What a first product needs is there.
     block_on(weights.matmul(&weights).to_vec::<f32>()).unwrap();
+    block_on(device.waitall()).unwrap();
     steps.0.lock().unwrap().clear();
+    let recording = device.record();
     LISTENS.store(true, SeqCst);
     let requests = [1, 4].map(|times| (times, tracing::info_span!("request")));
     let ids = requests.each_ref().map(|(_, span)| span.id().unwrap().into_u64());
@@ -88,12 +106,30 @@ fn a_steps_span_has_the_time_of_the_gpu_and_who_asked_for_it(simulator: &Simulat
     reads.into_iter().for_each(|read| drop(block_on(read).unwrap()));
     // A step's span is over before its value is seen.
     let seen = steps.0.lock().unwrap().clone();
-    LISTENS.store(false, SeqCst);
     block_on(aside).unwrap();
-    let of = |id: u64| seen.values().filter(move |(askers, _)| *askers == [id]);
-    let [few, many] = ids.map(|id| of(id).map(|(_, ns)| ns).sum::<u64>());
-    assert!(of(ids[0]).count() >= 1 && of(ids[1]).count() >= 4, "{seen:?}");
-    assert!(few > 0 && many > few, "{few} and {many} ns: {seen:?}");
+    block_on(device.waitall()).unwrap();
+    LISTENS.store(false, SeqCst);
+    let recorded = recording.finish().steps;
+    for (id, (times, _)) in ids.into_iter().zip(&requests) {
+        let asked = |span: &&StepSpan| span.askers == [id];
+        let products: Vec<_> = recorded
+            .iter()
+            .filter(|step| step.ops.iter().any(|op| op.name == "matmul"))
+            .filter_map(|step| match step.ran {
+                Ran::Stream { stream, point } => Some((step, (stream as u64, point))),
+                _ => None,
+            })
+            .filter_map(|(step, at)| {
+                Some((step, seen.values().filter(asked).find(|span| span.at == at)?))
+            })
+            .collect();
+        assert_eq!(products.len(), *times, "{seen:?}, {recorded:?}");
+        for (step, span) in products {
+            let took = step.ended - step.began;
+            assert!(step.by_device && span.took_ns > 0, "{span:?}, {step:?}");
+            assert_eq!(span.took_ns, took.as_nanos() as u64, "{span:?}, {step:?}");
+        }
+    }
     drop((weights, device));
     super::settle(simulator);
 }
