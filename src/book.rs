@@ -17,6 +17,7 @@ macro_rules! chapters {
             #[doc = "[architecture]: crate::book::architecture"]
             #[doc = "[decisions]: crate::book::decisions"]
             #[doc = "[ranks-internals]: crate::book::how_ranks_work"]
+            #[doc = "[beyond-two-cores]: crate::book::beyond_two_cores"]
             #[doc = "[features]: crate::book::features"]
             #[doc = ""]
             #[doc = include_str!($file)]
@@ -42,6 +43,7 @@ chapters! {
     architecture "ARCHITECTURE.md";
     decisions "../docs/decisions.md";
     how_ranks_work "../docs/ranks-internals.md";
+    beyond_two_cores "../docs/beyond-two-cores.md";
 }
 
 /// The front page's program, which is tried like every other example.

@@ -4,15 +4,17 @@
 
 use super::super::isa::{Levelled, at_level};
 use super::super::load::{Load, by_float};
-use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::super::nest::{Nest, Shared, Turns, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Sum, Tree, fold_block};
 use super::super::simd::Simd;
-use super::norm::{measured, widened};
-use super::{Float, LEAST, Made, in_order, loaded, room_of};
+use super::super::stream::{self, STREAM_FROM};
+use super::norm::{Measured, Pieces, TOGETHER, measure, together, widened, written};
+use super::{Float, LEAST, in_order, loaded, room_of};
 use crate::room;
 use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows whose gradients are added up one after the other, before their sum goes on.
@@ -97,6 +99,8 @@ struct Rows<T, W> {
     n: usize,
     eps: W,
     centred: bool,
+    /// Whether what flows to them is written around the cache.
+    streamed: bool,
 }
 
 impl<T: Load<W>, W: Float> Rows<T, W> {
@@ -105,98 +109,210 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
         let nest = Nest::new(&x.shape[..lead], [&g.strides[..lead], &x.strides[..lead]]).merged();
         let from = [g, x].map(|v| Shared::new(v.ptr.cast_mut()));
         let n = crate::shape::numel(&x.shape[lead..]);
-        Rows { nest, from, n, eps: W::of(of.eps), centred: of.centred }
+        let streamed = x.numel() * size_of::<T>() >= STREAM_FROM;
+        Rows { nest, from, n, eps: W::of(of.eps), centred: of.centred, streamed }
     }
 
-    /// A row of the gradient and one of the value, with the mean of that and what it is multiplied
-    /// by.
-    ///
-    /// # Safety
-    /// The machine has what the level says, and there is [room](Rows::room).
-    #[inline(always)]
-    unsafe fn row<'a, S: Simd>(
-        &'a self,
-        at: [isize; 2],
-        room: &'a mut [W],
-    ) -> (&'a [W], &'a [W], W, W) {
-        let (n, room) = (self.n, room.as_mut_ptr());
-        let [g, x] = [0, 1].map(|i| self.from[i].at(at[i]).cast_const());
-        // SAFETY: rows of the inputs, `n` elements in order, and room for as many of each.
-        let (g, x) = unsafe {
-            let g = loaded::<T, W, S>(g, n, room);
-            let x = loaded::<T, W, S>(x, n, room.wrapping_add(n));
-            (std::slice::from_raw_parts(g, n), std::slice::from_raw_parts(x, n))
-        };
-        let (mean, scale) = measured::<W>(x, self.eps, self.centred);
-        (g, x, mean, scale)
+    /// How many rows are measured together.
+    fn together(&self) -> usize {
+        together(self.n * size_of::<T>())
     }
 
-    /// The room that two rows take.
+    /// The room that they take, of halves.
     fn room(&self) -> usize {
-        room_of::<T, W>(2 * self.n)
+        self.together() * room_of::<T, W>(2 * self.n)
     }
 
-    /// Writes what flows to a row, and shows the gradient and the normalised row block by block,
-    /// with the number of the first element.
+    /// Measures the next rows, and says how many there are: none after the last.
     ///
     /// # Safety
-    /// `to` is valid for writes of a row, which nothing else refers to; the rest is as for
-    /// [`row`](Rows::row).
+    /// The machine has what the level says, and there is [room](Rows::room), in which the rows of
+    /// halves lie until the next are measured.
     #[inline(always)]
-    unsafe fn flows<S: Simd>(
+    unsafe fn next<S: Simd>(
         &self,
-        at: [isize; 2],
+        turns: &mut Turns<'_, 2>,
+        room: &mut [W],
+        rows: &mut Together<W>,
+    ) -> usize {
+        let (n, mut count) = (self.n, 0);
+        for (row, at) in turns.by_ref().take(self.together()) {
+            let room = room.as_mut_ptr().wrapping_add(count * room_of::<T, W>(2 * n));
+            let [from, of] = [0, 1].map(|i| self.from[i].at(at[i]).cast_const());
+            // SAFETY: rows of the inputs, `n` elements in order, and room for as many of each.
+            unsafe {
+                rows.g[count] = loaded::<T, W, S>(from, n, room);
+                rows.x[count].x = loaded::<T, W, S>(of, n, room.wrapping_add(n));
+            }
+            rows.x[count].row = row;
+            count += 1;
+        }
+        // SAFETY: the same rows.
+        unsafe { measure(&mut rows.x[..count], n, self.eps, self.centred) };
+        count
+    }
+
+    /// Writes what flows to rows, and adds up the gradients `g`, and them by the normalised rows,
+    /// in the `plain` sums and the `products` if `SUMS`.
+    ///
+    /// # Safety
+    /// Each row of the output in `part` is valid for writes, and nothing else refers to it; the rest
+    /// is as for [`next`](Rows::next).
+    #[inline(always)]
+    unsafe fn flows<S: Simd, const SUMS: bool>(
+        &self,
+        part: Range<usize>,
         room: &mut [W],
         weight: Option<&[W]>,
-        to: *mut T,
-        mut see: impl FnMut(usize, &[W], &[W]),
+        to: &Shared<T>,
+        [products, plain]: [&mut [W]; 2],
     ) {
         let n = self.n;
-        // SAFETY: the caller's promise.
-        let (g, x, mean, scale) = unsafe { self.row::<S>(at, room) };
-        let (mut sums, mut products) = (Tree::new(), Tree::new());
-        for first in (0..n).step_by(BLOCK) {
-            let range = first..n.min(first + BLOCK);
-            let (mut d, mut e) = ([W::ZERO; BLOCK], [W::ZERO; BLOCK]);
-            let (d, e) = (&mut d[..range.len()], &mut e[..range.len()]);
-            d.copy_from_slice(&g[range.clone()]);
-            e.iter_mut().zip(&x[range.clone()]).for_each(|(e, x)| *e = x.sub(mean).mul(scale));
-            see(first, d, e);
-            if let Some(weight) = weight {
-                d.iter_mut().zip(&weight[range]).for_each(|(d, w)| *d = d.mul(*w));
+        let mut turns = self.nest.turns(part);
+        let mut rows = Together::<W>::new();
+        let mut ends = [(W::ZERO, W::ZERO); TOGETHER];
+        loop {
+            // SAFETY: the caller's promise.
+            let count = unsafe { self.next::<S>(&mut turns, room, &mut rows) };
+            if count == 0 {
+                break;
             }
-            e.iter_mut().zip(&*d).for_each(|(e, d)| *e = d.mul(*e));
-            if self.centred {
-                sums.push(fold_block::<Sum<W, W, W>>(d), W::add);
+            for ((g, x), end) in rows.g[..count].iter().zip(&rows.x).zip(&mut ends) {
+                // SAFETY: rows, as they were measured.
+                let [g, values] = unsafe { [*g, x.x].map(|x| std::slice::from_raw_parts(x, n)) };
+                let (mut sums, mut terms) = (Tree::new(), Tree::new());
+                for first in (0..n).step_by(BLOCK) {
+                    let range = first..n.min(first + BLOCK);
+                    let mut block = Block::<W>::new();
+                    let weight = weight.map(|weight| &weight[range.clone()]);
+                    let (g, values) = (&g[range.clone()], &values[range.clone()]);
+                    let own = match SUMS {
+                        true => [&mut products[range.clone()], &mut plain[range]],
+                        false => [&mut [][..], &mut []],
+                    };
+                    let [d, e] = block.put::<SUMS>(g, values, weight, (x.mean, x.scale), own);
+                    if self.centred {
+                        sums.push(fold_block::<Sum<W, W, W>>(d), W::add);
+                    }
+                    terms.push(fold_block::<Sum<W, W, W>>(e), W::add);
+                }
+                let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
+                *end = (mean_of(sums), mean_of(terms));
             }
-            products.push(fold_block::<Sum<W, W, W>>(e), W::add);
+            for ((g, x), &(sum, term)) in rows.g[..count].iter().zip(&rows.x).zip(&ends) {
+                // SAFETY: rows, as they were measured.
+                let [g, values] = unsafe { [*g, x.x].map(|x| std::slice::from_raw_parts(x, n)) };
+                let flow = Flow { g, x: values, of: *x, weight, sum, term };
+                let (to, ahead) = (to.at((x.row * n) as isize), std::ptr::null());
+                // SAFETY: the caller's promise; all is made.
+                unsafe { written::<T, W, S>(to, n, self.streamed, ahead, flow) };
+            }
         }
-        let mean_of = |tree: Tree<W>| tree.end(W::add).unwrap_or(W::ZERO).over(n);
-        let (sum, product) = (mean_of(sums), mean_of(products));
+        if self.streamed {
+            stream::fence();
+        }
+    }
+}
+
+/// Rows of the gradient and of what was normalised, which are measured together.
+struct Together<W> {
+    g: [*const W; TOGETHER],
+    x: [Measured<W>; TOGETHER],
+}
+
+impl<W: Float> Together<W> {
+    fn new() -> Together<W> {
+        Together { g: [std::ptr::null(); TOGETHER], x: [Measured::nothing(); TOGETHER] }
+    }
+}
+
+/// What flows to a row.
+struct Flow<'a, W> {
+    g: &'a [W],
+    x: &'a [W],
+    of: Measured<W>,
+    weight: Option<&'a [W]>,
+    /// The mean of what flows to the normalised row.
+    sum: W,
+    /// The mean of that by the normalised row.
+    term: W,
+}
+
+impl<W: Float> Pieces<W> for Flow<'_, W> {
+    #[inline(always)]
+    fn put(&self, first: usize, to: &mut [MaybeUninit<W>]) {
         let end = |d: W, x: W| {
-            let normal = x.sub(mean).mul(scale);
-            d.sub(sum).sub(normal.mul(product)).mul(scale)
+            let normal = x.sub(self.of.mean).mul(self.of.scale);
+            d.sub(self.sum).sub(normal.mul(self.term)).mul(self.of.scale)
         };
-        for first in (0..n).step_by(BLOCK) {
-            let range = first..n.min(first + BLOCK);
-            // SAFETY: a block of the row, by the caller's promise.
-            let mut made = unsafe { Made::<T, W, BLOCK>::new(to.wrapping_add(first), range.len()) };
-            let all = made.room().iter_mut().zip(&g[range.clone()]).zip(&x[range.clone()]);
-            match weight {
-                None => {
-                    for ((y, g), x) in all {
-                        y.write(end(*g, *x));
-                    }
-                }
-                Some(weight) => {
-                    for (((y, g), x), w) in all.zip(&weight[range]) {
-                        y.write(end(g.mul(*w), *x));
-                    }
+        let range = first..first + to.len();
+        let all = to.iter_mut().zip(&self.g[range.clone()]).zip(&self.x[range.clone()]);
+        match self.weight {
+            None => {
+                for ((to, g), x) in all {
+                    to.write(end(*g, *x));
                 }
             }
-            // SAFETY: all of it has been made; the level is the caller's promise.
-            unsafe { made.end::<S>() };
+            Some(weight) => {
+                for (((to, g), x), w) in all.zip(&weight[range]) {
+                    to.write(end(g.mul(*w), *x));
+                }
+            }
         }
+    }
+}
+
+/// A block of what flows to the normalised row, and of that by the row.
+struct Block<W> {
+    flows: [MaybeUninit<W>; BLOCK],
+    products: [MaybeUninit<W>; BLOCK],
+}
+
+impl<W: Float> Block<W> {
+    #[inline(always)]
+    fn new() -> Block<W> {
+        let nothing = [const { MaybeUninit::uninit() }; BLOCK];
+        Block { flows: nothing, products: nothing }
+    }
+
+    #[inline(always)]
+    fn put<const SUMS: bool>(
+        &mut self,
+        g: &[W],
+        x: &[W],
+        weight: Option<&[W]>,
+        (mean, scale): (W, W),
+        [products, plain]: [&mut [W]; 2],
+    ) -> [&[W]; 2] {
+        let n = g.len();
+        let (d, e) = (&mut self.flows[..n], &mut self.products[..n]);
+        let x = &x[..n];
+        if SUMS {
+            let (products, plain) = (&mut products[..n], &mut plain[..n]);
+            for i in 0..n {
+                let normal = x[i].sub(mean).mul(scale);
+                products[i] = products[i].add(g[i].mul(normal));
+                plain[i] = plain[i].add(g[i]);
+            }
+        }
+        match weight {
+            None => {
+                for i in 0..n {
+                    d[i].write(g[i]);
+                    e[i].write(g[i].mul(x[i].sub(mean).mul(scale)));
+                }
+            }
+            Some(weight) => {
+                let weight = &weight[..n];
+                for i in 0..n {
+                    let flow = g[i].mul(weight[i]);
+                    d[i].write(flow);
+                    e[i].write(flow.mul(x[i].sub(mean).mul(scale)));
+                }
+            }
+        }
+        // SAFETY: as many of each have been written.
+        unsafe { [d, e].map(|made| std::slice::from_raw_parts(made.as_ptr().cast(), n)) }
     }
 }
 
@@ -238,12 +354,10 @@ impl<T: Load<W>, W: Float> Levelled for ToRows<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        for (row, at) in self.rows.nest.turns(self.part.clone()) {
-            let to = self.to.at((row * self.rows.n) as isize);
-            // SAFETY: a row of the output that is this part's; nothing else refers to it. There is
-            // room, and a level is one that the machine has.
-            unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, |_, _, _| {}) };
-        }
+        let ToRows { rows, part, to, weight, room } = self;
+        // SAFETY: rows of the output that are this part's; nothing else refers to them. There is
+        // room, and a level is one that the machine has.
+        unsafe { rows.flows::<S, false>(part, room, weight, &to, [&mut [], &mut []]) };
     }
 }
 
@@ -329,12 +443,21 @@ impl<T: Load<W>, W: Float> Levelled for ToParameters<'_, T, W> {
         for first in self.part.clone().step_by(RUN) {
             self.run.fill(W::ZERO);
             let (products, plain) = self.run.split_at_mut(n);
-            for (_, at) in self.rows.nest.turns(first..self.part.end.min(first + RUN)) {
+            let mut turns = self.rows.nest.turns(first..self.part.end.min(first + RUN));
+            let mut rows = Together::<W>::new();
+            loop {
                 // SAFETY: a level is one that the machine has; there is room.
-                let (g, x, mean, scale) = unsafe { self.rows.row::<S>(at, self.room) };
-                for (((a, b), g), x) in products.iter_mut().zip(&mut *plain).zip(g).zip(x) {
-                    *a = a.add(g.mul(x.sub(mean).mul(scale)));
-                    *b = b.add(*g);
+                let count = unsafe { self.rows.next::<S>(&mut turns, self.room, &mut rows) };
+                if count == 0 {
+                    break;
+                }
+                for (g, of) in rows.g[..count].iter().zip(&rows.x) {
+                    // SAFETY: rows, as they were measured.
+                    let [g, x] = unsafe { [*g, of.x].map(|x| std::slice::from_raw_parts(x, n)) };
+                    for (((a, b), g), x) in products.iter_mut().zip(&mut *plain).zip(g).zip(x) {
+                        *a = a.add(g.mul(x.sub(of.mean).mul(of.scale)));
+                        *b = b.add(*g);
+                    }
                 }
             }
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
@@ -360,19 +483,10 @@ impl<T: Load<W>, W: Float> Levelled for ToAll<'_, T, W> {
         for first in self.part.clone().step_by(RUN) {
             self.run.fill(W::ZERO);
             let (products, plain) = self.run.split_at_mut(n);
-            for (row, at) in self.rows.nest.turns(first..self.part.end.min(first + RUN)) {
-                let add = |first: usize, g: &[W], normal: &[W]| {
-                    let range = first..first + g.len();
-                    let (a, b) = (&mut products[range.clone()], &mut plain[range]);
-                    for (((a, b), g), normal) in a.iter_mut().zip(b).zip(g).zip(normal) {
-                        *a = a.add(g.mul(*normal));
-                        *b = b.add(*g);
-                    }
-                };
-                let to = self.to.at((row * n) as isize);
-                // SAFETY: as in `ToRows`.
-                unsafe { self.rows.flows::<S>(at, self.room, self.weight, to, add) };
-            }
+            let (rows, part) = (self.rows, first..self.part.end.min(first + RUN));
+            let sums = [products, plain];
+            // SAFETY: as in `ToRows`.
+            unsafe { rows.flows::<S, true>(part, self.room, self.weight, &self.to, sums) };
             self.sums.iter_mut().zip(&*self.run).for_each(|(sum, run)| *sum = sum.add(*run));
         }
     }

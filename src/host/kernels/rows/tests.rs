@@ -203,6 +203,11 @@ fn streamed<T: Element + PartialEq>(rng: &mut Rng) {
         same(&|x, out, par| layer_norm(x, 1, weight, bias, 1e-5, out, par), &name);
     }
     same(&|x, out, par| rms_norm(x, 1, given, 1e-5, out, par), "RMS norm");
+    for (weight, centred) in [(None, true), (given, false), (given, true)] {
+        let of = Normed { trailing: 1, eps: 1e-5, centred };
+        let name = format!("back, {} {centred}", weight.is_some());
+        same(&|x, out, par| norm_back(x, x, weight, of, out, par), &name);
+    }
     // What does not lie in rows is copied to the result first.
     let turned = Value::<T>::new(&[shape[1], shape[0]], x.data.clone());
     let view = turned.view();
