@@ -2,6 +2,7 @@
 
 use super::super::copy::copy_nest;
 use super::super::nest::{Dim, Nest};
+use super::super::run::copy_run;
 use super::fold::BLOCK;
 use super::{Scratch, Serial, TILE_BYTES, TILE_BYTES_MAX, Task};
 use smallvec::smallvec;
@@ -47,10 +48,11 @@ impl<'a, 'b> Tiles<'a, 'b> {
             return None;
         }
         let (length, step) = self.task.inner();
-        // Elements that lie side by side from here on: whole blocks of them are read in place, and
-        // a block that goes on elsewhere is gathered alone.
+        // Elements that lie side by side from here on: in memory whole blocks of them are read in
+        // place, and a block that goes on elsewhere is gathered alone. What is evaluated goes to a
+        // tile in any case: the fewer pieces, the better.
         let beside = if step == 1 { length - first % length } else { 0 };
-        if beside < n && length >= 2 * BLOCK && step == 1 {
+        if beside < n && length >= 2 * BLOCK && step == 1 && self.task.read.is_none() {
             n = if beside < BLOCK { BLOCK.min(n) } else { beside / BLOCK * BLOCK };
         }
         self.next += n;
@@ -86,6 +88,12 @@ impl<'a, 'b> Tiles<'a, 'b> {
             let n = n.min(length - r % length);
             // SAFETY: elements of the input, for which there is room.
             unsafe { self.task.run(at, n, self.size, to) };
+            return n;
+        }
+        if lines <= 1 && step == 1 {
+            let n = n.min(length - r % length);
+            // SAFETY: elements of the input, for which there is room.
+            unsafe { copy_run(to, self.task.at(at, self.size), n * self.size) };
             return n;
         }
         let nest = if lines > 1 {

@@ -1,6 +1,7 @@
 //! Reductions against a walk over indices in the plainest arithmetic.
 
 use super::super::testing::*;
+use super::fold::BLOCK;
 use super::*;
 use crate::dtype::Element;
 use crate::view::{Serial, View};
@@ -155,6 +156,24 @@ fn random_case<T: Element>(
     (Value::random(rng, &shape, draw), dims)
 }
 
+/// Runs of elements side by side that are longer than a block and end within one.
+fn long_runs<T: Element>(rng: &mut Rng, eps: f64) {
+    let shape = [2 + rng.below(4), 1 + rng.below(3), 2 * BLOCK + rng.below(3 * BLOCK)];
+    let n = shape.iter().product::<usize>();
+    let data = (0..n).map(|_| T::from_f64(0.5 + rng.unit())).collect();
+    check_float(rng, &Value::<T>::new(&shape, data), &[true, false, true], eps);
+}
+
+#[test]
+fn blocks_that_lie_in_two_places_agree_with_a_plain_loop() {
+    let mut rng = Rng::new(22);
+    for _ in 0..20 {
+        long_runs::<f32>(&mut rng, 1e-6);
+        long_runs::<f64>(&mut rng, 1e-14);
+        long_runs::<bf16>(&mut rng, 1e-2);
+    }
+}
+
 #[test]
 fn every_reduction_of_any_layout_agrees_with_a_plain_loop() {
     let mut rng = Rng::new(21);
@@ -296,6 +315,7 @@ fn a_sum_depends_on_nothing_but_its_elements() {
 
 at_every_level! {
     every_reduction_of_any_layout_agrees_with_a_plain_loop
+    blocks_that_lie_in_two_places_agree_with_a_plain_loop
     halves_are_accumulated_in_single_precision
     nan_wins_wherever_it_stands
     reductions_of_nothing_are_their_identities
