@@ -164,14 +164,11 @@ impl<T: Load<W>, W: Float> Levelled for Rows<'_, T, W> {
                     true => self.from.at(self.outer.at(row + together)[0]).cast_const(),
                     false => std::ptr::null(),
                 };
+                let (weight, bias) = (self.weight, self.bias);
+                let normal = Normal { x, mean, scale, weight, bias };
                 // SAFETY: a row of the input, and this part's own row of the output; a piece is
                 // read before it is written. A level is one that the machine has.
-                unsafe {
-                    let x = std::slice::from_raw_parts(x, n);
-                    let (weight, bias) = (self.weight, self.bias);
-                    let normal = Normal { x, mean, scale, weight, bias };
-                    written::<T, W, S>(to, n, self.streamed, ahead, normal);
-                }
+                unsafe { written::<T, W, S>(to, n, self.streamed, ahead, normal) };
             }
         }
         if self.streamed {
@@ -188,7 +185,8 @@ pub(super) trait Pieces<W> {
 
 /// A row, normalised and with its weight and bias.
 struct Normal<'a, W> {
-    x: &'a [W],
+    /// Elements that are read piece by piece: no reference lasts while the row itself is written.
+    x: *const W,
     mean: W,
     scale: W,
     weight: Option<&'a [W]>,
@@ -200,7 +198,9 @@ impl<W: Float> Pieces<W> for Normal<'_, W> {
     fn put(&self, first: usize, to: &mut [MaybeUninit<W>]) {
         // Of the room's length, which of a whole piece is a constant.
         let range = first..first + to.len();
-        let (x, weight) = (&self.x[range.clone()], self.weight.map(|w| &w[range.clone()]));
+        // SAFETY: elements of the row.
+        let x = unsafe { std::slice::from_raw_parts(self.x.add(first), to.len()) };
+        let weight = self.weight.map(|w| &w[range.clone()]);
         let bias = self.bias.map(|b| &b[range]);
         let of = |x: &W| x.sub(self.mean).mul(self.scale);
         match (weight, bias) {
@@ -228,11 +228,12 @@ impl<W: Float> Pieces<W> for Normal<'_, W> {
     }
 }
 
-/// Writes a row of `n` elements piece by piece, around the cache if it is streamed. Where the row `ahead` is named, it is asked for meanwhile.
+/// Writes a row of `n` elements piece by piece, around the cache if it is streamed. Where the row
+/// `ahead` is named, it is asked for meanwhile.
 ///
 /// # Safety
-/// There is room for the row, and all that is asked for is made; the machine has what the level says.
-/// After the last row that is streamed comes a [fence](stream::fence).
+/// There is room for the row, and all that is asked for is made; the machine has what the level
+/// says. After the last row that is streamed comes a [fence](stream::fence).
 #[inline(always)]
 pub(super) unsafe fn written<T: Load<W>, W: Float, S: Simd>(
     to: *mut T,
@@ -296,8 +297,8 @@ pub(super) fn together(bytes: usize) -> usize {
     (NEAR / bytes).clamp(1, TOGETHER)
 }
 
-/// A row in the type that it is computed in, what is subtracted from its elements, and what they are
-/// multiplied by then.
+/// A row in the type that it is computed in, what is subtracted from its elements, and what they
+/// are multiplied by then.
 #[derive(Clone, Copy)]
 pub(super) struct Measured<W> {
     pub row: usize,

@@ -156,8 +156,8 @@ impl<T: Load<W>, W: Float> Rows<T, W> {
     /// in the `plain` sums and the `products` if `SUMS`.
     ///
     /// # Safety
-    /// Each row of the output in `part` is valid for writes, and nothing else refers to it; the rest
-    /// is as for [`next`](Rows::next).
+    /// Each row of the output in `part` is valid for writes, and nothing else refers to it; the
+    /// rest is as for [`next`](Rows::next).
     #[inline(always)]
     unsafe fn flows<S: Simd, const SUMS: bool>(
         &self,
