@@ -165,11 +165,12 @@ impl Product {
     /// column, where the output has at most 256 elements, and where neither side is above 64: no
     /// piece may be so unless the whole is.
     fn library_grain(&self) -> [usize; 2] {
+        let is_small = self.m.max(self.n) <= 64;
         let side = |grain: usize, other: usize| {
-            let least = (257usize.div_ceil(other)).max(if other > 64 { 2 } else { 65 });
-            least.next_multiple_of(grain)
+            let least = if other > 64 || is_small { 2 } else { 65 };
+            least.max(257usize.div_ceil(other)).next_multiple_of(grain)
         };
-        [side(24, self.n), side(64, self.m)]
+        [side(if is_small { 6 } else { 24 }, self.n), side(64, self.m)]
     }
 
     /// The three matrices at a turn of the batch.

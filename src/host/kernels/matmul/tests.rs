@@ -119,6 +119,13 @@ fn a_product_is_bitwise_the_same_for_any_number_of_threads() {
         [2000, 20, 600],
         [20, 2000, 600],
         [130, 130, 1100],
+        // Neither side above 64: the library adds in another order, and so does each piece.
+        [64, 64, 4096],
+        [64, 64, 5000],
+        [50, 63, 9000],
+        [63, 7, 30000],
+        [9, 64, 30000],
+        [40, 40, 20000],
     ] {
         for turned in [false, true] {
             let mut a = Value::<f32>::new(&[m, k], (0..m * k).map(|_| rng.unit() as f32).collect());
