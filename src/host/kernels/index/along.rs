@@ -6,6 +6,7 @@ use super::super::run::copy_run;
 use super::{LEAST, with_size};
 use crate::room;
 use crate::view::{Parallel, View, ViewMut};
+use smallvec::SmallVec;
 
 /// Neighbours of a result whose places are a step apart: 1, -1 or 0.
 struct Run {
@@ -32,6 +33,40 @@ fn runs(places: &[usize]) -> Vec<Run> {
         all.push(Run { first: i, n: 1, from: place as isize, step: 1 });
     }
     all
+}
+
+/// A row of the result: the index of each leading dimension, and where the row's source begins.
+/// From row to row it counts, since a division for each dimension takes longer than a short row.
+struct Line<'a> {
+    offsets: &'a [Vec<isize>],
+    index: SmallVec<[usize; 8]>,
+    at: isize,
+}
+
+impl<'a> Line<'a> {
+    fn new(offsets: &'a [Vec<isize>], mut row: usize) -> Line<'a> {
+        let (mut index, mut at) = (SmallVec::from_elem(0, offsets.len()), 0);
+        for (i, own) in index.iter_mut().zip(offsets).rev() {
+            *i = row % own.len();
+            at += own[*i];
+            row /= own.len();
+        }
+        Line { offsets, index, at }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self) {
+        for (i, own) in self.index.iter_mut().zip(self.offsets).rev() {
+            self.at -= own[*i];
+            *i += 1;
+            if *i < own.len() {
+                self.at += own[*i];
+                return;
+            }
+            *i = 0;
+            self.at += own[0];
+        }
+    }
 }
 
 /// `out[i, j, k] = x[i, places[j], k]` for places along dimension 1, and so on for each dimension
@@ -66,13 +101,11 @@ pub(crate) fn picked(
         let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(rows, (LEAST / n).max(1), par, &|part| {
             let mut before = None;
+            let mut line = Line::new(&offsets[..lead.len()], part.start);
             for row in part {
-                let (mut at, mut rest) = (0, row);
-                for (own, &size) in offsets.iter().zip(lead).rev() {
-                    at += own[rest % size];
-                    rest /= size;
-                }
+                let at = line.at;
                 let (source, y) = (from.at(at).cast_const(), to.at((row * n) as isize));
+                line.advance();
                 // SAFETY: a row of the output, which is this part's own, as the one before it is;
                 // places are elements of the input.
                 unsafe {

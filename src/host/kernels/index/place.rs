@@ -3,6 +3,7 @@
 
 use super::super::copy::{Window, copy_into};
 use super::super::nest::{Nest, Shared, in_parts};
+use super::along::picked;
 use super::{LEAST, with_size};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
@@ -56,6 +57,9 @@ fn triangle(
     });
 }
 
+/// Bytes of a row that is moved as a whole.
+const SHORT_ROW: usize = 64 << 10;
+
 /// Moves every element on by `shift` places in each of some dimensions, those at the end to the
 /// front.
 pub(crate) fn roll(
@@ -75,6 +79,17 @@ pub(crate) fn roll(
     }
     // Each dimension falls into two runs that stay together; their combinations are blocks.
     let dims: Vec<usize> = (0..by.len()).filter(|&d| by[d] != 0).collect();
+    // Short rows would be gone over twice, and lines that lie in both runs fetched for each.
+    if let Some(&last) = dims.last()
+        && last + 1 == by.len()
+        && input.shape[last] * input.dtype.size() <= SHORT_ROW
+    {
+        let places = |&d: &usize| {
+            let n = input.shape[d];
+            (d, (0..n).map(|i| (i + n - by[d]) % n).collect())
+        };
+        return picked(input, &dims.iter().map(places).collect::<Vec<_>>(), out, par);
+    }
     for block in 0..1usize << dims.len() {
         let mut shape = input.shape.to_vec();
         let (mut from, mut to) = (0isize, 0isize);
