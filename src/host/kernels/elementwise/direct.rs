@@ -32,7 +32,7 @@ pub(super) unsafe fn run(call: &Call<'_>, range: &Range<usize>) -> bool {
     let instrs = &call.program.instrs[..];
     let [output] = call.program.outputs[..] else { return false };
     let last = instrs.len() - 1;
-    if output as usize != last || last > 2 {
+    if output as usize != last || last > 2 || !call.lookups.is_empty() {
         return false;
     }
     let instr = &instrs[last];

@@ -1,6 +1,6 @@
 //! Runs a fused elementwise [`Program`] over views: the CPU's kernel for everything elementwise.
 //!
-//! Called by `host/step` ([`run_parallel`], [`run`]), and by kernels that take a program in front
+//! Called by `host/step` ([`run_parallel`]), and by kernels that take a program in front
 //! of their own work ([`Front`]). A range of positions is cut into tiles that stay in the first
 //! cache; each instruction is one vectorised loop over a tile. Every instruction rounds to its own
 //! type and nothing is contracted, so results are bitwise the same fused or not, and however a
@@ -8,7 +8,8 @@
 //!
 //! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
 //! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`,
-//! `narrowed` first makes a long one shorter, `arange` counts, `gather` reads inputs that do not
+//! `narrowed` first makes a long one shorter, `tabled` has functions of 16-bit floats looked up,
+//! `arange` counts, `gather` reads inputs that do not
 //! lie row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
@@ -30,6 +31,7 @@ mod plan;
 mod planner;
 pub(super) mod rep;
 mod steps;
+mod tabled;
 #[cfg(test)]
 mod tests;
 
@@ -49,12 +51,16 @@ use smallvec::SmallVec;
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::Cell;
 use std::ops::Range;
+use tabled::{Lookup, Tabled};
 
 /// Tiles whose result is written around the cache: smaller, so that reading, computing and writing
 /// overlap. (One unary op on f32 needs none: `loops::streamed`.)
 const SLOT_STREAMED: usize = SLOT / 4;
 /// Positions from which on it pays to do on halves what a program does by way of f32.
 const NARROWED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 4 << 10 };
+/// Positions from which on functions of 16-bit floats are looked up: their tables are computed as
+/// fast as a quarter of it.
+const TABLED_FROM: usize = if cfg!(all(test, debug_assertions)) { 4 << 10 } else { 256 << 10 };
 /// Positions from which on a program in front of another kernel is planned once for each thread.
 const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
 /// A part of a step that is handed to another thread takes at least so long, by the estimate (a
@@ -70,20 +76,10 @@ const PART_NS: usize = 20_000;
 ///
 /// Inputs have `shape` and strides over it; outputs lie row by row. Several threads may compute
 /// disjoint ranges of the same outputs at once.
-pub(crate) fn run(
-    program: &Program,
-    shape: &[usize],
-    inputs: &[View<'_>],
-    outputs: &[ViewMut<'_>],
-    range: Range<usize>,
-) {
-    run_at(level(), program, shape, inputs, outputs, range);
-}
-
-/// [`run`] at a given level.
-fn run_at(
+fn run(
     level: Level,
     program: &Program,
+    lookups: &[Lookup],
     shape: &[usize],
     inputs: &[View<'_>],
     outputs: &[ViewMut<'_>],
@@ -98,7 +94,8 @@ fn run_at(
     let numel = crate::shape::numel(shape);
     debug_assert!(range.end <= numel && outputs.len() == program.outputs.len());
     let stream = bytes * numel >= STREAM_FROM;
-    let call = Call { level, program, shape, inputs, outputs: &bases[..outputs.len()], stream };
+    let outputs = &bases[..outputs.len()];
+    let call = Call { level, program, shape, inputs, lookups, outputs, stream };
     // SAFETY: views promise their memory; an output has an element for every position of the shape.
     unsafe { execute(&call, range) }
 }
@@ -148,7 +145,8 @@ impl<'a> Front<'a> {
             *base = output.wrapping_sub(range.start * program.dtype(r).size());
         }
         let outputs = &bases[..outputs.len()];
-        let call = Call { level: level(), program, shape, inputs, outputs, stream: false };
+        let (level, lookups, stream) = (level(), &[][..], false);
+        let call = Call { level, program, shape, inputs, lookups, outputs, stream };
         let numel = crate::shape::numel(shape);
         // SAFETY: the caller's promise, and that of the views.
         if unsafe { direct::run(&call, &range) } {
@@ -194,14 +192,25 @@ pub(crate) fn run_parallel(
         return run_parallel(&program, shape, &inputs, outputs, par);
     }
     let parts = parts_of(program_ns(program, numel) as usize, PART_NS, par);
+    let level = level();
+    let tabled = match numel >= TABLED_FROM {
+        true => tabled::tabled(level, program, inputs),
+        false => None,
+    };
+    let compute = |range| match &tabled {
+        None => run(level, program, &[], shape, inputs, outputs, range),
+        Some(Tabled { program, read, lookups }) => {
+            let inputs: SmallVec<[View<'_>; 8]> =
+                read.iter().map(|&k| inputs[k as usize]).collect();
+            run(level, program, lookups, shape, &inputs, outputs, range);
+        }
+    };
     if parts <= 1 {
-        return run(program, shape, inputs, outputs, 0..numel);
+        return compute(0..numel);
     }
     // Whole pages of bytes, so that no two threads write one line.
     let part = numel.div_ceil(parts).next_multiple_of(4096);
-    par.run(numel.div_ceil(part), &|i| {
-        run(program, shape, inputs, outputs, i * part..numel.min((i + 1) * part));
-    });
+    par.run(numel.div_ceil(part), &|i| compute(i * part..numel.min((i + 1) * part)));
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::gather::Gather;
+use super::tabled::Lookup;
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{INSTRS_MAX, OUTPUTS_MAX, Program};
 use crate::host::kernels::simd::{Level, Loop};
@@ -97,6 +98,8 @@ pub(super) struct Call<'a> {
     pub program: &'a Program,
     pub shape: &'a [usize],
     pub inputs: &'a [View<'a>],
+    /// Registers that are looked up.
+    pub lookups: &'a [Lookup],
     /// Where position 0 of each output lies.
     pub outputs: &'a [*mut u8],
     /// Write outputs around the cache.

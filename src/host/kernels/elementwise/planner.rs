@@ -9,7 +9,7 @@
 use super::gather::{Lie, lie, stays};
 use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
 use super::steps::{beside, both, compute, is_stored_on_a_side};
-use super::{moves, pairs};
+use super::{moves, pairs, tabled};
 use crate::dtype::DType;
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr};
 use crate::op::{BinaryOp, UnaryOp};
@@ -122,7 +122,13 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
                         let of_first = take(plan, first);
                         both(plan, call, [first, instr], taken[i], dst, [of_first, args]);
                     }
-                    None => compute(plan, call, i, dst, args),
+                    None => match call.lookups.iter().find(|(r, _)| *r as usize == i) {
+                        Some((_, table)) => {
+                            let run = tabled::lookup(call.level, instr);
+                            plan.run(run, dst, [args[0], Place::one(table.ptr()), args[1]]);
+                        }
+                        None => compute(plan, call, i, dst, args),
+                    },
                 }
                 if uniform && is_half(instr.dtype) && !is_exact(instr.code) {
                     let rounded = plan.room(&[dst]);

@@ -4,7 +4,7 @@ use super::*;
 use crate::graph::program::number_beside;
 
 /// A program that type-checks, of up to `most` instructions after its inputs.
-fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
+pub(super) fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
     let mut program = Program::default();
     for (k, &d) in inputs.iter().enumerate() {
         program.push(Code::Input(k as u8), d, d);

@@ -87,8 +87,8 @@ fn an_output_may_be_the_memory_of_an_input() {
         (Buffer::of(&values), Buffer::new(F32, values.len()), [values.len()]);
     let out = [shared.view_mut(&shape), other.view_mut(&shape)];
     let input = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
-    run(&program, &shape, &[input], &out, 0..3000);
-    run(&program, &shape, &[input], &out, 3000..10_000);
+    run(level(), &program, &[], &shape, &[input], &out, 0..3000);
+    run(level(), &program, &[], &shape, &[input], &out, 3000..10_000);
     drop(out);
     for (i, &x) in values.iter().enumerate() {
         assert_eq!((shared.get::<f32>()[i], other.get::<f32>()[i]), (x + 1.0, x * (x + 1.0)));
@@ -108,7 +108,7 @@ fn every_unary_op_may_overwrite_its_operand() {
                 let mut shared = input.clone();
                 let out = [shared.view_mut(&shape)];
                 let view = View { ptr: out[0].ptr, dtype: F32, shape: &shape, strides: &[1] };
-                run_at(level, &program, &shape, &[view], &out, 0..n);
+                run(level, &program, &[], &shape, &[view], &out, 0..n);
                 drop(out);
                 assert!(shared.same(&expected), "{} of {n} at {level:?}", op.name());
             }
