@@ -195,7 +195,7 @@ impl<O: Operation> Operation for Foreign<O> {
         if let Some(refusal) = self.no_gradient.get() {
             return Err(refusal.clone());
         }
-        let ruled = caught(|| self.op().gradient(call));
+        let ruled = call.by_user(|call| caught(|| self.op().gradient(call)));
         ruled.unwrap_or_else(|words| {
             Err(Refusal::kernel(format!("the gradient rule panicked: {words}")))
         })

@@ -3,7 +3,8 @@
 
 use super::{block_on, read};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
-use futensor::{DType, Device, Generator, GradOptions, PadMode, TensorFuture, grad, grad_with};
+use futensor::recording::RecordedStep;
+use futensor::{CpuOptions, DType, Device, Generator, GradOptions, PadMode, TensorFuture, grad, grad_with};
 use std::sync::{Arc, Mutex};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
@@ -296,4 +297,32 @@ fn gradients_of_halves_have_gradients() {
             assert!((g - w).abs() <= 4.0 * unit(dtype), "{g} for {w}");
         }
     }
+}
+
+/// The steps of `exp` and its gradient, as the names of their ops; the result is held meanwhile.
+fn steps_of_exp(dtype: DType) -> Vec<String> {
+    let device = Device::cpu_with(CpuOptions::default());
+    let x = device.rand([1 << 20]).to_dtype(dtype).requires_grad();
+    let upstream = device.rand([1 << 20]).to_dtype(dtype);
+    block_on(&x).unwrap();
+    block_on(&upstream).unwrap();
+    let recording = device.record();
+    let y = x.exp();
+    let dx = grad_with(&y, &[&x], GradOptions::default().upstream(&upstream));
+    block_on(&y).unwrap();
+    block_on(&dx[0]).unwrap();
+    let steps = recording.finish().steps;
+    let names = |step: &RecordedStep| {
+        step.ops.iter().map(|op| op.name.clone()).collect::<Vec<String>>().join(" ")
+    };
+    steps.iter().map(names).collect()
+}
+
+#[test]
+fn a_gradient_is_one_step_and_computes_nothing_that_somebody_holds() {
+    for dtype in HALVES {
+        let steps = steps_of_exp(dtype);
+        assert_eq!(steps.len(), 2, "{steps:?}");
+    }
+    assert_eq!(steps_of_exp(DType::F32).join(" "), "exp mul");
 }

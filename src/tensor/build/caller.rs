@@ -18,6 +18,8 @@ thread_local! {
     static CALLER: Cell<Option<Caller>> = const { Cell::new(None) };
     /// Parts of the function that are made and not passed to the engine yet.
     static HELD: Cell<Vec<(&'static Port, Queued)>> = const { Cell::new(Vec::new()) };
+    /// What is made is a part of something larger, whatever its caller is.
+    static TOGETHER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The most parts that are held back: a function of very many starts before it has made them all.
@@ -29,12 +31,46 @@ pub(crate) struct Within(Option<Caller>);
 
 impl Drop for Within {
     fn drop(&mut self) {
-        let ends = is_part() && self.0.is_none_or(|caller| caller.name.is_none());
+        let was_part = is_held();
         CALLER.set(self.0);
-        if ends {
+        if was_part && !is_held() {
             release();
         }
     }
+}
+
+/// While it lives, what is made is passed to the engine together, or piece by piece: see
+/// [`together`] and [`at_once`].
+#[must_use]
+pub(crate) struct Together(bool);
+
+/// For a function of this crate that asks for ops on behalf of several callers, as the walk of a
+/// gradient does: the engine sees them together. No user code may be called meanwhile but
+/// [`at_once`], and nothing may be awaited.
+pub(crate) fn together() -> Together {
+    Together(TOGETHER.replace(true))
+}
+
+/// For user code, which may wait for what it is given and what it makes.
+pub(crate) fn at_once<R>(f: impl FnOnce() -> R) -> R {
+    let _together = Together(TOGETHER.replace(false));
+    release();
+    f()
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        TOGETHER.set(self.0);
+        if !is_held() {
+            release();
+        }
+    }
+}
+
+/// True where new nodes are held back.
+#[inline]
+fn is_held() -> bool {
+    TOGETHER.get() || is_part()
 }
 
 /// Passes a new node to the engine; a part of a composed function when the function is done. A
@@ -42,7 +78,7 @@ impl Drop for Within {
 /// between them to memory, and read it again.
 #[inline]
 pub(super) fn push(port: &'static Port, queued: Queued) {
-    match is_part() {
+    match is_held() {
         true => hold(port, queued),
         false => port.push(queued),
     }
@@ -111,7 +147,7 @@ fn in_layers(at: At) -> bool {
 /// line.
 pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     let before = CALLER.get();
-    if is_part() {
+    if is_part() && !TOGETHER.get() {
         release();
     }
     let _back = Within(before);
@@ -154,6 +190,29 @@ mod tests {
         for part in parts {
             assert_eq!(part.to_vec::<f32>().await.unwrap(), [2.0; 64]);
         }
+    }
+
+    #[tokio::test]
+    async fn a_gradient_reaches_the_engine_together_and_user_code_finds_nothing_held() {
+        let x = Device::cpu().ones([64]).await.unwrap();
+        let walk = together();
+        let rule = called_from(Location::caller(), || {
+            let _within = within("composed", Location::caller());
+            &x + 1.0
+        });
+        let sum = &rule + 1.0;
+        assert_eq!(held(), 2);
+        let own = at_once(|| {
+            assert_eq!(held(), 0);
+            let own = called_from(Location::caller(), || &sum + 1.0);
+            assert_eq!(held(), 0);
+            own
+        });
+        let last = &own + 1.0;
+        assert_eq!(held(), 1);
+        drop(walk);
+        assert_eq!(held(), 0);
+        assert_eq!(last.to_vec::<f32>().await.unwrap(), [5.0; 64]);
     }
 
     #[tokio::test]

@@ -2,6 +2,7 @@
 
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
+use crate::tensor::build::at_once;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 
@@ -121,6 +122,11 @@ impl Backward<'_> {
     /// True if the gradients need gradients themselves.
     pub(crate) fn keeps_graph(&self) -> bool {
         self.graph
+    }
+
+    /// Has a rule of the user's called, which may wait for what it is given.
+    pub(crate) fn by_user<R>(&mut self, rule: impl FnOnce(&mut Self) -> R) -> R {
+        at_once(|| rule(self))
     }
 
     /// True if operand `i` is a view with the last two dimensions swapped. A rule should then, if

@@ -8,7 +8,7 @@ use crate::dtype::DType;
 use crate::graph::node::Op;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::graph::tape::{self, Entry, Given, Made, TapeLink};
-use crate::tensor::build::mixed;
+use crate::tensor::build::{at_once, mixed};
 use crate::tensor::future::TensorFuture;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -128,7 +128,8 @@ impl Operation for Checkpoint {
             })
             .collect();
         let _as_before = mixed::within(self.mixed);
-        let result = with_taping(true, || repeat::repeating(&self.draws, || (self.block)(&inputs)));
+        let block = || at_once(|| (self.block)(&inputs));
+        let result = with_taping(true, || repeat::repeating(&self.draws, block));
         // A value that fails at the call is not on the tape.
         if let (None, Some(error)) = (&result.tape, result.node.error()) {
             return Err(Refusal { kind: error.kind(), message: error.to_string() });
@@ -150,7 +151,7 @@ impl Operation for Checkpoint {
                 .map(|(k, entry)| call.wants(self.inputs + k).then(|| entry.clone())),
         );
         let mode = Mode { retain: graph, graph, stop: true };
-        let found = walk::walk(link(&result), call.upstream().clone(), &asked, mode);
+        let found = walk::walk(link(&result), None, call.upstream().clone(), &asked, mode);
         for (i, found) in found.into_iter().enumerate() {
             if let Found::Gradient(gradient) = found {
                 call.give(i, |_| gradient);

@@ -228,7 +228,7 @@ fn found(
     let places: Vec<_> = wrt.iter().map(|w| w.tape.as_ref().map(|tape| tape.link())).collect();
     let mode =
         walk::Mode { retain: options.retain || options.graph, graph: options.graph, stop: false };
-    Ok(walk::walk(loss.tape.as_ref().map(|tape| tape.link()), upstream, &places, mode))
+    Ok(walk::walk(loss.tape.as_ref().map(|tape| tape.link()), Some(loss), upstream, &places, mode))
 }
 
 fn zeros(like: &TensorFuture) -> TensorFuture {

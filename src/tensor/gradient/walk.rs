@@ -68,12 +68,15 @@ fn port_of(entry: &Entry) -> &'static Port {
     }
 }
 
-/// The gradients of `root` with respect to `asked`.
+/// The gradients of `root` with respect to `asked`. Its `value`, where somebody holds it anyway, is
+/// not computed again. The engine sees all that the rules ask for together: else a worker that is
+/// awake would take up the first part of one, and write it out for the rest.
 ///
 /// Errors stay with what they belong to: a rule that refuses makes the gradients behind it failed
 /// values.
 pub(super) fn walk(
     root: Option<TapeLink>,
+    value: Option<&TensorFuture>,
     upstream: TensorFuture,
     asked: &[Option<TapeLink>],
     mode: Mode,
@@ -81,7 +84,11 @@ pub(super) fn walk(
     let mut walk = Walk { places: Vec::new(), index: HashMap::new(), values: HashMap::new(), mode };
     let wanted: Vec<usize> = asked.iter().flatten().map(|link| link.address()).collect();
     let first = asked.iter().flatten().map(|link| link.serial).min();
+    let _together = build::together();
     if let (Some(root), Some(first)) = (root, first) {
+        if let Some(value) = value {
+            walk.values.insert(root.address(), TensorFuture::new(value.node.clone()));
+        }
         walk.survey(root, first, &wanted);
         if let Some(root) = walk.places.last_mut() {
             root.gradient = Some(upstream);
