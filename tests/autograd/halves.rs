@@ -4,7 +4,9 @@
 use super::{block_on, read};
 use futensor::custom::{Backward, CpuRun, Meta, Needs, Operation, Refusal, custom};
 use futensor::recording::RecordedStep;
-use futensor::{CpuOptions, DType, Device, Generator, GradOptions, PadMode, TensorFuture, grad, grad_with};
+use futensor::{
+    CpuOptions, DType, Device, Generator, GradOptions, PadMode, TensorFuture, grad, grad_with,
+};
 use std::sync::{Arc, Mutex};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
