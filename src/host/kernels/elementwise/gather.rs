@@ -46,9 +46,11 @@ pub(super) struct Gather {
     size: usize,
     /// Outermost first.
     dims: SmallVec<[Dim; 4]>,
-    /// Where the outermost dimensions only repeat: after so many positions everything comes again.
+    /// Where a dimension only repeats: after so many positions everything comes again.
     pub period: Option<usize>,
-    /// What the slot holds now: the phase it begins at and how many elements.
+    /// The positions over which it does; then the outer dimensions go on.
+    repeats: usize,
+    /// What the slot holds now: the place it begins at and how many elements.
     held: Option<(usize, usize)>,
     band: Option<Band>,
 }
@@ -121,9 +123,13 @@ pub(super) fn lie(ptr: *const u8, size: usize, shape: &[usize], strides: &[isize
         [Dim { stride, .. }] if stride == size as isize => return Lie::Contiguous,
         _ => {}
     }
-    let period = (dims[0].stride == 0).then(|| dims[1..].iter().map(|d| d.size).product());
+    let all = |dims: &[Dim]| dims.iter().map(|d| d.size).product::<usize>();
+    let repeated = dims.iter().position(|d| d.stride == 0);
+    // What stays the same for some positions is no row that repeats.
+    let period = repeated.map(|d| all(&dims[d + 1..])).filter(|&period| period > 1);
+    let repeats = repeated.map_or(0, |d| all(&dims[d..]));
     let band = if period.is_none() { Band::of(&dims, size) } else { None };
-    Lie::Strided(Gather { ptr, size, dims, period, held: None, band })
+    Lie::Strided(Gather { ptr, size, dims, period, repeats, held: None, band })
 }
 
 impl Gather {
@@ -196,11 +202,13 @@ impl Gather {
     /// overlap the input, and still holds what the last call put there.
     pub unsafe fn tile(&mut self, start: usize, n: usize, dst: *mut u8) {
         if let Some(period) = self.period {
-            let phase = start % period;
-            if self.held.is_some_and(|(p, m)| p == phase && m >= n) {
+            let (turn, within) = (start / self.repeats, start % self.repeats);
+            let place = turn * period + within % period;
+            let stays = within + n <= self.repeats;
+            if stays && self.held.is_some_and(|(p, m)| p == place && m >= n) {
                 return;
             }
-            self.held = Some((phase, n));
+            self.held = stays.then_some((place, n));
         }
         if let Some(mut band) = self.band.take() {
             // SAFETY: the caller's promise.

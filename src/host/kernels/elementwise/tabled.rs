@@ -2,10 +2,10 @@
 //! them.
 //!
 //! A 16-bit type has 65,536 elements, and a function of one costs more than a look into the second
-//! cache: of 4 Mi of f16, `exp` 1.02 ms, `sigmoid` 1.28, `log1p` 2.5, a table 0.6. So a part of a
-//! program that comes from one such input, with all that is on the way, becomes a single step. The
-//! table is made by the very loops that it stands for, so the bits are the same. Asked by the
-//! executor for large shapes; the tables are the process's.
+//! cache. (4 Mi of bf16 on two threads of a Zen 4: `exp` 0.94 ms, `gelu` 1.63, `log1p` 2.55, a look
+//! 0.45.) So a part of a program that comes from one such input becomes a single step. The loops
+//! that the table stands for make it, so the bits are the same. Asked by the executor for large
+//! shapes; the tables are the process's.
 //!
 //! A program is remembered as it is seen for the first time, and gets a table the second time: a
 //! number that is another at each call would have a table made in vain.
