@@ -1,6 +1,6 @@
 //! Makes a queued node of a call: checks, metadata, failed values.
 
-mod caller;
+pub(crate) mod caller;
 pub(crate) mod finite;
 pub(crate) mod intercept;
 pub(crate) mod mixed;
@@ -21,7 +21,7 @@ use crate::op::{Beside, BinaryOp, ReduceOp, UnaryOp};
 use crate::ops::Listed;
 use crate::ops::checks::finite::{CheckFinite, NAN};
 use crate::shape::Shape;
-pub(crate) use caller::{at_once, called_from, named, seen, together, within};
+pub(crate) use caller::{called_from, named, seen, together, within};
 use intercept::{enqueue, enter, is_usual};
 use smallvec::SmallVec;
 use std::sync::Arc;

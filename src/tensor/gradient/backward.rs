@@ -2,7 +2,7 @@
 
 use crate::graph::operation::Meta;
 use crate::shape::Shape;
-use crate::tensor::build::at_once;
+use crate::tensor::build::caller::at_once;
 use crate::tensor::future::TensorFuture;
 use smallvec::SmallVec;
 

@@ -13,7 +13,6 @@
 #![allow(unsafe_code)]
 
 use super::forms::Instances;
-use super::plan::is_half;
 use super::run;
 use crate::dtype::DType;
 use crate::graph::cost::instr_ps;
@@ -71,7 +70,7 @@ enum From {
 
 /// The program by tables; `None` where there is none.
 pub(super) fn tabled(level: Level, program: &Program, inputs: &[View<'_>]) -> Option<Tabled> {
-    if !program.instrs.iter().any(|instr| is_half(instr.dtype)) {
+    if !program.instrs.iter().any(|instr| instr.dtype.is_half()) {
         return None;
     }
     let (mut from, mut parts) = ([From::Nothing; INSTRS_MAX], [0u64; INSTRS_MAX]);
@@ -80,7 +79,7 @@ pub(super) fn tabled(level: Level, program: &Program, inputs: &[View<'_>]) -> Op
     for (i, instr) in program.instrs.iter().enumerate() {
         parts[i] = instr.code.operands().fold(1 << i, |all, r| all | parts[r as usize]);
         from[i] = match instr.code {
-            Code::Input(k) if is_half(instr.dtype) && is_read_once(&inputs[k as usize]) => {
+            Code::Input(k) if instr.dtype.is_half() && is_read_once(&inputs[k as usize]) => {
                 From::Halves(i as Reg)
             }
             Code::Input(_) | Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. } => {
@@ -97,7 +96,7 @@ pub(super) fn tabled(level: Level, program: &Program, inputs: &[View<'_>]) -> Op
     let mut tables: SmallVec<[Arc<Table>; 2]> = SmallVec::new();
     for (i, instr) in program.instrs.iter().enumerate() {
         let From::Halves(x) = from[i] else { continue };
-        let fits = is_half(instr.dtype) || instr.dtype == DType::F32;
+        let fits = instr.dtype.is_half() || instr.dtype == DType::F32;
         if ends >> i & 1 == 0 || !fits || ps(program, parts[i]) < LEAST_PS {
             continue;
         }
@@ -138,7 +137,7 @@ fn scaled(program: &Program, of: Reg, inputs: &[View<'_>]) -> Option<(Reg, Reg)>
     let Code::Input(k) = instr(by).code else { return None };
     let fits = a != b
         && program.dtype(of) == DType::F32
-        && is_half(to)
+        && to.is_half()
         && matches!(instr(rounded).code, Code::Cast(_))
         && program.dtype(by) == to
         && is_read_once(&inputs[k as usize]);

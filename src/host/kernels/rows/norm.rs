@@ -288,9 +288,9 @@ pub(super) unsafe fn written<T: Load<W>, W: Float, S: Simd>(
 /// Rows that are measured one after the other before the first of them is written, at most: the end
 /// of a row's sum is a chain of joins, a quotient and a root, and meanwhile the next is added up.
 pub(super) const TOGETHER: usize = 4;
-/// Bytes of the rows that are measured together. With the loops of then, on two threads of a Zen 4,
-/// 4096 rows of 384 float32 took 270 us one by one and 240 in twos, of 1024 bf16 640 and 565; but of
-/// 1024 float32 650 and 740.
+/// Bytes of the rows that are measured together. With the loops of then, on two threads of a Zen
+/// 4, 4096 rows of 384 float32 took 270 us one by one and 240 in twos, of 1024 bf16 640 and 565;
+/// but of 1024 float32 650 and 740.
 const NEAR: usize = 4 << 10;
 
 /// How many rows of so many bytes are measured together.
