@@ -124,11 +124,12 @@ pub(super) fn lie(ptr: *const u8, size: usize, shape: &[usize], strides: &[isize
         _ => {}
     }
     let all = |dims: &[Dim]| dims.iter().map(|d| d.size).product::<usize>();
-    let repeated = dims.iter().position(|d| d.stride == 0);
+    // What lies across is read by bands, unless all of it comes again.
+    let band = if dims[0].stride == 0 { None } else { Band::of(&dims, size) };
+    let repeated = dims.iter().position(|d| d.stride == 0 && band.is_none());
     // What stays the same for some positions is no row that repeats.
     let period = repeated.map(|d| all(&dims[d + 1..])).filter(|&period| period > 1);
     let repeats = repeated.map_or(0, |d| all(&dims[d..]));
-    let band = if period.is_none() { Band::of(&dims, size) } else { None };
     Lie::Strided(Gather { ptr, size, dims, period, repeats, held: None, band })
 }
 

@@ -268,9 +268,8 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
         tile = range.len(); // one loop straight from memory to memory
     }
     // A row that repeats begins each tile anew if tiles are whole rows; then it is gathered once.
-    if let Some(period) = plan.gathers.iter().filter_map(|g| g.period).max()
-        && period <= tile
-    {
+    let periods = plan.gathers.iter().filter_map(|g| g.period);
+    if let Some(period) = periods.filter(|&period| period <= tile).max() {
         tile -= tile % period;
     }
     let mut position = range.start;

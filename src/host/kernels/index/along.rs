@@ -4,7 +4,6 @@
 use super::super::nest::{Shared, in_parts};
 use super::super::run::copy_run;
 use super::{LEAST, with_size};
-use crate::room;
 use crate::view::{Parallel, View, ViewMut};
 use smallvec::SmallVec;
 
@@ -35,36 +34,50 @@ fn runs(places: &[usize]) -> Vec<Run> {
     all
 }
 
+/// A dimension of the result: where its elements begin in the source.
+struct Along<'a> {
+    size: usize,
+    stride: isize,
+    places: Option<&'a [usize]>,
+}
+
+impl Along<'_> {
+    #[inline(always)]
+    fn at(&self, i: usize) -> isize {
+        self.places.map_or(i, |places| places[i]) as isize * self.stride
+    }
+}
+
 /// A row of the result: the index of each leading dimension, and where the row's source begins.
 /// From row to row it counts, since a division for each dimension takes longer than a short row.
 struct Line<'a> {
-    offsets: &'a [Vec<isize>],
+    dims: &'a [Along<'a>],
     index: SmallVec<[usize; 8]>,
     at: isize,
 }
 
 impl<'a> Line<'a> {
-    fn new(offsets: &'a [Vec<isize>], mut row: usize) -> Line<'a> {
-        let (mut index, mut at) = (SmallVec::from_elem(0, offsets.len()), 0);
-        for (i, own) in index.iter_mut().zip(offsets).rev() {
-            *i = row % own.len();
-            at += own[*i];
-            row /= own.len();
+    fn new(dims: &'a [Along<'a>], mut row: usize) -> Line<'a> {
+        let (mut index, mut at) = (SmallVec::from_elem(0, dims.len()), 0);
+        for (i, own) in index.iter_mut().zip(dims).rev() {
+            *i = row % own.size;
+            at += own.at(*i);
+            row /= own.size;
         }
-        Line { offsets, index, at }
+        Line { dims, index, at }
     }
 
     #[inline(always)]
     fn advance(&mut self) {
-        for (i, own) in self.index.iter_mut().zip(self.offsets).rev() {
-            self.at -= own[*i];
+        for (i, own) in self.index.iter_mut().zip(self.dims).rev() {
+            self.at -= own.at(*i);
             *i += 1;
-            if *i < own.len() {
-                self.at += own[*i];
+            if *i < own.size {
+                self.at += own.at(*i);
                 return;
             }
             *i = 0;
-            self.at += own[0];
+            self.at += own.at(0);
         }
     }
 }
@@ -78,20 +91,15 @@ pub(crate) fn picked(
     par: &dyn Parallel,
 ) {
     let Some((&n, lead)) = out.shape.split_last().filter(|_| out.numel() > 0) else { return };
-    // Of each dimension where its elements begin.
-    let mut offsets: Vec<Vec<isize>> = Vec::new();
+    let mut dims: SmallVec<[Along<'_>; 8]> = SmallVec::new();
     for (d, &size) in out.shape.iter().enumerate() {
-        let mut own = room::with_capacity(size);
-        match places.iter().find(|(dim, _)| *dim == d) {
-            Some((_, places)) => {
-                debug_assert!(places.len() == size && places.iter().all(|&p| p < x.shape[d]));
-                own.extend(places.iter().map(|&p| p as isize * x.strides[d]));
-            }
-            None => own.extend((0..size as isize).map(|i| i * x.strides[d])),
-        }
-        offsets.push(own);
+        let own = places.iter().find(|(dim, _)| *dim == d).map(|(_, own)| &own[..]);
+        debug_assert!(
+            own.is_none_or(|own| own.len() == size && own.iter().all(|&p| p < x.shape[d]))
+        );
+        dims.push(Along { size, stride: x.strides[d], places: own });
     }
-    let (columns, step) = (&offsets[lead.len()], x.strides[lead.len()]);
+    let (columns, step) = (&dims[lead.len()], x.strides[lead.len()]);
     let along = match places.iter().find(|(dim, _)| *dim == lead.len()) {
         Some((_, places)) => runs(places),
         None => vec![Run { first: 0, n, from: 0, step: 1 }],
@@ -101,7 +109,7 @@ pub(crate) fn picked(
         let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(rows, (LEAST / n).max(1), par, &|part| {
             let mut before = None;
-            let mut line = Line::new(&offsets[..lead.len()], part.start);
+            let mut line = Line::new(&dims[..lead.len()], part.start);
             for row in part {
                 let at = line.at;
                 let (source, y) = (from.at(at).cast_const(), to.at((row * n) as isize));
@@ -112,8 +120,8 @@ pub(crate) fn picked(
                     if before.replace(at) == Some(at) {
                         copy_run(y, y.sub(n), n);
                     } else if along.len() * FEW > n {
-                        for (i, &place) in columns.iter().enumerate() {
-                            y.add(i).write(*source.offset(place));
+                        for i in 0..n {
+                            y.add(i).write(*source.offset(columns.at(i)));
                         }
                     } else {
                         for run in &along {

@@ -57,7 +57,8 @@ fn triangle(
     });
 }
 
-/// Bytes of a row that is moved as a whole.
+/// Bytes of a row that is moved in one go. Of longer ones the two runs meet in few lines, and they
+/// are cut among threads.
 const SHORT_ROW: usize = 64 << 10;
 
 /// Moves every element on by `shift` places in each of some dimensions, those at the end to the
