@@ -8,8 +8,8 @@
 //!
 //! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
 //! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`,
-//! `narrowed` first makes a long one shorter, `tabled` has functions of 16-bit floats looked up,
-//! `arange` counts, `gather` reads inputs that do not
+//! `compiled` makes several simple instructions one loop, `narrowed` first makes a long program
+//! shorter, `tabled` has functions of 16-bit floats looked up, `arange` counts, `gather` reads inputs that do not
 //! lie row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
@@ -18,6 +18,7 @@
 #![allow(unsafe_code)]
 
 mod arange;
+mod compiled;
 mod direct;
 mod forms;
 mod gather;
@@ -61,6 +62,8 @@ const NARROWED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 
 /// Positions from which on functions of 16-bit floats are looked up: their tables are computed as
 /// fast as a quarter of it.
 const TABLED_FROM: usize = if cfg!(all(test, debug_assertions)) { 4 << 10 } else { 256 << 10 };
+/// Positions from which on it pays to look for groups of instructions that are compiled.
+const COMPILED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
 /// Positions from which on a program in front of another kernel is planned once for each thread.
 const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 16 << 10 };
 /// A part of a step that is handed to another thread takes at least so long, by the estimate (a
@@ -299,7 +302,7 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
 /// Places are valid for `n` elements from `position` on.
 #[inline(always)]
 unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize) {
-    let (steps, gathers) = plan.parts();
+    let (steps, gathers, fused) = plan.parts();
     for step in steps {
         // SAFETY: the caller's promise.
         unsafe {
@@ -307,6 +310,7 @@ unsafe fn one_tile(call: &Call<'_>, plan: &mut Plan, position: usize, n: usize) 
                 Step::Loop { run, dst, a, b, c } => {
                     run(dst.at(position), a.at(position), b.at(position), c.at(position), n);
                 }
+                Step::Fused { which } => fused[which as usize].run(position, n),
                 Step::Gather { which, dst } => gathers[which as usize].tile(position, n, dst.ptr),
                 Step::Arange { dtype, start, step, dst } => {
                     arange::fill(dtype, start, step, position, dst.at(position), n);

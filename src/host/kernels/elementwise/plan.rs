@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code)]
 
+use super::compiled::Fused;
 use super::gather::Gather;
 use super::tabled::Lookup;
 use crate::dtype::{DType, Element, Scalar};
@@ -86,6 +87,7 @@ impl Place {
 #[derive(Clone, Copy)]
 pub(super) enum Step {
     Loop { run: Loop, dst: Place, a: Place, b: Place, c: Place },
+    Fused { which: u8 },
     Gather { which: u8, dst: Place },
     Arange { dtype: DType, start: Scalar, step: Scalar, dst: Place },
     Random { normal: bool, dtype: DType, seed: u64, offset: u64, dst: Place },
@@ -113,6 +115,8 @@ pub(super) struct Plan {
     cells: [MaybeUninit<u64>; CELLS],
     cells_used: usize,
     pub gathers: SmallVec<[Gather; 4]>,
+    /// Groups of instructions that are one loop.
+    pub fused: Vec<Fused>,
     /// Positions along which some inputs stay the same, if there are such inputs.
     pub stretch: Option<usize>,
     /// These inputs, and the cells for an element of each.
@@ -136,6 +140,7 @@ impl Plan {
             cells: [const { MaybeUninit::uninit() }; CELLS],
             cells_used: 0,
             gathers: SmallVec::new(),
+            fused: Vec::new(),
             stretch: None,
             spots: SmallVec::new(),
             first: SmallVec::new(),
@@ -152,12 +157,12 @@ impl Plan {
         unsafe { std::slice::from_raw_parts(self.steps.as_ptr().cast(), self.count) }
     }
 
-    /// The steps, and the inputs that they gather.
+    /// The steps, the inputs that they gather, and the groups.
     #[inline(always)]
-    pub fn parts(&mut self) -> (&[Step], &mut [Gather]) {
+    pub fn parts(&mut self) -> (&[Step], &mut [Gather], &[Fused]) {
         // SAFETY: the first `count` are initialised.
         let steps = unsafe { std::slice::from_raw_parts(self.steps.as_ptr().cast(), self.count) };
-        (steps, &mut self.gathers)
+        (steps, &mut self.gathers, &self.fused)
     }
 
     #[inline]
@@ -231,6 +236,9 @@ impl Plan {
                 Step::Stream { dst, a, .. } => [dst, a].into_iter().for_each(moved),
                 Step::Gather { dst, .. } | Step::Arange { dst, .. } | Step::Random { dst, .. } => {
                     moved(dst)
+                }
+                Step::Fused { which } => {
+                    self.fused[*which as usize].places.iter_mut().for_each(moved)
                 }
             }
         }

@@ -6,14 +6,16 @@
 
 #![allow(unsafe_code)]
 
+use super::compiled::{Group, Members, Source, groups};
 use super::gather::{Lie, lie, stays};
 use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
 use super::steps::{beside, both, compute, is_stored_on_a_side};
-use super::{moves, pairs, tabled};
+use super::{COMPILED_FROM, moves, pairs, tabled};
 use crate::dtype::DType;
-use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr};
+use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Reg};
 use crate::op::{BinaryOp, UnaryOp};
 use crate::view::View;
+use smallvec::SmallVec;
 
 /// True where the f32 result of an op on 16-bit floats is itself one.
 fn is_exact(code: Code) -> bool {
@@ -39,10 +41,9 @@ fn is_exact(code: Code) -> bool {
 /// outputs, slots and `plan` stay where they are.
 pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     let instrs = &call.program.instrs[..];
-    // The last instruction that reads each register, itself if none does, and how often it is read.
+    // The last instruction that reads each register, and how often it is yet to be read.
     let (mut last, mut reads) = ([0u8; INSTRS_MAX], [0u8; INSTRS_MAX]);
     for (i, instr) in instrs.iter().enumerate() {
-        last[i] = i as u8;
         for r in instr.code.operands() {
             last[r as usize] = i as u8;
             reads[r as usize] += 1;
@@ -66,12 +67,24 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     }
 
     let mut regs = [NOWHERE; INSTRS_MAX];
+    let groups = found_groups(call, plan.stretch);
+    let grouped = groups.iter().fold(0, |all, group| all | group.members);
+    let mut groups = groups.iter().peekable();
     // The instruction that each takes into its own loop, itself if none.
     let mut taken: [u8; INSTRS_MAX] = std::array::from_fn(|i| i as u8);
     for (i, instr) in instrs.iter().enumerate() {
+        while let Some(group) = groups.next_if(|group| group.before == i) {
+            fuse(plan, call, group, &direct, &mut regs);
+            for r in group.operands(call.program) {
+                let_go(plan, r, &mut reads, written, &regs);
+            }
+        }
+        if grouped >> i & 1 != 0 {
+            continue;
+        }
         let reader = last[i] as usize;
         if reads[i] == 1
-            && written >> i & 1 == 0
+            && (written >> i | grouped >> reader) & 1 == 0
             && taken[i] as usize == i
             && taken[reader] as usize == reader
             && pairs::how(&instrs[reader]).is_some()
@@ -80,46 +93,25 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
         {
             // It comes with its reader, and its operands stay until then.
             taken[reader] = i as u8;
-            for r in instr.code.operands() {
-                last[r as usize] = last[r as usize].max(reader as u8);
-            }
             continue;
         }
-        let take = |plan: &mut Plan, instr: &Instr| {
-            let condition = matches!(instr.code, Code::Where(..));
-            let mut args = [NOWHERE; 3];
-            for (k, (place, arg)) in args.iter_mut().zip(instr.code.args()).enumerate() {
-                *place = match arg {
-                    Some(Arg::Reg(r)) => regs[r as usize],
-                    Some(Arg::Scalar(x)) if condition && k == 0 => plan.immediate(x, DType::Bool),
-                    Some(Arg::Scalar(x)) => plan.immediate(x, instr.on),
-                    None => break,
-                };
-            }
-            args
-        };
-        let args = take(plan, instr);
+        let args = arguments(plan, instr, &regs);
         let first = (taken[i] as usize != i).then(|| &instrs[taken[i] as usize]);
         let reg = match instr.code {
             // SAFETY: the caller's promise about inputs.
             Code::Input(k) => unsafe { input(plan, call, k, instr.dtype) },
             Code::Fill(x) => plan.immediate(x, instr.dtype),
             _ => {
-                let placed = matches!(
-                    instr.code,
-                    Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. }
-                );
+                let placed = is_placed(instr);
                 let uniform = !placed && first.is_none() && args.iter().all(|a| a.uniform);
                 let dst = match direct[i] {
-                    k if k != NO_OUTPUT && !uniform => {
-                        Place::output(k as usize, call.outputs[k as usize], instr.dtype.size())
-                    }
+                    k if k != NO_OUTPUT && !uniform => output(call, k, instr.dtype),
                     _ if placed || first.is_some() => plan.slot(),
                     _ => plan.room(&args),
                 };
                 match first {
                     Some(first) => {
-                        let of_first = take(plan, first);
+                        let of_first = arguments(plan, first, &regs);
                         both(plan, call, [first, instr], taken[i], dst, [of_first, args]);
                     }
                     None => match call.lookups.iter().find(|(r, _)| *r as usize == i) {
@@ -143,14 +135,100 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
         regs[i] = reg;
         for r in [Some(instr), first].into_iter().flatten().flat_map(|instr| instr.code.operands())
         {
-            if last[r as usize] == i as u8 && written >> r & 1 == 0 {
-                plan.release(regs[r as usize]);
-            }
+            let_go(plan, r, &mut reads, written, &regs);
         }
+    }
+    for group in groups {
+        fuse(plan, call, group, &direct, &mut regs);
     }
     for (k, &r) in call.program.outputs.iter().enumerate() {
         store(plan, call, k, call.program.dtype(r), regs[r as usize]);
     }
+}
+
+/// True for what depends on the position alone.
+fn is_placed(instr: &Instr) -> bool {
+    matches!(instr.code, Code::Arange { .. } | Code::Uniform { .. } | Code::Normal { .. })
+}
+
+/// Where the operands of an instruction are.
+fn arguments(plan: &mut Plan, instr: &Instr, regs: &[Place; INSTRS_MAX]) -> [Place; 3] {
+    let condition = matches!(instr.code, Code::Where(..));
+    let mut args = [NOWHERE; 3];
+    for (k, (place, arg)) in args.iter_mut().zip(instr.code.args()).enumerate() {
+        *place = match arg {
+            Some(Arg::Reg(r)) => regs[r as usize],
+            Some(Arg::Scalar(x)) if condition && k == 0 => plan.immediate(x, DType::Bool),
+            Some(Arg::Scalar(x)) => plan.immediate(x, instr.on),
+            None => break,
+        };
+    }
+    args
+}
+
+/// Output `k`, as a place.
+fn output(call: &Call<'_>, k: u8, dtype: DType) -> Place {
+    Place::output(k as usize, call.outputs[k as usize], dtype.size())
+}
+
+/// A reader of a register has been planned: the slot is free after the last one.
+fn let_go(
+    plan: &mut Plan,
+    r: Reg,
+    reads: &mut [u8; INSTRS_MAX],
+    written: u64,
+    regs: &[Place; INSTRS_MAX],
+) {
+    reads[r as usize] -= 1;
+    if reads[r as usize] == 0 && written >> r & 1 == 0 {
+        plan.release(regs[r as usize]);
+    }
+}
+
+/// The groups of a call's program, if it is long enough for that.
+fn found_groups(call: &Call<'_>, stretch: Option<usize>) -> SmallVec<[Group; 2]> {
+    let program = call.program;
+    if program.instrs.len() < 3 || crate::shape::numel(call.shape) < COMPILED_FROM {
+        return SmallVec::new();
+    }
+    let mut same: Members = 0;
+    for (i, instr) in program.instrs.iter().enumerate() {
+        let is_same = match instr.code {
+            Code::Input(k) => is_cell(&call.inputs[k as usize], stretch),
+            _ => !is_placed(instr) && instr.code.operands().all(|r| same >> r & 1 != 0),
+        };
+        same |= (is_same as Members) << i;
+    }
+    let apart = call.lookups.iter().fold(0, |all, (r, _)| all | 1 << r);
+    groups(call.level, program, same, apart)
+}
+
+/// The step of a group.
+fn fuse(
+    plan: &mut Plan,
+    call: &Call<'_>,
+    group: &Group,
+    direct: &[u8; INSTRS_MAX],
+    regs: &mut [Place; INSTRS_MAX],
+) {
+    let mut places: SmallVec<[Place; 16]> = SmallVec::new();
+    for source in &group.read {
+        places.push(match *source {
+            Source::Reg(r) => regs[r as usize],
+            Source::Number(x) => plan.immediate(x, DType::F32),
+            Source::Bits(bits) => Place::one((bits as *const u32).cast_mut().cast()),
+        });
+    }
+    for &r in &group.written {
+        let place = match direct[r as usize] {
+            NO_OUTPUT => plan.slot(),
+            k => output(call, k, call.program.dtype(r)),
+        };
+        regs[r as usize] = place;
+        places.push(place);
+    }
+    plan.push(Step::Fused { which: plan.fused.len() as u8 });
+    plan.fused.push(group.at(places));
 }
 
 /// The register of an input.
@@ -164,9 +242,7 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     let raw = match how(view) {
         Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
-        Lie::Strided(gather)
-            if plan.stretch.is_some_and(|n| stays(view.shape, view.strides).is_multiple_of(n)) =>
-        {
+        Lie::Strided(gather) if changes_with(view, plan.stretch) => {
             let cell = Place { varies: true, ..plan.cell() };
             plan.spots.push((gather, cell.ptr));
             cell
@@ -185,6 +261,20 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     let wide = plan.room(&[raw]);
     plan.run(moves::widen(call.level, dtype), wide, [raw, NOWHERE, NOWHERE]);
     wide
+}
+
+/// Whether an input is the same everywhere, or along each stretch.
+fn is_cell(view: &View<'_>, stretch: Option<usize>) -> bool {
+    match how(view) {
+        Lie::Contiguous => false,
+        Lie::Uniform => true,
+        Lie::Strided(_) => changes_with(view, stretch),
+    }
+}
+
+/// Whether an input stays the same along each stretch.
+fn changes_with(view: &View<'_>, stretch: Option<usize>) -> bool {
+    stretch.is_some_and(|n| stays(view.shape, view.strides).is_multiple_of(n))
 }
 
 /// The least positions along which inputs stay the same that are worth a beginning of their own.

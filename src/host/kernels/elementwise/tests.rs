@@ -1,6 +1,7 @@
 //! The executor against a naive evaluator, and against itself: fused, cut, strided, at every level.
 //! The tests' helpers are here: elements of any type, programs, and random views.
 
+mod compiled;
 mod fused;
 mod lookups;
 mod memory;

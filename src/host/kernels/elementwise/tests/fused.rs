@@ -94,7 +94,12 @@ pub(super) fn random_program(rng: &mut Seeded, inputs: &[DType], most: usize) ->
 }
 
 /// Runs each instruction on its own, every result in memory.
-fn unfused(level: Level, program: &Program, shape: &[usize], inputs: &[View<'_>]) -> Vec<Buffer> {
+pub(super) fn unfused(
+    level: Level,
+    program: &Program,
+    shape: &[usize],
+    inputs: &[View<'_>],
+) -> Vec<Buffer> {
     let strides = contiguous_strides(shape);
     let mut values: Vec<Buffer> = Vec::new();
     for (i, instr) in program.instrs.iter().enumerate() {

@@ -1,0 +1,155 @@
+//! Several instructions of a program as one loop, compiled while the program runs.
+//!
+//! A tile that goes from step to step is written and read in between, which takes longer than an
+//! addition. So the simple instructions of f32 that read each other become a *group*: one loop in
+//! which every value stays in a register. What a group computes has the bits that its loops have
+//! one by one: each operation rounds, nothing is contracted. Where no memory may be executed, and
+//! elsewhere than on x86-64, the loops run one by one.
+//!
+//! `groups` finds the groups of a program, `emit` turns one into instructions of the processor,
+//! `assembler` into bytes. Numbers are not in them, so a step of an optimiser is compiled once. A
+//! group is remembered as it is seen for the first time and compiled the second time. Called by
+//! the planner.
+
+#![allow(unsafe_code)]
+
+mod assembler;
+mod emit;
+mod group;
+mod groups;
+mod memory;
+
+use super::plan::Place;
+use crate::host::kernels::simd::Level;
+use crate::sync::plain::Mutex;
+use crate::sync::{lock_plain, statics};
+use group::{Held, Key};
+pub(super) use groups::{Group, Members, Source, groups};
+use memory::Executable;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The groups that are remembered: a page of memory each.
+const KEPT: usize = 128;
+/// Places of a group at most.
+const PLACES: usize = 32;
+/// Bytes of the widest register.
+const REGISTER: usize = 64;
+
+/// A group that was seen, and its loop, if it was seen again.
+struct Seen {
+    key: Key,
+    compiled: Option<Compiled>,
+}
+
+/// The loop of a group; `None` where there can be none.
+type Compiled = Option<Arc<Loop>>;
+
+#[derive(Debug)]
+struct Loop {
+    executable: Executable,
+    /// Positions in a register.
+    lanes: usize,
+}
+
+// Those that were seen last come last.
+statics! { static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new()); }
+
+/// The loop of a group that has been seen before.
+fn found(key: &Key) -> Compiled {
+    {
+        let mut all = lock_plain(&SEEN);
+        match all.iter().rposition(|seen| seen.key == *key) {
+            None => {
+                if all.len() == KEPT {
+                    all.remove(0);
+                }
+                all.push(Seen { key: key.clone(), compiled: None });
+                return None;
+            }
+            Some(at) => {
+                let seen = all.remove(at);
+                let found = seen.compiled.clone();
+                all.push(seen);
+                if let Some(compiled) = found {
+                    return compiled;
+                }
+            }
+        }
+    }
+    let compiled = compile(key);
+    let mut all = lock_plain(&SEEN);
+    if let Some(seen) = all.iter_mut().rev().find(|seen| seen.key == *key) {
+        seen.compiled = Some(compiled.clone());
+    }
+    compiled
+}
+
+fn compile(key: &Key) -> Compiled {
+    let (instructions, lanes) = emit::emit(key, key.level == Level::Avx512)?;
+    Some(Arc::new(Loop { executable: Executable::new(&instructions)?, lanes }))
+}
+
+/// A group of a plan, and where its operands lie.
+pub(super) struct Fused {
+    compiled: Arc<Loop>,
+    held: SmallVec<[Held; 16]>,
+    /// Those that are read, then those that are written.
+    pub places: SmallVec<[Place; 16]>,
+    /// How many are read.
+    read: usize,
+}
+
+impl Fused {
+    /// Computes the group at `n` positions.
+    ///
+    /// # Safety
+    /// All places are valid there, and none that is written overlaps another.
+    pub unsafe fn run(&self, position: usize, n: usize) {
+        let mut addresses = [std::ptr::null_mut::<u8>(); PLACES];
+        for (address, place) in addresses.iter_mut().zip(&self.places) {
+            *address = place.at(position);
+        }
+        let Loop { executable, lanes } = &*self.compiled;
+        let whole = n / lanes * lanes;
+        if whole > 0 {
+            // SAFETY: the caller's promise; the loop takes whole registers.
+            unsafe { executable.call(addresses.as_ptr(), whole) };
+        }
+        if whole < n {
+            // SAFETY: as above.
+            unsafe { self.rest(&mut addresses, whole, n - whole) };
+        }
+    }
+
+    /// The same for less than a register, by way of places that have room for one.
+    ///
+    /// # Safety
+    /// As for [`Fused::run`]: so many positions after `from`.
+    #[inline(never)]
+    unsafe fn rest(&self, addresses: &mut [*mut u8; PLACES], from: usize, n: usize) {
+        let mut room = [[0u64; REGISTER / 8]; PLACES];
+        let mut out = [(std::ptr::null_mut::<u8>(), 0); PLACES];
+        let rows = addresses.iter_mut().zip(&self.held).zip(&mut room).zip(&mut out).enumerate();
+        for (k, (((address, held), room), out)) in rows {
+            let Some(size) = held.size() else { continue };
+            let (memory, room) = (address.wrapping_add(from * size), room.as_mut_ptr().cast());
+            if k < self.read {
+                // SAFETY: the caller's promise, and room for a register.
+                unsafe { std::ptr::copy_nonoverlapping(memory, room, n * size) };
+            } else {
+                *out = (memory, n * size);
+            }
+            *address = room;
+        }
+        let Loop { executable, lanes } = &*self.compiled;
+        // SAFETY: a register's worth of each place, in `room` or one number.
+        unsafe { executable.call(addresses.as_ptr(), *lanes) };
+        for (&(memory, bytes), room) in out.iter().zip(&room) {
+            if bytes > 0 {
+                // SAFETY: the caller's promise.
+                unsafe { std::ptr::copy_nonoverlapping(room.as_ptr().cast(), memory, bytes) };
+            }
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Groups of instructions that are one compiled loop, beside the loops one by one.
+
+use super::fused::unfused;
+use super::*;
+use crate::host::kernels::elementwise::compiled::{Group, groups};
+use BinaryOp as B;
+use UnaryOp as U;
+
+const UNARY: [UnaryOp; 17] = [
+    U::Neg,
+    U::Abs,
+    U::Sign,
+    U::Square,
+    U::Relu,
+    U::Sqrt,
+    U::Rsqrt,
+    U::Recip,
+    U::Hardswish,
+    U::Floor,
+    U::Ceil,
+    U::Round,
+    U::Trunc,
+    U::IsNan,
+    U::IsInf,
+    U::IsFinite,
+    U::LogicalNot,
+];
+const BINARY: [BinaryOp; 14] = [
+    B::Add,
+    B::Sub,
+    B::Mul,
+    B::Div,
+    B::Maximum,
+    B::Minimum,
+    B::LeakyRelu,
+    B::TruncDivide,
+    B::Eq,
+    B::Ne,
+    B::Lt,
+    B::Le,
+    B::Gt,
+    B::Ge,
+];
+const TRUTHS: [BinaryOp; 6] =
+    [B::LogicalAnd, B::LogicalOr, B::LogicalXor, B::BitwiseAnd, B::BitwiseOr, B::BitwiseXor];
+
+/// The levels for which code is made.
+fn levels() -> impl Iterator<Item = Level> {
+    let can = cfg!(all(target_arch = "x86_64", unix, not(miri)));
+    Level::available().filter(move |&level| can && level != Level::Baseline)
+}
+
+/// The groups that a program has once it has been seen.
+fn seen(level: Level, program: &Program, same: u64) -> Vec<Group> {
+    groups(level, program, same, 0);
+    groups(level, program, same, 0).into_vec()
+}
+
+/// Checks a program whose instructions, inputs apart, are all in one group.
+fn check(level: Level, program: &Program, inputs: &[Input], shape: &[usize], cuts: &[usize]) {
+    let views: Vec<View<'_>> =
+        inputs.iter().map(|i| i.buffer.view(shape, &i.strides, i.offset)).collect();
+    let expected = unfused(level, program, shape, &views);
+    for _ in 0..2 {
+        let got = run_on(level, program, shape, &views, cuts);
+        for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
+            assert!(got.same(expected), "{level:?}, output {k} over {shape:?}: {program:?}");
+        }
+    }
+}
+
+/// A row of elements for each column.
+fn rows(columns: &[Buffer]) -> Vec<Input> {
+    columns.iter().map(|b| Input { buffer: b.clone(), strides: vec![1], offset: 0 }).collect()
+}
+
+#[test]
+fn every_op_of_a_group_has_the_bits_of_its_loop() {
+    let (a, b) = pairs(&edges::<f32>());
+    let (truth, other) = pairs(&(0..7).map(|i| i % 3 == 1).collect::<Vec<_>>());
+    let n = a.len();
+    let repeat = |x: &[bool]| Buffer::of(&(0..n).map(|i| x[i % x.len()]).collect::<Vec<_>>());
+    let columns = rows(&[Buffer::of(&a), Buffer::of(&b), repeat(&truth), repeat(&other)]);
+    // Of two floats and two truths: the op, with a negation or a choice behind it, both written.
+    let program = |code: &dyn Fn([Arg; 4]) -> Code, on: DType, to: DType| {
+        let mut p = Program::default();
+        let types = [F32, F32, Bool, Bool];
+        let of =
+            std::array::from_fn(|k| Arg::Reg(p.push(Code::Input(k as u8), types[k], types[k])));
+        let y = p.push(code(of), on, to);
+        let z = match to {
+            Bool => p.push(Code::Where(Arg::Reg(y), of[0], of[1]), F32, F32),
+            _ => p.push(Code::Unary(U::Neg, Arg::Reg(y)), F32, F32),
+        };
+        p.outputs.extend([y, z]);
+        p
+    };
+    let mut programs = Vec::new();
+    for op in UNARY {
+        programs.push(program(&|of| Code::Unary(op, of[0]), F32, op.class().result(F32)));
+    }
+    for op in BINARY {
+        let to = op.class().result(F32);
+        programs.push(program(&|of| Code::Binary(op, of[0], of[1]), F32, to));
+        for x in [2.5, 0.0, f64::INFINITY, f64::NAN].map(Scalar::Float) {
+            programs.push(program(&|of| Code::Binary(op, of[0], Arg::Scalar(x)), F32, to));
+            programs.push(program(&|of| Code::Binary(op, Arg::Scalar(x), of[1]), F32, to));
+        }
+    }
+    for op in TRUTHS {
+        programs.push(program(&|of| Code::Binary(op, of[2], of[3]), Bool, Bool));
+    }
+    programs.push(program(&|of| Code::Where(of[3], of[0], of[1]), F32, F32));
+    programs.push(program(&|of| Code::Where(of[2], of[0], Arg::Scalar(Scalar::Int(3))), F32, F32));
+    programs.push(program(&|of| Code::Cast(of[0]), F32, Bool));
+    programs.push(program(&|of| Code::Cast(of[2]), Bool, F32));
+    for level in levels() {
+        for program in &programs {
+            let all = seen(level, program, 0);
+            assert_eq!(all.len(), 1, "{level:?} {program:?}");
+            assert_eq!((all[0].members, all[0].before), (0b11_0000, 6));
+            check(level, program, &columns, &[n], &[]);
+        }
+    }
+}
+
+/// A program of what groups compute, of `floats` inputs of f32 and `truths` of truths.
+fn random_group(rng: &mut Seeded, floats: usize, truths: usize, most: usize) -> Program {
+    let mut p = Program::default();
+    for k in 0..floats + truths {
+        let dtype = if k < floats { F32 } else { Bool };
+        p.push(Code::Input(k as u8), dtype, dtype);
+    }
+    for _ in 0..most {
+        let mut any = |p: &Program, dtype: DType| {
+            let all = 0..p.instrs.len() as Reg;
+            let fit: Vec<Reg> = all.filter(|&r| p.dtype(r) == dtype).collect();
+            (!fit.is_empty()).then(|| Arg::Reg(rng.pick(&fit)))
+        };
+        let (x, y) = (any(&p, F32).unwrap(), any(&p, F32).unwrap());
+        let (s, t) = (any(&p, Bool), any(&p, Bool));
+        let number = Arg::Scalar(Scalar::Float(rng.below(9) as f64 - 4.0));
+        let (unary, binary) = (rng.pick(&UNARY), rng.pick(&BINARY));
+        let (code, on, to) = match (rng.below(6), s, t) {
+            (0, ..) => (Code::Unary(unary, x), F32, unary.class().result(F32)),
+            (1, ..) => (Code::Binary(binary, x, number), F32, binary.class().result(F32)),
+            (2, Some(s), _) => (Code::Where(s, x, y), F32, F32),
+            (3, Some(s), _) => (Code::Cast(s), Bool, F32),
+            (4, Some(s), Some(t)) => (Code::Binary(rng.pick(&TRUTHS), s, t), Bool, Bool),
+            _ => (Code::Binary(binary, x, y), F32, binary.class().result(F32)),
+        };
+        p.push(code, on, to);
+    }
+    let last = p.instrs.len() - 1;
+    p.outputs.push(last as Reg);
+    for _ in 0..rng.below(3) {
+        let r = (floats + truths + rng.below(most)) as Reg;
+        if !p.outputs.contains(&r) {
+            p.outputs.push(r);
+        }
+    }
+    p
+}
+
+#[test]
+fn groups_have_the_bits_of_their_loops_whatever_their_size_and_wherever_their_operands_lie() {
+    let mut compiled = 0;
+    for level in levels() {
+        for seed in 0..300 {
+            let mut rng = Seeded(seed);
+            let shape = random_shape(&mut rng);
+            let (floats, truths) = (1 + rng.below(9), rng.below(3));
+            let most = 2 + rng.below(if seed % 4 == 0 { 35 } else { 10 });
+            let program = random_group(&mut rng, floats, truths, most);
+            let types = (0..floats + truths).map(|k| if k < floats { F32 } else { Bool });
+            let inputs: Vec<Input> =
+                types.map(|dtype| random_input(&mut rng, dtype, &shape)).collect();
+            let numel: usize = shape.iter().product();
+            let mut cuts: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(numel + 1)).collect();
+            cuts.sort();
+            println!("seed {seed}");
+            check(level, &program, &inputs, &shape, &cuts);
+            compiled += seen(level, &program, 0).len();
+        }
+    }
+    assert!(compiled > 300 || levels().next().is_none(), "{compiled}");
+}
+
+#[test]
+fn a_group_ends_where_another_instruction_reads_it_and_goes_on_past_others() {
+    let Some(level) = levels().last() else { return };
+    let mut p = Program::default();
+    let x = Arg::Reg(p.push(Code::Input(0), F32, F32));
+    let unary = |p: &mut Program, op, a| Arg::Reg(p.push(Code::Unary(op, a), F32, F32));
+    let a = unary(&mut p, U::Neg, x); // 1
+    let apart = unary(&mut p, U::Exp, x); // 2
+    let b = unary(&mut p, U::Abs, a); // 3
+    let c = Arg::Reg(p.push(Code::Binary(B::Add, b, apart), F32, F32)); // 4
+    let d = unary(&mut p, U::Exp, c); // 5
+    let e = unary(&mut p, U::Neg, d); // 6
+    let Arg::Reg(f) = unary(&mut p, U::Sqrt, e) else { unreachable!() }; // 7
+    p.outputs.push(f);
+    let all = seen(level, &p, 0);
+    let found: Vec<_> = all.iter().map(|g| (g.members, g.before, &g.written[..])).collect();
+    assert_eq!(found, [(0b1_1010, 5, &[4][..]), (0b1100_0000, 8, &[7][..])]);
+    // What is the same everywhere, and what is looked up, is in none.
+    assert!(seen(level, &p, 0xff).is_empty());
+    assert!(groups(level, &p, 0, 0b1100_1010).is_empty());
+    assert!(groups(Level::Baseline, &p, 0, 0).is_empty());
+}
+
+#[test]
+fn a_group_is_compiled_the_second_time_and_whatever_its_numbers_are() {
+    let Some(level) = levels().last() else { return };
+    let program = |x: f64, y: f64| {
+        let mut p = Program::default();
+        let a = Arg::Reg(p.push(Code::Input(0), F32, F32));
+        let number = |x| Arg::Scalar(Scalar::Float(x));
+        // No other test has this one.
+        let mut b = a;
+        for op in [B::TruncDivide, B::Le, B::TruncDivide] {
+            let on = if op == B::Le { Bool } else { F32 };
+            b = Arg::Reg(p.push(Code::Binary(op, a, number(x)), F32, on));
+        }
+        let c = p.push(Code::Binary(B::LeakyRelu, b, number(y)), F32, F32);
+        p.outputs.push(c);
+        p
+    };
+    assert!(groups(level, &program(1.0, 2.0), 0, 0).is_empty());
+    assert_eq!(groups(level, &program(3.0, 4.0), 0, 0).len(), 1);
+    // One number twice is one place.
+    assert!(groups(level, &program(5.0, 5.0), 0, 0).is_empty());
+}
