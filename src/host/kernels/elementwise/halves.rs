@@ -10,11 +10,29 @@ use super::forms::{FIRST, Instances, NONE, SECOND};
 use super::loops::{Fn1, Fn2, ops, variant};
 use super::mended::{Gamma, Mended, Rare1, Trig};
 use crate::dtype::DType;
+use crate::graph::program::Code;
 use crate::host::kernels::load::{Load, Row, over};
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
 use crate::op::{BinaryOp, UnaryOp, for_each_binary, for_each_unary};
 use half::{bf16, f16};
 use std::marker::PhantomData;
+
+/// True where the f32 result of an op on 16-bit floats is itself one.
+pub(super) fn is_exact(code: Code) -> bool {
+    use BinaryOp as B;
+    use UnaryOp as U;
+    match code {
+        Code::Unary(op, _) => {
+            matches!(
+                op,
+                U::Neg | U::Abs | U::Sign | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc
+            )
+        }
+        Code::Binary(op, _, _) => matches!(op, B::Maximum | B::Minimum | B::Fmod),
+        Code::Where(..) | Code::Uniform { .. } | Code::Fill(_) => true,
+        _ => false,
+    }
+}
 
 /// How results are left: floats as `E`, truths as they are.
 trait Leave<E>: Copy {

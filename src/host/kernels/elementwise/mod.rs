@@ -267,7 +267,7 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
         // As long as each other, in whole lines.
         tile = stretch.div_ceil(stretch.div_ceil(tile)).next_multiple_of(LINE).min(tile);
     }
-    if plan.steps().len() == 1 && plan.gathers.is_empty() && !call.stream {
+    if plan.steps().len() == 1 && plan.gathers.is_empty() {
         tile = range.len(); // one loop straight from memory to memory
     }
     // A row that repeats begins each tile anew if tiles are whole rows; then it is gathered once.

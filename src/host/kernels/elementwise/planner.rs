@@ -6,33 +6,16 @@
 
 #![allow(unsafe_code)]
 
-use super::compiled::{Group, Members, Source, groups};
+use super::compiled::{Group, Known, Members, Source, groups};
 use super::gather::{Lie, lie, stays};
+use super::halves::is_exact;
 use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
 use super::steps::{beside, both, compute, is_stored_on_a_side};
 use super::{COMPILED_FROM, moves, pairs, tabled};
 use crate::dtype::DType;
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Reg};
-use crate::op::{BinaryOp, UnaryOp};
 use crate::view::View;
 use smallvec::SmallVec;
-
-/// True where the f32 result of an op on 16-bit floats is itself one.
-fn is_exact(code: Code) -> bool {
-    use BinaryOp as B;
-    use UnaryOp as U;
-    match code {
-        Code::Unary(op, _) => {
-            matches!(
-                op,
-                U::Neg | U::Abs | U::Sign | U::Relu | U::Floor | U::Ceil | U::Round | U::Trunc
-            )
-        }
-        Code::Binary(op, _, _) => matches!(op, B::Maximum | B::Minimum | B::Fmod),
-        Code::Where(..) | Code::Uniform { .. } | Code::Fill(_) => true,
-        _ => false,
-    }
-}
 
 /// Makes the steps of a call.
 ///
@@ -57,17 +40,19 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     }
     plan.stretch = stretch(call);
     // Which registers are written out, and which of them are computed in the output itself.
-    let (mut written, mut direct) = (0u64, [NO_OUTPUT; INSTRS_MAX]);
+    let (mut written, mut writable, mut direct) = (0u64, 0, [NO_OUTPUT; INSTRS_MAX]);
     for (k, &r) in call.program.outputs.iter().enumerate() {
         written |= 1 << r;
         let shares = call.inputs.iter().any(|v| v.ptr == call.outputs[k]);
-        if !call.stream && !shares {
+        if !shares {
             direct[r as usize] = k as u8;
+            writable |= 1 << r;
         }
     }
 
     let mut regs = [NOWHERE; INSTRS_MAX];
-    let groups = found_groups(call, plan.stretch);
+    let around = if call.stream { writable } else { 0 };
+    let groups = found_groups(call, plan.stretch, around);
     let grouped = groups.iter().fold(0, |all, group| all | group.members);
     let mut groups = groups.iter().peekable();
     // The instruction that each takes into its own loop, itself if none.
@@ -105,7 +90,7 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
                 let placed = is_placed(instr);
                 let uniform = !placed && first.is_none() && args.iter().all(|a| a.uniform);
                 let dst = match direct[i] {
-                    k if k != NO_OUTPUT && !uniform => output(call, k, instr.dtype),
+                    k if k != NO_OUTPUT && !uniform && !call.stream => output(call, k, instr.dtype),
                     _ if placed || first.is_some() => plan.slot(),
                     _ => plan.room(&args),
                 };
@@ -186,9 +171,9 @@ fn let_go(
 }
 
 /// The groups of a call's program, if it is long enough for that.
-fn found_groups(call: &Call<'_>, stretch: Option<usize>) -> SmallVec<[Group; 2]> {
+fn found_groups(call: &Call<'_>, stretch: Option<usize>, around: Members) -> SmallVec<[Group; 2]> {
     let program = call.program;
-    if program.instrs.len() < 3 || crate::shape::numel(call.shape) < COMPILED_FROM {
+    if program.instrs.len() < 2 || crate::shape::numel(call.shape) < COMPILED_FROM {
         return SmallVec::new();
     }
     let mut same: Members = 0;
@@ -200,7 +185,7 @@ fn found_groups(call: &Call<'_>, stretch: Option<usize>) -> SmallVec<[Group; 2]>
         same |= (is_same as Members) << i;
     }
     let apart = call.lookups.iter().fold(0, |all, (r, _)| all | 1 << r);
-    groups(call.level, program, same, apart)
+    groups(call.level, program, Known { same, apart, around })
 }
 
 /// The step of a group.
@@ -215,13 +200,14 @@ fn fuse(
     for source in &group.read {
         places.push(match *source {
             Source::Reg(r) => regs[r as usize],
-            Source::Number(x) => plan.immediate(x, DType::F32),
+            Source::Number(x, on) => plan.immediate(x, on),
             Source::Bits(bits) => Place::one((bits as *const u32).cast_mut().cast()),
         });
     }
     for &r in &group.written {
         let place = match direct[r as usize] {
             NO_OUTPUT => plan.slot(),
+            _ if call.stream && group.streamed >> r & 1 == 0 => plan.slot(),
             k => output(call, k, call.program.dtype(r)),
         };
         regs[r as usize] = place;

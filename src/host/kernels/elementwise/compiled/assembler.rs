@@ -159,6 +159,14 @@ impl Assembler {
         self.put(&(8 * k as u32).to_le_bytes());
     }
 
+    /// Asks for a row's line that lies so far ahead, into the second-level cache.
+    pub fn ask(&mut self, address: Address, size: u8, ahead: u32) {
+        // `prefetcht1 [address + rcx * size + ahead]`.
+        self.put(&[0x40 | address >> 3, 0x0f, 0x18, 0x94]);
+        self.put(&[(size.trailing_zeros() as u8) << 6 | 1 << 3 | address & 7]);
+        self.put(&ahead.to_le_bytes());
+    }
+
     /// The position becomes 0; here the loop begins.
     pub fn begin(&mut self) -> Begin {
         self.put(&[0x31, 0xc9]); // xor ecx, ecx

@@ -4,6 +4,7 @@
 //! operation to its last reader; what is read from memory does so as well, unless registers run
 //! out: then it is read again. Called by `compiled`.
 
+use super::super::forms::AHEAD;
 use super::assembler::{
     ADDRESSES, ALL, Address, Assembler, Last, Mask, Opcode, PASSING, Vector, Width, opcode,
 };
@@ -12,12 +13,24 @@ use smallvec::SmallVec;
 
 const LOAD: Opcode = opcode(1, 0, 0x10);
 const STORE: Opcode = opcode(1, 0, 0x11);
+const STORE_AROUND: Opcode = opcode(1, 0, 0x2b);
 const BROADCAST: Opcode = opcode(2, 1, 0x18);
 const COMPARE: Opcode = opcode(1, 0, 0xc2);
 const ROUND: Opcode = opcode(3, 1, 0x08);
 const SQRT: Opcode = opcode(1, 0, 0x51);
-/// Bytes to words of 32 bits.
-const WIDEN: Opcode = opcode(2, 1, 0x31);
+/// Bytes, and words of 16 bits, to words of 32 bits.
+const WIDEN_BYTES: Opcode = opcode(2, 1, 0x31);
+const WIDEN_WORDS: Opcode = opcode(2, 1, 0x33);
+const WIDEN_F16: Opcode = opcode(2, 1, 0x13);
+/// The operand that is written comes last.
+const NARROW_F16: Opcode = opcode(3, 1, 0x1d);
+/// Of words of 32 bits; the first operand says which way, the second is written.
+const SHIFT: Opcode = opcode(1, 1, 0x72);
+const LEFT: u8 = 6;
+const RIGHT: u8 = 2;
+/// Of a register of 32 bytes; the operand that is written comes last.
+const UPPER_HALF: Opcode = opcode(3, 1, 0x39);
+const ABS_BYTES: Opcode = opcode(2, 1, 0x1c);
 
 /// What a register holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +53,8 @@ struct Emitter<'a> {
     addresses: SmallVec<[Option<Address>; 16]>,
     /// Registers that the present operation has taken.
     used: u32,
+    /// Something is written around the caches, so what is read is asked for early.
+    is_streamed: bool,
     /// The first registers hold numbers for the whole loop.
     kept: usize,
 }
@@ -57,6 +72,7 @@ pub(super) fn emit(key: &Key, is_wide: bool) -> Option<(Vec<u8>, usize)> {
         last_place: SmallVec::from_elem(0, places),
         addresses: SmallVec::from_elem(None, places),
         used: 0,
+        is_streamed: key.places.contains(&Held::Streamed),
         kept: 0,
     };
     for (i, operation) in key.operations.iter().enumerate() {
@@ -78,9 +94,9 @@ pub(super) fn emit(key: &Key, is_wide: bool) -> Option<(Vec<u8>, usize)> {
 }
 
 impl Emitter<'_> {
-    /// Vector registers: the last is for passing things.
+    /// Vector registers: the last two are for passing things.
     fn count(&self) -> usize {
-        if self.asm.is_wide { 31 } else { 15 }
+        if self.asm.is_wide { 30 } else { 14 }
     }
 
     fn passing(&self) -> Vector {
@@ -102,7 +118,7 @@ impl Emitter<'_> {
                     self.kept += 1;
                 }
                 Held::One => {}
-                Held::Floats | Held::Truths => {
+                _ => {
                     self.addresses[k] = free.next();
                     if let Some(address) = self.addresses[k] {
                         self.asm.address(address, k);
@@ -169,11 +185,21 @@ impl Emitter<'_> {
         let to = self.take(what)?;
         let address = self.address(k as usize);
         match self.key.places[k as usize] {
-            Held::Floats => self.asm.moved(LOAD, Width::Whole, to, Last::Row(address, 4)),
+            Held::F32 | Held::Streamed => {
+                self.asm.moved(LOAD, Width::Whole, to, Last::Row(address, 4));
+                if self.is_streamed {
+                    self.asm.ask(address, 4, AHEAD as u32);
+                }
+            }
+            Held::F16 => self.asm.moved(WIDEN_F16, Width::Whole, to, Last::Row(address, 2)),
+            Held::Bf16 => {
+                self.asm.moved(WIDEN_WORDS, Width::Whole, to, Last::Row(address, 2));
+                self.asm.vector_by(SHIFT, LEFT, to, Last::Vector(to), 16);
+            }
             Held::One => self.asm.moved(BROADCAST, Width::Whole, to, Last::One(address)),
             Held::Truths => {
                 let words = if self.asm.is_wide { self.passing() } else { to };
-                self.asm.moved(WIDEN, Width::Whole, words, Last::Row(address, 1));
+                self.asm.moved(WIDEN_BYTES, Width::Whole, words, Last::Row(address, 1));
                 match self.asm.is_wide {
                     // vptestmd: true where not zero.
                     true => self.asm.vector(opcode(2, 1, 0x27), to, words, Last::Vector(words)),
@@ -208,6 +234,15 @@ impl Emitter<'_> {
             How::Larger => self.asm.vector(opcode(1, 0, 0x5f), to, a, last),
             How::And => self.asm.vector(opcode(1, 0, 0x54), to, a, last),
             How::Xor => self.asm.vector(opcode(1, 0, 0x57), to, a, last),
+            How::AddBits => self.asm.vector(opcode(1, 1, 0xfe), to, a, last),
+            How::Upper => self.asm.vector_by(SHIFT, RIGHT, to, Last::Vector(a), 16),
+            // vmovaps
+            How::Same => self.asm.vector(opcode(1, 0, 0x28), to, 0, Last::Vector(a)),
+            How::ToF16 => {
+                let passing = self.passing();
+                self.asm.vector_by(NARROW_F16, a, 0, Last::Vector(passing), 0);
+                self.asm.vector(WIDEN_F16, to, 0, Last::Vector(passing));
+            }
             How::Sqrt => self.asm.vector(SQRT, to, 0, Last::Vector(a)),
             How::Round(by) => self.asm.vector_by(ROUND, to, 0, Last::Vector(a), by),
             How::Compare(by) => self.asm.vector_by(COMPARE, to, a, last, by),
@@ -229,7 +264,7 @@ impl Emitter<'_> {
             How::Where => self.asm.vector_by(opcode(3, 1, 0x4a), to, c, Last::Vector(b), a << 4),
         }
         if let Some(k) = operation.stored {
-            self.store(k as usize, to, operation.how.is_truth());
+            self.store(k as usize, to);
         }
         // What nobody reads any more makes room.
         for at in 0..self.vectors.len() {
@@ -257,32 +292,46 @@ impl Emitter<'_> {
     }
 
     /// Writes a value to a place.
-    fn store(&mut self, k: usize, from: Vector, is_truth: bool) {
-        let address = self.address(k);
-        if !is_truth {
-            return self.asm.moved(STORE, Width::Whole, from, Last::Row(address, 4));
-        }
-        let passing = self.passing();
-        if self.asm.is_wide {
-            // vpternlogd: all ones; vpabsb: ones where the mask is set, zeros elsewhere.
-            let ones = [passing, passing];
-            let (last, ternary) = (Last::Vector(passing), opcode(3, 1, 0x25));
-            self.asm.instruction(ternary, Width::Quarter, ones, last, ALL, Some(0xff));
-            let mask = Mask(from, true);
-            let abs = opcode(2, 1, 0x1c);
-            self.asm.instruction(abs, Width::Quarter, [passing, 0], last, mask, None);
-            self.asm.moved(opcode(1, 0, 0x11), Width::Quarter, passing, Last::Row(address, 1));
-        } else {
-            // vextracti128, vpackssdw, vpacksswb, vpabsb: -1 in 32 bits becomes 1 in 8.
-            let (last, quarter) = (Last::Vector(passing), Width::Quarter);
-            let take_high = opcode(3, 1, 0x39);
-            let high = Last::Vector(passing);
-            self.asm.instruction(take_high, Width::Whole, [from, 0], high, ALL, Some(1));
-            self.asm.instruction(opcode(1, 1, 0x6b), quarter, [passing, from], last, ALL, None);
-            self.asm.instruction(opcode(1, 1, 0x63), quarter, [passing, passing], last, ALL, None);
-            self.asm.moved(opcode(2, 1, 0x1c), quarter, passing, last);
-            // vmovq
-            self.asm.moved(opcode(1, 1, 0xd6), quarter, passing, Last::Row(address, 1));
+    fn store(&mut self, k: usize, from: Vector) {
+        let (address, passing) = (self.address(k), self.passing());
+        let (last, whole, quarter) = (Last::Vector(passing), Width::Whole, Width::Quarter);
+        match self.key.places[k] {
+            Held::Streamed => self.asm.moved(STORE_AROUND, whole, from, Last::Row(address, 4)),
+            Held::F16 => self.asm.vector_by(NARROW_F16, from, 0, Last::Row(address, 2), 0),
+            Held::Bf16 => {
+                self.asm.vector_by(SHIFT, RIGHT, passing, Last::Vector(from), 16);
+                if self.asm.is_wide {
+                    // vpmovdw: the lower half of each.
+                    self.asm.moved(opcode(2, 2, 0x33), whole, passing, Last::Row(address, 2));
+                } else {
+                    // vextracti128, vpackusdw
+                    let high = passing + 1;
+                    self.asm.vector_by(UPPER_HALF, passing, 0, Last::Vector(high), 1);
+                    let pack = opcode(2, 1, 0x2b);
+                    let high = Last::Vector(high);
+                    self.asm.instruction(pack, quarter, [passing, passing], high, ALL, None);
+                    self.asm.moved(STORE, quarter, passing, Last::Row(address, 2));
+                }
+            }
+            Held::Truths if self.asm.is_wide => {
+                // vpternlogd: all ones; vpabsb: ones where the mask is set, zeros elsewhere.
+                let (ones, ternary) = ([passing, passing], opcode(3, 1, 0x25));
+                self.asm.instruction(ternary, quarter, ones, last, ALL, Some(0xff));
+                let mask = Mask(from, true);
+                self.asm.instruction(ABS_BYTES, quarter, [passing, 0], last, mask, None);
+                self.asm.moved(STORE, quarter, passing, Last::Row(address, 1));
+            }
+            Held::Truths => {
+                // vextracti128, vpackssdw, vpacksswb, vpabsb: -1 in 32 bits becomes 1 in 8.
+                self.asm.vector_by(UPPER_HALF, from, 0, last, 1);
+                let (words, bytes) = (opcode(1, 1, 0x6b), opcode(1, 1, 0x63));
+                self.asm.instruction(words, quarter, [passing, from], last, ALL, None);
+                self.asm.instruction(bytes, quarter, [passing, passing], last, ALL, None);
+                self.asm.moved(ABS_BYTES, quarter, passing, last);
+                // vmovq
+                self.asm.moved(opcode(1, 1, 0xd6), quarter, passing, Last::Row(address, 1));
+            }
+            Held::F32 | Held::One => self.asm.moved(STORE, whole, from, Last::Row(address, 4)),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What a group computes, without the values: the key by which its code is found again.
 
+use crate::dtype::DType;
 use crate::host::kernels::simd::Level;
 use smallvec::SmallVec;
 
@@ -16,6 +17,14 @@ pub(super) enum How {
     /// Of the bits.
     And,
     Xor,
+    /// Of the bits as integers.
+    AddBits,
+    /// The upper half of the bits, as an integer.
+    Upper,
+    /// The operand as it is.
+    Same,
+    /// Rounded to a 16-bit float.
+    ToF16,
     Sqrt,
     /// Towards -inf, inf, zero, or to the nearest, by the number in the instruction.
     Round(u8),
@@ -61,16 +70,31 @@ pub(super) enum From {
 /// What is in a place: an element for each position, or a number that is the same everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Held {
-    Floats,
+    F32,
+    /// The same, written around the caches.
+    Streamed,
+    F16,
+    Bf16,
     Truths,
     One,
 }
 
 impl Held {
+    /// What a row of this type is.
+    pub fn row(dtype: DType) -> Held {
+        match dtype {
+            DType::F16 => Held::F16,
+            DType::BF16 => Held::Bf16,
+            DType::Bool => Held::Truths,
+            _ => Held::F32,
+        }
+    }
+
     /// Bytes of an element of a row.
     pub fn size(self) -> Option<usize> {
         match self {
-            Held::Floats => Some(size_of::<f32>()),
+            Held::F32 | Held::Streamed => Some(size_of::<f32>()),
+            Held::F16 | Held::Bf16 => Some(size_of::<u16>()),
             Held::Truths => Some(size_of::<bool>()),
             Held::One => None,
         }

@@ -7,9 +7,11 @@ use super::group::{self, From, Held, How, Key, Operation};
 use super::{Fused, Loop, PLACES, found};
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Program, Reg};
-use crate::host::kernels::elementwise::plan::Place;
+use crate::host::kernels::elementwise::halves::is_exact;
+use crate::host::kernels::elementwise::plan::{Place, is_half};
 use crate::host::kernels::simd::Level;
 use crate::op::{BinaryOp, UnaryOp};
+use half::{bf16, f16};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -20,7 +22,8 @@ const MEMBERS: u32 = 24;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in super::super) enum Source {
     Reg(Reg),
-    Number(Scalar),
+    /// As this type has it.
+    Number(Scalar, DType),
     /// The bits of an f32.
     Bits(&'static u32),
 }
@@ -34,6 +37,10 @@ static MINUS_ONE: u32 = (-1f32).to_bits();
 static THREE: u32 = 3f32.to_bits();
 static SIX: u32 = 6f32.to_bits();
 static SIXTH: u32 = (1f32 / 6.0).to_bits();
+static LAST: u32 = 1;
+static NEARLY_HALF: u32 = 0x7fff;
+static UPPER: u32 = 0xffff_0000;
+static NAN: u32 = f32::NAN.to_bits();
 static INFINITY: u32 = f32::INFINITY.to_bits();
 
 /// Instructions that are one loop.
@@ -47,6 +54,8 @@ pub(in super::super) struct Group {
     pub read: SmallVec<[Source; 16]>,
     /// What others read of it.
     pub written: SmallVec<[Reg; 4]>,
+    /// Those of them that are written around the caches.
+    pub streamed: Members,
 }
 
 /// Instructions of a program, a bit each.
@@ -71,22 +80,33 @@ impl Group {
     }
 }
 
-/// The groups of a program, in order, as far as they are compiled. `same` says which registers are
-/// the same everywhere, and `apart` which are computed in another way.
+/// What is known of the registers of a program.
+#[derive(Clone, Copy, Default)]
+pub(in super::super) struct Known {
+    /// They are the same everywhere.
+    pub same: Members,
+    /// They are computed in another way.
+    pub apart: Members,
+    /// They are written around the caches, if nobody reads them.
+    pub around: Members,
+}
+
+/// The groups of a program, in order, as far as they are compiled.
 pub(in super::super) fn groups(
     level: Level,
     program: &Program,
-    same: Members,
-    apart: Members,
+    known: Known,
 ) -> SmallVec<[Group; 2]> {
     let mut all = SmallVec::new();
     if level == Level::Baseline || cfg!(not(all(target_arch = "x86_64", unix, not(miri)))) {
         return all;
     }
+    let Known { same, apart, around } = known;
     let mut members: Members = 0;
     let mut close = |members: Members, before: usize| {
-        if members.count_ones() > 1
-            && let Some(group) = Building::new(level, program, same, members).group(before)
+        // One instruction has a loop already, which does not write around the caches.
+        if (members.count_ones() > 1 || members & around != 0)
+            && let Some(group) = Building::new(level, program, known, members).group(before)
         {
             all.push(group);
         }
@@ -106,7 +126,7 @@ pub(in super::super) fn groups(
     all
 }
 
-/// Whether a group can compute an instruction: of f32, and truths beside them.
+/// Whether a group can compute an instruction: of f32 and halves, and truths beside them.
 fn fits(program: &Program, instr: &Instr, same: Members) -> bool {
     use BinaryOp as B;
     use UnaryOp as U;
@@ -114,16 +134,9 @@ fn fits(program: &Program, instr: &Instr, same: Members) -> bool {
         Arg::Reg(r) => program.dtype(r) == DType::Bool && same >> r & 1 == 0,
         Arg::Scalar(_) => false,
     };
-    let is_float = |r: Reg| program.dtype(r) == DType::F32;
-    let on = match instr.code {
-        // Halves may be computed on f32.
-        Code::Unary(..) | Code::Binary(..) if instr.dtype.is_half() => return false,
-        Code::Unary(..) | Code::Binary(..) if instr.code.operands().all(is_float) => instr.on,
-        Code::Unary(..) | Code::Binary(..) if instr.on != DType::Bool => return false,
-        _ => instr.on,
-    };
-    match (instr.code, on, instr.dtype) {
-        (Code::Unary(op, _), DType::F32, _) => matches!(
+    let are_floats = instr.code.operands().all(|r| is_float(program.dtype(r)));
+    match instr.code {
+        Code::Unary(op, _) if is_float(instr.on) && are_floats => matches!(
             op,
             U::Neg
                 | U::Abs
@@ -143,7 +156,7 @@ fn fits(program: &Program, instr: &Instr, same: Members) -> bool {
                 | U::IsFinite
                 | U::LogicalNot
         ),
-        (Code::Binary(op, ..), DType::F32, _) => matches!(
+        Code::Binary(op, ..) if is_float(instr.on) && are_floats => matches!(
             op,
             B::Add
                 | B::Sub
@@ -160,14 +173,19 @@ fn fits(program: &Program, instr: &Instr, same: Members) -> bool {
                 | B::Gt
                 | B::Ge
         ),
-        (Code::Binary(op, a, b), DType::Bool, _) => {
+        Code::Binary(op, a, b) if instr.on == DType::Bool => {
             truths(op).is_some() && is_truth_row(a) && is_truth_row(b)
         }
-        (Code::Where(condition, ..), _, DType::F32) => is_truth_row(condition),
-        (Code::Cast(_), DType::F32, DType::Bool) => true,
-        (Code::Cast(a), DType::Bool, DType::F32) => is_truth_row(a),
+        Code::Where(condition, ..) => is_float(instr.dtype) && is_truth_row(condition),
+        Code::Cast(_) if are_floats => is_float(instr.dtype) || instr.dtype == DType::Bool,
+        Code::Cast(a) => is_float(instr.dtype) && is_truth_row(a),
         _ => false,
     }
+}
+
+/// Whether a type is computed as f32.
+fn is_float(dtype: DType) -> bool {
+    dtype == DType::F32 || is_half(dtype)
 }
 
 /// How two truths meet.
@@ -183,7 +201,7 @@ fn truths(op: BinaryOp) -> Option<How> {
 /// A group as it is put together.
 struct Building<'a> {
     program: &'a Program,
-    same: Members,
+    known: Known,
     members: Members,
     key: Key,
     read: SmallVec<[Source; 16]>,
@@ -192,9 +210,9 @@ struct Building<'a> {
 }
 
 impl<'a> Building<'a> {
-    fn new(level: Level, program: &'a Program, same: Members, members: Members) -> Building<'a> {
+    fn new(level: Level, program: &'a Program, known: Known, members: Members) -> Building<'a> {
         let key = Key { level, places: SmallVec::new(), operations: SmallVec::new() };
-        Building { program, same, members, key, read: SmallVec::new(), values: [0; INSTRS_MAX] }
+        Building { program, known, members, key, read: SmallVec::new(), values: [0; INSTRS_MAX] }
     }
 
     fn group(mut self, before: usize) -> Option<Group> {
@@ -206,31 +224,39 @@ impl<'a> Building<'a> {
             }
         }
         // What others read, and what is written out.
-        let mut wanted = self.program.outputs.iter().fold(0, |all: Members, &r| all | 1 << r);
+        let out = self.program.outputs.iter().fold(0, |all: Members, &r| all | 1 << r);
+        let mut read = 0;
         for (i, instr) in instrs.iter().enumerate() {
             if self.members >> i & 1 == 0 {
-                instr.code.operands().for_each(|r| wanted |= 1 << r);
+                instr.code.operands().for_each(|r| read |= 1 << r);
             }
         }
-        let members = (0..instrs.len()).filter(|i| (self.members & wanted) >> i & 1 != 0);
-        let written: SmallVec<[Reg; 4]> = members.map(|i| i as Reg).collect();
+        let written = (0..instrs.len()).filter(|i| (self.members & (read | out)) >> i & 1 != 0);
+        let written: SmallVec<[Reg; 4]> = written.map(|i| i as Reg).collect();
         if written.is_empty() || self.read.len() + written.len() > PLACES {
             return None;
         }
+        let mut streamed = 0;
         for &r in &written {
             let value = self.values[r as usize] as usize;
             self.key.operations[value].stored = Some(self.key.places.len() as u8);
-            let is_truth = self.key.operations[value].how.is_truth();
-            self.key.places.push(if is_truth { Held::Truths } else { Held::Floats });
+            let held = match Held::row(self.program.dtype(r)) {
+                Held::F32 if (self.known.around & !read) >> r & 1 != 0 => {
+                    streamed |= 1 << r;
+                    Held::Streamed
+                }
+                held => held,
+            };
+            self.key.places.push(held);
         }
         let compiled = found(&self.key)?;
         let (held, members) = (self.key.places, self.members);
-        Some(Group { before, members, compiled, held, read: self.read, written })
+        Some(Group { before, members, compiled, held, read: self.read, written, streamed })
     }
 
     fn place(&mut self, source: Source, held: Held) -> From {
         let is_same = |other: &Source| match (source, *other) {
-            (Source::Number(a), Source::Number(b)) => bits(a) == bits(b),
+            (Source::Number(a, of), Source::Number(b, on)) => bits(a, of) == bits(b, on),
             (a, b) => a == b,
         };
         let at = self.read.iter().position(is_same).unwrap_or_else(|| {
@@ -241,18 +267,17 @@ impl<'a> Building<'a> {
         From::Place(at as u8)
     }
 
-    fn operand(&mut self, arg: Arg) -> From {
+    fn operand(&mut self, arg: Arg, on: DType) -> From {
         let r = match arg {
             Arg::Reg(r) => r,
-            Arg::Scalar(x) => return self.place(Source::Number(x), Held::One),
+            Arg::Scalar(x) => return self.place(Source::Number(x, on), Held::One),
         };
         if self.members >> r & 1 != 0 {
             return From::Value(self.values[r as usize]);
         }
-        let held = match self.program.dtype(r) {
-            _ if self.same >> r & 1 != 0 => Held::One,
-            DType::Bool => Held::Truths,
-            _ => Held::Floats,
+        let held = match self.known.same >> r & 1 {
+            0 => Held::row(self.program.dtype(r)),
+            _ => Held::One,
         };
         self.place(Source::Reg(r), held)
     }
@@ -278,38 +303,64 @@ impl<'a> Building<'a> {
         self.push(How::Where, [Some(truth), Some(a), Some(b)])
     }
 
-    /// The operations of an instruction: what its expression in the table says.
+    /// The operations of an instruction: what its expression in the table says, rounded to its type.
     fn instruction(&mut self, instr: &Instr) -> From {
-        match instr.code {
+        let mut of = |arg: Arg| self.operand(arg, instr.on);
+        let value = match instr.code {
             Code::Unary(op, a) => {
-                let a = self.operand(a);
+                let a = of(a);
                 self.unary(op, a)
             }
             Code::Binary(op, a, b) => {
-                let (a, b) = (self.operand(a), self.operand(b));
+                let (a, b) = (of(a), of(b));
                 match truths(op) {
                     Some(how) => self.two(how, a, b),
                     None => self.binary(op, a, b),
                 }
             }
             Code::Where(condition, a, b) => {
-                let condition = self.operand(condition);
-                let (a, b) = (self.operand(a), self.operand(b));
+                let (condition, a, b) = (of(condition), of(a), of(b));
                 self.choose(condition, a, b)
             }
             Code::Cast(a) => {
-                let a = self.operand(a);
-                let zero = self.bits(&ZERO);
-                match instr.dtype {
-                    DType::Bool => self.two(How::Compare(group::UNEQUAL), a, zero),
-                    _ => {
-                        let one = self.bits(&ONE);
+                let (a, zero) = (of(a), &ZERO);
+                match (instr.on, instr.dtype) {
+                    (DType::Bool, _) => {
+                        let (one, zero) = (self.bits(&ONE), self.bits(zero));
                         self.choose(a, one, zero)
                     }
+                    (_, DType::Bool) => {
+                        let zero = self.bits(zero);
+                        self.two(How::Compare(group::UNEQUAL), a, zero)
+                    }
+                    _ => self.one(How::Same, a),
                 }
             }
             _ => unreachable!("it does not fit"),
+        };
+        let is_one = match instr.code {
+            Code::Cast(_) => instr.on == DType::Bool || instr.on == instr.dtype,
+            code => instr.on == instr.dtype && is_exact(code),
+        };
+        match instr.dtype {
+            DType::F16 if !is_one => self.one(How::ToF16, value),
+            DType::BF16 if !is_one => self.to_bf16(value),
+            _ => value,
         }
+    }
+
+    /// The nearest value of the type, ties to even: half a unit less one is added to the bits that
+    /// go, and one more where the last bit that stays is odd. Its own bits stay in place.
+    fn to_bf16(&mut self, x: From) -> From {
+        let (last, half) = (self.bits(&LAST), self.bits(&NEARLY_HALF));
+        let (kept, nan) = (self.bits(&UPPER), self.bits(&NAN));
+        let upper = self.one(How::Upper, x);
+        let odd = self.two(How::And, upper, last);
+        let up = self.two(How::AddBits, x, half);
+        let up = self.two(How::AddBits, up, odd);
+        let rounded = self.two(How::And, up, kept);
+        let is_nan = self.two(How::Compare(group::UNORDERED), x, x);
+        self.choose(is_nan, nan, rounded)
     }
 
     fn unary(&mut self, op: UnaryOp, x: From) -> From {
@@ -410,6 +461,12 @@ impl<'a> Building<'a> {
     }
 }
 
-fn bits(x: Scalar) -> u32 {
-    f32::from_scalar(x).to_bits()
+/// The bits of a number of a type, as f32.
+fn bits(x: Scalar, on: DType) -> u32 {
+    let x = match on {
+        DType::F16 => f16::from_scalar(x).to_f32(),
+        DType::BF16 => bf16::from_scalar(x).to_f32(),
+        _ => f32::from_scalar(x),
+    };
+    x.to_bits()
 }

@@ -21,10 +21,11 @@ mod memory;
 
 use super::plan::Place;
 use crate::host::kernels::simd::Level;
+use crate::host::kernels::stream::LINE;
 use crate::sync::plain::Mutex;
 use crate::sync::{lock_plain, statics};
 use group::{Held, Key};
-pub(super) use groups::{Group, Members, Source, groups};
+pub(super) use groups::{Group, Known, Members, Source, groups};
 use memory::Executable;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -33,8 +34,6 @@ use std::sync::Arc;
 const KEPT: usize = 128;
 /// Places of a group at most.
 const PLACES: usize = 32;
-/// Bytes of the widest register.
-const REGISTER: usize = 64;
 
 /// A group that was seen, and its loop, if it was seen again.
 struct Seen {
@@ -90,6 +89,11 @@ fn compile(key: &Key) -> Compiled {
     Some(Arc::new(Loop { executable: Executable::new(&instructions)?, lanes }))
 }
 
+/// Room for the widest register.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Room([u8; LINE]);
+
 /// A group of a plan, and where its operands lie.
 pub(super) struct Fused {
     compiled: Arc<Loop>,
@@ -111,29 +115,48 @@ impl Fused {
             *address = place.at(position);
         }
         let Loop { executable, lanes } = &*self.compiled;
-        let whole = n / lanes * lanes;
-        if whole > 0 {
-            // SAFETY: the caller's promise; the loop takes whole registers.
-            unsafe { executable.call(addresses.as_ptr(), whole) };
+        let head = self.before_a_line(&addresses).min(n);
+        let whole = (n - head) / lanes * lanes;
+        let tail = head + whole;
+        let pieces = [0..head, tail..n].map(|range| {
+            range.clone().step_by(*lanes).map(move |at| (at, range.end.min(at + lanes) - at))
+        });
+        for (at, n) in pieces.into_iter().flatten() {
+            // SAFETY: the caller's promise.
+            unsafe { self.few(addresses, at, n) };
         }
-        if whole < n {
-            // SAFETY: as above.
-            unsafe { self.rest(&mut addresses, whole, n - whole) };
+        if whole > 0 {
+            for (address, held) in addresses.iter_mut().zip(&self.held) {
+                *address = address.wrapping_add(head * held.size().unwrap_or(0));
+            }
+            // SAFETY: as above; the loop takes whole registers.
+            unsafe { executable.call(addresses.as_ptr(), whole) };
         }
     }
 
-    /// The same for less than a register, by way of places that have room for one.
+    /// The positions before whole lines of all that is written around the caches; as many as there
+    /// are, if the lines do not begin at one position.
+    fn before_a_line(&self, addresses: &[*mut u8; PLACES]) -> usize {
+        let streamed =
+            addresses.iter().zip(&self.held).filter(|(_, held)| **held == Held::Streamed);
+        let heads = streamed.map(|(address, _)| address.align_offset(LINE) / size_of::<f32>());
+        let (least, most) =
+            heads.fold((usize::MAX, 0), |(least, most), n| (least.min(n), most.max(n)));
+        if least < most { usize::MAX } else { most }
+    }
+
+    /// Computes a register's worth of positions or less, by way of places that have room for one.
     ///
     /// # Safety
     /// As for [`Fused::run`]: so many positions after `from`.
     #[inline(never)]
-    unsafe fn rest(&self, addresses: &mut [*mut u8; PLACES], from: usize, n: usize) {
-        let mut room = [[0u64; REGISTER / 8]; PLACES];
+    unsafe fn few(&self, mut addresses: [*mut u8; PLACES], from: usize, n: usize) {
+        let mut room = [Room([0; LINE]); PLACES];
         let mut out = [(std::ptr::null_mut::<u8>(), 0); PLACES];
         let rows = addresses.iter_mut().zip(&self.held).zip(&mut room).zip(&mut out).enumerate();
         for (k, (((address, held), room), out)) in rows {
             let Some(size) = held.size() else { continue };
-            let (memory, room) = (address.wrapping_add(from * size), room.as_mut_ptr().cast());
+            let (memory, room) = (address.wrapping_add(from * size), room.0.as_mut_ptr());
             if k < self.read {
                 // SAFETY: the caller's promise, and room for a register.
                 unsafe { std::ptr::copy_nonoverlapping(memory, room, n * size) };
@@ -148,7 +171,7 @@ impl Fused {
         for (&(memory, bytes), room) in out.iter().zip(&room) {
             if bytes > 0 {
                 // SAFETY: the caller's promise.
-                unsafe { std::ptr::copy_nonoverlapping(room.as_ptr().cast(), memory, bytes) };
+                unsafe { std::ptr::copy_nonoverlapping(room.0.as_ptr(), memory, bytes) };
             }
         }
     }

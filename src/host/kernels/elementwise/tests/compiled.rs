@@ -2,7 +2,8 @@
 
 use super::fused::unfused;
 use super::*;
-use crate::host::kernels::elementwise::compiled::{Group, groups};
+use crate::graph::program::number_beside;
+use crate::host::kernels::elementwise::compiled::{Group, Known, groups};
 use BinaryOp as B;
 use UnaryOp as U;
 
@@ -44,6 +45,8 @@ const BINARY: [BinaryOp; 14] = [
 const TRUTHS: [BinaryOp; 6] =
     [B::LogicalAnd, B::LogicalOr, B::LogicalXor, B::BitwiseAnd, B::BitwiseOr, B::BitwiseXor];
 
+const FLOATS: [DType; 3] = [F32, F16, BF16];
+
 /// The levels for which code is made.
 fn levels() -> impl Iterator<Item = Level> {
     let can = cfg!(all(target_arch = "x86_64", unix, not(miri)));
@@ -52,8 +55,9 @@ fn levels() -> impl Iterator<Item = Level> {
 
 /// The groups that a program has once it has been seen.
 fn seen(level: Level, program: &Program, same: u64) -> Vec<Group> {
-    groups(level, program, same, 0);
-    groups(level, program, same, 0).into_vec()
+    let known = Known { same, ..Known::default() };
+    groups(level, program, known);
+    groups(level, program, known).into_vec()
 }
 
 /// Checks a program whose instructions, inputs apart, are all in one group.
@@ -69,92 +73,104 @@ fn check(level: Level, program: &Program, inputs: &[Input], shape: &[usize], cut
     }
 }
 
-/// A row of elements for each column.
-fn rows(columns: &[Buffer]) -> Vec<Input> {
-    columns.iter().map(|b| Input { buffer: b.clone(), strides: vec![1], offset: 0 }).collect()
-}
-
-#[test]
-fn every_op_of_a_group_has_the_bits_of_its_loop() {
-    let (a, b) = pairs(&edges::<f32>());
-    let (truth, other) = pairs(&(0..7).map(|i| i % 3 == 1).collect::<Vec<_>>());
-    let n = a.len();
-    let repeat = |x: &[bool]| Buffer::of(&(0..n).map(|i| x[i % x.len()]).collect::<Vec<_>>());
-    let columns = rows(&[Buffer::of(&a), Buffer::of(&b), repeat(&truth), repeat(&other)]);
-    // Of two floats and two truths: the op, with a negation or a choice behind it, both written.
+/// Programs of two floats and two truths: an op, and a negation or a choice behind it, both
+/// written.
+fn programs_of_an_op(float: DType) -> Vec<Program> {
+    let types = [float, float, Bool, Bool];
     let program = |code: &dyn Fn([Arg; 4]) -> Code, on: DType, to: DType| {
         let mut p = Program::default();
-        let types = [F32, F32, Bool, Bool];
         let of =
             std::array::from_fn(|k| Arg::Reg(p.push(Code::Input(k as u8), types[k], types[k])));
         let y = p.push(code(of), on, to);
         let z = match to {
-            Bool => p.push(Code::Where(Arg::Reg(y), of[0], of[1]), F32, F32),
-            _ => p.push(Code::Unary(U::Neg, Arg::Reg(y)), F32, F32),
+            Bool => p.push(Code::Where(Arg::Reg(y), of[0], of[1]), float, float),
+            _ => p.push(Code::Unary(U::Neg, Arg::Reg(y)), to, to),
         };
         p.outputs.extend([y, z]);
         p
     };
     let mut programs = Vec::new();
     for op in UNARY {
-        programs.push(program(&|of| Code::Unary(op, of[0]), F32, op.class().result(F32)));
+        programs.push(program(&|of| Code::Unary(op, of[0]), float, op.class().result(float)));
     }
     for op in BINARY {
-        let to = op.class().result(F32);
-        programs.push(program(&|of| Code::Binary(op, of[0], of[1]), F32, to));
-        for x in [2.5, 0.0, f64::INFINITY, f64::NAN].map(Scalar::Float) {
-            programs.push(program(&|of| Code::Binary(op, of[0], Arg::Scalar(x)), F32, to));
-            programs.push(program(&|of| Code::Binary(op, Arg::Scalar(x), of[1]), F32, to));
+        let to = op.class().result(float);
+        programs.push(program(&|of| Code::Binary(op, of[0], of[1]), float, to));
+        for x in [2.5, 0.1, 0.0, f64::INFINITY, f64::NAN].map(Scalar::Float) {
+            let on = number_beside(op, float);
+            programs.push(program(&|of| Code::Binary(op, of[0], Arg::Scalar(x)), on, to));
+            programs.push(program(&|of| Code::Binary(op, Arg::Scalar(x), of[1]), on, to));
         }
     }
     for op in TRUTHS {
         programs.push(program(&|of| Code::Binary(op, of[2], of[3]), Bool, Bool));
     }
-    programs.push(program(&|of| Code::Where(of[3], of[0], of[1]), F32, F32));
-    programs.push(program(&|of| Code::Where(of[2], of[0], Arg::Scalar(Scalar::Int(3))), F32, F32));
-    programs.push(program(&|of| Code::Cast(of[0]), F32, Bool));
-    programs.push(program(&|of| Code::Cast(of[2]), Bool, F32));
-    for level in levels() {
-        for program in &programs {
-            let all = seen(level, program, 0);
+    let three = Arg::Scalar(Scalar::Int(3));
+    programs.push(program(&|of| Code::Where(of[3], of[0], of[1]), float, float));
+    programs.push(program(&|of| Code::Where(of[2], of[0], three), float, float));
+    for to in [F32, F16, BF16, Bool] {
+        programs.push(program(&|of| Code::Cast(of[0]), float, to));
+    }
+    programs.push(program(&|of| Code::Cast(of[2]), Bool, float));
+    programs
+}
+
+#[test]
+fn every_op_of_a_group_has_the_bits_of_its_loop() {
+    for float in FLOATS {
+        let (a, b) = with_dtype!(float, T => {
+            let (a, b) = pairs(&edges::<T>());
+            (Buffer::of(&a), Buffer::of(&b))
+        });
+        let n = a.numel;
+        let every = |k: usize| Buffer::of(&(0..n).map(|i| i % k == 1).collect::<Vec<bool>>());
+        let columns = [a, b, every(2), every(3)];
+        let columns = columns.map(|buffer| Input { buffer, strides: vec![1], offset: 0 });
+        for (level, program) in levels().flat_map(|level| {
+            programs_of_an_op(float).into_iter().map(move |program| (level, program))
+        }) {
+            let all = seen(level, &program, 0);
             assert_eq!(all.len(), 1, "{level:?} {program:?}");
             assert_eq!((all[0].members, all[0].before), (0b11_0000, 6));
-            check(level, program, &columns, &[n], &[]);
+            check(level, &program, &columns, &[n], &[]);
         }
     }
 }
 
-/// A program of what groups compute, of `floats` inputs of f32 and `truths` of truths.
-fn random_group(rng: &mut Seeded, floats: usize, truths: usize, most: usize) -> Program {
+/// A program of what groups compute, of inputs of these types.
+fn random_group(rng: &mut Seeded, inputs: &[DType], most: usize) -> Program {
     let mut p = Program::default();
-    for k in 0..floats + truths {
-        let dtype = if k < floats { F32 } else { Bool };
+    for (k, &dtype) in inputs.iter().enumerate() {
         p.push(Code::Input(k as u8), dtype, dtype);
     }
     for _ in 0..most {
-        let mut any = |p: &Program, dtype: DType| {
+        let of = |p: &Program, rng: &mut Seeded, dtype: DType| {
             let all = 0..p.instrs.len() as Reg;
             let fit: Vec<Reg> = all.filter(|&r| p.dtype(r) == dtype).collect();
             (!fit.is_empty()).then(|| Arg::Reg(rng.pick(&fit)))
         };
-        let (x, y) = (any(&p, F32).unwrap(), any(&p, F32).unwrap());
-        let (s, t) = (any(&p, Bool), any(&p, Bool));
+        let float = p.dtype(rng.below(inputs.len()) as Reg);
+        let float = if float == Bool { F32 } else { float };
+        let Some((x, y)) = of(&p, rng, float).zip(of(&p, rng, float)) else { continue };
+        let (s, t) = (of(&p, rng, Bool), of(&p, rng, Bool));
         let number = Arg::Scalar(Scalar::Float(rng.below(9) as f64 - 4.0));
         let (unary, binary) = (rng.pick(&UNARY), rng.pick(&BINARY));
-        let (code, on, to) = match (rng.below(6), s, t) {
-            (0, ..) => (Code::Unary(unary, x), F32, unary.class().result(F32)),
-            (1, ..) => (Code::Binary(binary, x, number), F32, binary.class().result(F32)),
-            (2, Some(s), _) => (Code::Where(s, x, y), F32, F32),
-            (3, Some(s), _) => (Code::Cast(s), Bool, F32),
+        let (of_one, of_two) = (unary.class().result(float), binary.class().result(float));
+        let (code, on, to) = match (rng.below(7), s, t) {
+            (0, ..) => (Code::Unary(unary, x), float, of_one),
+            (1, ..) => (Code::Binary(binary, x, number), number_beside(binary, float), of_two),
+            (2, Some(s), _) => (Code::Where(s, x, y), float, float),
+            (3, Some(s), _) => (Code::Cast(s), Bool, float),
             (4, Some(s), Some(t)) => (Code::Binary(rng.pick(&TRUTHS), s, t), Bool, Bool),
-            _ => (Code::Binary(binary, x, y), F32, binary.class().result(F32)),
+            (5, ..) => (Code::Cast(x), float, rng.pick(&FLOATS)),
+            _ => (Code::Binary(binary, x, y), float, of_two),
         };
         p.push(code, on, to);
     }
     let last = p.instrs.len() - 1;
     p.outputs.push(last as Reg);
     for _ in 0..rng.below(3) {
-        let r = (floats + truths + rng.below(most)) as Reg;
+        let r = (inputs.len() + rng.below(last + 1 - inputs.len())) as Reg;
         if !p.outputs.contains(&r) {
             p.outputs.push(r);
         }
@@ -166,15 +182,17 @@ fn random_group(rng: &mut Seeded, floats: usize, truths: usize, most: usize) -> 
 fn groups_have_the_bits_of_their_loops_whatever_their_size_and_wherever_their_operands_lie() {
     let mut compiled = 0;
     for level in levels() {
-        for seed in 0..300 {
+        for seed in 0..400 {
             let mut rng = Seeded(seed);
             let shape = random_shape(&mut rng);
-            let (floats, truths) = (1 + rng.below(9), rng.below(3));
+            let mut types = vec![F32];
+            for _ in 0..rng.below(9) {
+                types.push(rng.pick(&[F32, F32, F32, F16, BF16, Bool]));
+            }
             let most = 2 + rng.below(if seed % 4 == 0 { 35 } else { 10 });
-            let program = random_group(&mut rng, floats, truths, most);
-            let types = (0..floats + truths).map(|k| if k < floats { F32 } else { Bool });
+            let program = random_group(&mut rng, &types, most);
             let inputs: Vec<Input> =
-                types.map(|dtype| random_input(&mut rng, dtype, &shape)).collect();
+                types.iter().map(|&dtype| random_input(&mut rng, dtype, &shape)).collect();
             let numel: usize = shape.iter().product();
             let mut cuts: Vec<usize> = (0..rng.below(4)).map(|_| rng.below(numel + 1)).collect();
             cuts.sort();
@@ -183,7 +201,7 @@ fn groups_have_the_bits_of_their_loops_whatever_their_size_and_wherever_their_op
             compiled += seen(level, &program, 0).len();
         }
     }
-    assert!(compiled > 300 || levels().next().is_none(), "{compiled}");
+    assert!(compiled > 400 || levels().next().is_none(), "{compiled}");
 }
 
 #[test]
@@ -205,8 +223,8 @@ fn a_group_ends_where_another_instruction_reads_it_and_goes_on_past_others() {
     assert_eq!(found, [(0b1_1010, 5, &[4][..]), (0b1100_0000, 8, &[7][..])]);
     // What is the same everywhere, and what is looked up, is in none.
     assert!(seen(level, &p, 0xff).is_empty());
-    assert!(groups(level, &p, 0, 0b1100_1010).is_empty());
-    assert!(groups(Level::Baseline, &p, 0, 0).is_empty());
+    assert!(groups(level, &p, Known { apart: 0b1100_1010, ..Known::default() }).is_empty());
+    assert!(groups(Level::Baseline, &p, Known::default()).is_empty());
 }
 
 #[test]
@@ -226,8 +244,8 @@ fn a_group_is_compiled_the_second_time_and_whatever_its_numbers_are() {
         p.outputs.push(c);
         p
     };
-    assert!(groups(level, &program(1.0, 2.0), 0, 0).is_empty());
-    assert_eq!(groups(level, &program(3.0, 4.0), 0, 0).len(), 1);
+    assert!(groups(level, &program(1.0, 2.0), Known::default()).is_empty());
+    assert_eq!(groups(level, &program(3.0, 4.0), Known::default()).len(), 1);
     // One number twice is one place.
-    assert!(groups(level, &program(5.0, 5.0), 0, 0).is_empty());
+    assert!(groups(level, &program(5.0, 5.0), Known::default()).is_empty());
 }
