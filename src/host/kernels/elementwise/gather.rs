@@ -22,6 +22,10 @@ const BAND_LEAST: usize = 16 << 10;
 /// Bytes of a band, at most: half of a second-level cache.
 const BAND_BYTES: usize = 1 << 20;
 
+/// Bytes that lie one after the other which are read there: the loops over them begin anew for each
+/// such row.
+const RUN: usize = if cfg!(all(test, debug_assertions)) { 16 } else { 2 << 10 };
+
 /// One dimension: how many, and how many bytes from one to the next.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Dim {
@@ -43,7 +47,7 @@ pub(super) enum Lie {
 pub(super) struct Gather {
     ptr: *const u8,
     /// Bytes of an element.
-    size: usize,
+    pub size: usize,
     /// Outermost first.
     dims: SmallVec<[Dim; 4]>,
     /// Where a dimension only repeats: after so many positions everything comes again.
@@ -139,19 +143,32 @@ impl Gather {
         self.band = self.band.take().filter(|band| positions >= 2 * band.positions);
     }
 
-    /// Copies the element at a position.
-    ///
-    /// # Safety
-    /// The input may be read there; `dst` has room for an element.
-    pub unsafe fn element(&self, position: usize, dst: *mut u8) {
+    /// Where the element at a position lies.
+    pub fn at(&self, position: usize) -> *const u8 {
         let (mut offset, mut rest) = (0isize, position);
         for d in self.dims.iter().rev() {
             offset += (rest % d.size) as isize * d.stride;
             rest /= d.size;
         }
-        let from = self.ptr.wrapping_offset(offset);
+        self.ptr.wrapping_offset(offset)
+    }
+
+    /// Copies the element at a position.
+    ///
+    /// # Safety
+    /// The input may be read there; `dst` has room for an element.
+    pub unsafe fn element(&self, position: usize, dst: *mut u8) {
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(from, dst, self.size) };
+        unsafe { std::ptr::copy_nonoverlapping(self.at(position), dst, self.size) };
+    }
+
+    /// The positions for which elements lie one after the other, if that is longer than copying
+    /// them would be worth, and more than a tile comes before anything comes again.
+    pub fn run(&self, tile: usize) -> Option<usize> {
+        let inner = self.dims.last()?;
+        let is_long = inner.stride == self.size as isize && inner.size * self.size >= RUN;
+        let is_kept = self.period.is_some_and(|period| period * self.size <= tile);
+        (is_long && !is_kept).then_some(inner.size)
     }
 
     /// Copies the elements of a band, and of those that follow, as far as positions go.
@@ -179,13 +196,7 @@ impl Gather {
                     let step = [step, d.stride / size as isize];
                     nest.dims.push(nest::Dim { size: n, step });
                 }
-                let (mut offset, mut rest) = (0isize, first);
-                for d in self.dims.iter().rev() {
-                    offset += (rest % d.size) as isize * d.stride;
-                    rest /= d.size;
-                }
-                let from = self.ptr.wrapping_offset(offset);
-                copy_nest(nest, size, band.memory.ptr(), from, &Serial);
+                copy_nest(nest, size, band.memory.ptr(), self.at(first), &Serial);
             }
             let run = (end - at).min(first + len - at);
             let from = band.memory.ptr().wrapping_add((at - first) * size);

@@ -263,9 +263,9 @@ unsafe fn tiled(call: &Call<'_>, range: Range<usize>) {
 unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
     let slot = if call.stream { SLOT_STREAMED } else { SLOT };
     let mut tile = slot / plan.widest;
-    if let Some(stretch) = plan.stretch {
+    if let Some(segment) = plan.segment {
         // As long as each other, in whole lines.
-        tile = stretch.div_ceil(stretch.div_ceil(tile)).next_multiple_of(LINE).min(tile);
+        tile = segment.div_ceil(segment.div_ceil(tile)).next_multiple_of(LINE).min(tile);
     }
     if plan.steps().len() == 1 && plan.gathers.is_empty() {
         tile = range.len(); // one loop straight from memory to memory
@@ -278,10 +278,10 @@ unsafe fn walk(call: &Call<'_>, plan: &mut Plan, range: Range<usize>) {
     let mut position = range.start;
     while position < range.end {
         let mut end = range.end;
-        if let Some(stretch) = plan.stretch {
-            end = end.min((position / stretch + 1) * stretch);
+        if let Some(segment) = plan.segment {
+            end = end.min((position / segment + 1) * segment);
             // SAFETY: inputs may be read at every position, by the caller's promise.
-            unsafe { plan.begin_stretch(position) };
+            unsafe { plan.begin_segment(position) };
         }
         while position < end {
             let n = tile.min(end - position);

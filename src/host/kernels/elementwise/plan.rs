@@ -38,6 +38,9 @@ const CELLS: usize = 5 * INSTRS_MAX + OUTPUTS_MAX;
 pub(super) struct Place {
     pub ptr: *mut u8,
     pub scale: u8,
+    /// `ptr` is where the address lies: that of position 0, if all went on as it does in this
+    /// segment.
+    pub moves: bool,
     /// The same at every position, and there already; or, if it `varies`, the same along each
     /// stretch, and there from its beginning on. Only meant while the plan is made.
     pub uniform: bool,
@@ -54,6 +57,7 @@ pub(super) const NO_OUTPUT: u8 = u8::MAX;
 pub(super) const NOWHERE: Place = Place {
     ptr: std::ptr::null_mut(),
     scale: 0,
+    moves: false,
     uniform: true,
     varies: false,
     slot: NO_SLOT,
@@ -79,7 +83,12 @@ impl Place {
     /// The address for a tile that begins at `position`.
     #[inline(always)]
     pub fn at(self, position: usize) -> *mut u8 {
-        self.ptr.wrapping_add((self.scale as usize).wrapping_mul(position))
+        let ptr = match self.moves {
+            // SAFETY: a cell of the plan that `begin_segment` has filled.
+            true => unsafe { *self.ptr.cast::<*mut u8>() },
+            false => self.ptr,
+        };
+        ptr.wrapping_add((self.scale as usize).wrapping_mul(position))
     }
 }
 
@@ -119,10 +128,15 @@ pub(super) struct Plan {
     pub fused: Vec<Fused>,
     /// Positions along which some inputs stay the same, if there are such inputs.
     pub stretch: Option<usize>,
-    /// These inputs, and the cells for an element of each.
+    /// Positions along which other inputs lie one after the other: the stretch, or what there is
+    /// without one.
+    pub segment: Option<usize>,
+    /// The inputs that stay the same, and the cells for an element of each.
     pub spots: SmallVec<[(Gather, *mut u8); 4]>,
     /// What is computed of them, as each stretch begins.
     first: SmallVec<[Step; 4]>,
+    /// The inputs that are read where they lie, and the cells for the address of each.
+    pub runs: SmallVec<[(Gather, *mut u8); 4]>,
     /// Bytes of the widest element that a tile holds.
     pub widest: usize,
     slots_free: u128,
@@ -142,8 +156,10 @@ impl Plan {
             gathers: SmallVec::new(),
             fused: Vec::new(),
             stretch: None,
+            segment: None,
             spots: SmallVec::new(),
             first: SmallVec::new(),
+            runs: SmallVec::new(),
             widest: 1,
             slots_free: (1 << SLOTS) - 1,
             slots,
@@ -244,11 +260,18 @@ impl Plan {
         }
     }
 
-    /// Makes the elements of the stretch that begins at a position, or has this one.
+    /// Makes the elements of the segment that begins at a position, or has this one, and finds where
+    /// its rows lie.
     ///
     /// # Safety
     /// The inputs may be read at the position.
-    pub unsafe fn begin_stretch(&mut self, position: usize) {
+    pub unsafe fn begin_segment(&mut self, position: usize) {
+        for (input, cell) in &self.runs {
+            let scale = input.size.wrapping_mul(position);
+            let first = input.at(position).cast_mut().wrapping_sub(scale);
+            // SAFETY: a cell has room for an address.
+            unsafe { cell.cast::<*mut u8>().write(first) };
+        }
         for (input, cell) in &self.spots {
             // SAFETY: the caller's promise; a cell has room for any element.
             unsafe { input.element(position, *cell) };

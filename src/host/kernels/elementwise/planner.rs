@@ -9,7 +9,7 @@
 use super::compiled::{Group, Known, Members, Source, groups};
 use super::gather::{Lie, lie, stays};
 use super::halves::is_exact;
-use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, Step, is_half};
+use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, SLOT, Step, is_half};
 use super::steps::{beside, both, compute, is_stored_on_a_side};
 use super::{COMPILED_FROM, moves, pairs, tabled};
 use crate::dtype::DType;
@@ -39,6 +39,7 @@ pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
         });
     }
     plan.stretch = stretch(call);
+    plan.segment = plan.stretch.or_else(|| call.inputs.iter().filter_map(run).min());
     // Which registers are written out, and which of them are computed in the output itself.
     let (mut written, mut writable, mut direct) = (0u64, 0, [NO_OUTPUT; INSTRS_MAX]);
     for (k, &r) in call.program.outputs.iter().enumerate() {
@@ -228,6 +229,13 @@ unsafe fn input(plan: &mut Plan, call: &Call<'_>, k: u8, dtype: DType) -> Place 
     let raw = match how(view) {
         Lie::Contiguous => Place::memory(view.ptr.cast_mut(), size),
         Lie::Uniform => Place::one(view.ptr.cast_mut()),
+        Lie::Strided(gather)
+            if gather.run(SLOT).zip(plan.segment).is_some_and(|(n, of)| n.is_multiple_of(of)) =>
+        {
+            let cell = plan.cell();
+            plan.runs.push((gather, cell.ptr));
+            Place { moves: true, ..Place::memory(cell.ptr, size) }
+        }
         Lie::Strided(gather) if changes_with(view, plan.stretch) => {
             let cell = Place { varies: true, ..plan.cell() };
             plan.spots.push((gather, cell.ptr));
@@ -255,6 +263,14 @@ fn is_cell(view: &View<'_>, stretch: Option<usize>) -> bool {
         Lie::Contiguous => false,
         Lie::Uniform => true,
         Lie::Strided(_) => changes_with(view, stretch),
+    }
+}
+
+/// The positions for which an input lies one element after the other, if it is read there.
+fn run(view: &View<'_>) -> Option<usize> {
+    match how(view) {
+        Lie::Strided(gather) => gather.run(SLOT),
+        _ => None,
     }
 }
 

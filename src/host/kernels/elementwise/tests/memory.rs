@@ -195,3 +195,41 @@ fn a_longer_program_over_more_elements_is_thought_to_take_longer() {
     assert!(program_ns(&short, 1 << 20) < program_ns(&long, 1 << 20));
     assert!(program_ns(&short, 1 << 10) < program_ns(&short, 1 << 20));
 }
+
+#[test]
+fn pieces_of_rows_are_read_where_they_lie() {
+    let (rows, n) = (9usize, 700usize);
+    let own = |from: usize| {
+        let all: Vec<f32> = (0..2 * rows * n).map(|i| (i % 1013) as f32 - 500.0).collect();
+        (Buffer::of(&all), from)
+    };
+    let shape = [rows, n];
+    let pieces = [own(0), own(n)];
+    let strides = [2 * n as isize, 1];
+    let views: Vec<View<'_>> =
+        pieces.iter().map(|(all, from)| all.view(&shape, &strides, *from)).collect();
+    let mut program = Program::default();
+    let [a, b] = [0, 1].map(|k| Arg::Reg(program.push(Code::Input(k), F32, F32)));
+    let gate = Arg::Reg(program.push(Code::Unary(UnaryOp::Sigmoid, b), F32, F32));
+    let y = program.push(Code::Binary(BinaryOp::Mul, a, gate), F32, F32);
+    program.outputs.push(y);
+    let (slots, mut out) = (Slots::take(), Buffer::new(F32, rows * n));
+    let mut plan = Plan::new(slots.ptr);
+    let call = Call {
+        level: level(),
+        program: &program,
+        shape: &shape,
+        inputs: &views,
+        lookups: &[],
+        outputs: &[out.view_mut(&shape).ptr],
+        stream: false,
+    };
+    // SAFETY: all of this stays where it is until the end of the test.
+    unsafe { planner::make(&mut plan, &call) };
+    assert_eq!((plan.gathers.len(), plan.runs.len(), plan.segment), (0, 2, Some(n)));
+    for level in Level::available() {
+        let got = run_on(level, &program, &shape, &views, &[5, 699, 1400, 2222]);
+        let expected = super::fused::unfused(level, &program, &shape, &views);
+        assert!(got[0].same(&expected[0]), "{level:?}");
+    }
+}
