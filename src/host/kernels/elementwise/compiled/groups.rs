@@ -233,7 +233,9 @@ impl<'a> Building<'a> {
         }
         let written = (0..instrs.len()).filter(|i| (self.members & (read | out)) >> i & 1 != 0);
         let written: SmallVec<[Reg; 4]> = written.map(|i| i as Reg).collect();
-        if written.is_empty() || self.read.len() + written.len() > PLACES {
+        let is_large = self.key.operations.len() > u8::MAX as usize
+            || self.read.len() + written.len() > PLACES;
+        if written.is_empty() || is_large {
             return None;
         }
         let mut streamed = 0;
