@@ -75,10 +75,41 @@ const PLANNED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 1
 /// 34.7, 19.2, 34.3; of `x + 1`, 128 Ki: 32.7, 19.1, 32.3; of `gelu`, 16 Ki: 30.3, 21.3, 28.5.
 const PART_NS: usize = 20_000;
 
-/// Computes the positions `range` (row-major, of `shape`) of all outputs of a program.
-///
-/// Inputs have `shape` and strides over it; outputs lie row by row. Several threads may compute
-/// disjoint ranges of the same outputs at once.
+/// A program over views. Inputs have `shape` and strides over it; outputs lie row by row.
+struct Whole<'a> {
+    level: Level,
+    program: &'a Program,
+    lookups: &'a [Lookup],
+    shape: &'a [usize],
+    inputs: &'a [View<'a>],
+    outputs: &'a [ViewMut<'a>],
+    /// For a thread that computes several ranges: they have one plan.
+    number: Option<u64>,
+}
+
+impl Whole<'_> {
+    /// Computes the positions `range` (row-major) of all outputs. Several threads may compute
+    /// disjoint ranges at once.
+    fn run(&self, range: Range<usize>) {
+        let Whole { level, program, lookups, shape, inputs, outputs, number } = *self;
+        let mut bases = [std::ptr::null_mut(); OUTPUTS_MAX];
+        let mut bytes = 0;
+        for (base, output) in bases.iter_mut().zip(outputs) {
+            *base = output.ptr;
+            bytes += output.dtype.size();
+        }
+        let numel = crate::shape::numel(shape);
+        debug_assert!(range.end <= numel && outputs.len() == program.outputs.len());
+        let stream = bytes * numel >= STREAM_FROM;
+        let outputs = &bases[..outputs.len()];
+        let call = Call { level, program, shape, inputs, lookups, outputs, stream };
+        // SAFETY: views promise their memory; an output has an element for every position of the
+        // shape.
+        unsafe { execute(&call, number, range) }
+    }
+}
+
+/// Computes a range of a program.
 fn run(
     level: Level,
     program: &Program,
@@ -88,19 +119,7 @@ fn run(
     outputs: &[ViewMut<'_>],
     range: Range<usize>,
 ) {
-    let mut bases = [std::ptr::null_mut(); OUTPUTS_MAX];
-    let mut bytes = 0;
-    for (base, output) in bases.iter_mut().zip(outputs) {
-        *base = output.ptr;
-        bytes += output.dtype.size();
-    }
-    let numel = crate::shape::numel(shape);
-    debug_assert!(range.end <= numel && outputs.len() == program.outputs.len());
-    let stream = bytes * numel >= STREAM_FROM;
-    let outputs = &bases[..outputs.len()];
-    let call = Call { level, program, shape, inputs, lookups, outputs, stream };
-    // SAFETY: views promise their memory; an output has an element for every position of the shape.
-    unsafe { execute(&call, range) }
+    Whole { level, program, lookups, shape, inputs, outputs, number: None }.run(range);
 }
 
 /// A program in front of a kernel that asks for its elements tile by tile.
@@ -112,14 +131,19 @@ pub(crate) struct Front<'a> {
     number: u64,
 }
 
-/// The plan of the front that a thread has asked last: plans take as long as some tiles.
+/// The plan by which a thread has computed last: plans take as long as some tiles.
 struct Planned {
     number: u64,
     plan: Plan,
     _slots: Slots,
 }
 
-static FRONTS: AtomicU64 = AtomicU64::new(0);
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
+/// A number that nothing else of the process has.
+fn number() -> u64 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
 
 thread_local! {
     static PLANNED: Cell<Vec<Planned>> = const { Cell::new(Vec::new()) };
@@ -127,7 +151,7 @@ thread_local! {
 
 impl<'a> Front<'a> {
     pub fn new(program: &'a Program, shape: &'a [usize], inputs: &'a [View<'a>]) -> Front<'a> {
-        Front { program, shape, inputs, number: FRONTS.fetch_add(1, Ordering::Relaxed) }
+        Front { program, shape, inputs, number: number() }
     }
 
     /// Computes the positions `range` of all outputs into memory that begins at that range: element
@@ -138,11 +162,6 @@ impl<'a> Front<'a> {
     /// not overlap an input.
     pub unsafe fn read(&self, range: Range<usize>, outputs: &mut [*mut u8]) {
         let Front { program, shape, inputs, number } = *self;
-        if range.is_empty() {
-            return;
-        }
-        #[cfg(test)]
-        COMPUTED.set(COMPUTED.get() + range.len());
         let mut bases = [std::ptr::null_mut::<u8>(); OUTPUTS_MAX];
         for ((base, output), &r) in bases.iter_mut().zip(&*outputs).zip(&program.outputs) {
             *base = output.wrapping_sub(range.start * program.dtype(r).size());
@@ -150,32 +169,8 @@ impl<'a> Front<'a> {
         let outputs = &bases[..outputs.len()];
         let (level, lookups, stream) = (level(), &[][..], false);
         let call = Call { level, program, shape, inputs, lookups, outputs, stream };
-        let numel = crate::shape::numel(shape);
         // SAFETY: the caller's promise, and that of the views.
-        if unsafe { direct::run(&call, &range) } {
-            return;
-        }
-        if numel < PLANNED_FROM {
-            // SAFETY: as above.
-            return unsafe { tiled(&call, range) };
-        }
-        // One at most. Its place in memory stays, for the plan has addresses within itself.
-        let mut kept = PLANNED.try_with(Cell::take).unwrap_or_default();
-        if kept.first().is_none_or(|planned| planned.number != number) {
-            kept.clear();
-            room::reserve(&mut kept, 1);
-            let slots = Slots::take();
-            kept.push(Planned { number, plan: Plan::new(slots.ptr), _slots: slots });
-            // SAFETY: the caller's promise; the plan stays in its place, and the slots with it.
-            unsafe { planner::make(&mut kept[0].plan, &call) };
-            kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
-        } else {
-            kept[0].plan.move_outputs(outputs);
-        }
-        // SAFETY: as above. The inputs of a plan that is found again are there: its front is.
-        unsafe { walk(&call, &mut kept[0].plan, range) };
-        // A thread that is at its end keeps nothing.
-        let _ = PLANNED.try_with(|last| last.set(kept));
+        unsafe { execute(&call, Some(number), range) }
     }
 }
 
@@ -200,20 +195,22 @@ pub(crate) fn run_parallel(
         true => tabled::tabled(level, program, inputs),
         false => None,
     };
-    let compute = |range| match &tabled {
-        None => run(level, program, &[], shape, inputs, outputs, range),
+    let looked_up: SmallVec<[View<'_>; 8]>;
+    let (program, inputs, lookups) = match &tabled {
+        None => (program, inputs, &[][..]),
         Some(Tabled { program, read, lookups }) => {
-            let inputs: SmallVec<[View<'_>; 8]> =
-                read.iter().map(|&k| inputs[k as usize]).collect();
-            run(level, program, lookups, shape, &inputs, outputs, range);
+            looked_up = read.iter().map(|&k| inputs[k as usize]).collect();
+            (program, &looked_up[..], &lookups[..])
         }
     };
+    let number = (parts > 1).then(number);
+    let whole = Whole { level, program, lookups, shape, inputs, outputs, number };
     if parts <= 1 {
-        return compute(0..numel);
+        return whole.run(0..numel);
     }
     // Whole pages of bytes, so that no two threads write one line.
     let part = numel.div_ceil(parts).next_multiple_of(4096);
-    par.run(numel.div_ceil(part), &|i| compute(i * part..numel.min((i + 1) * part)));
+    par.run(numel.div_ceil(part), &|i| whole.run(i * part..numel.min((i + 1) * part)));
 }
 
 #[cfg(test)]
@@ -222,11 +219,13 @@ thread_local! {
     pub(crate) static COMPUTED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Runs a call over a range of positions.
+/// Runs a call over a range of positions: by the plan that this thread has of the calls of this
+/// number, if it is one of several.
 ///
 /// # Safety
-/// Inputs may be read, and outputs written, at every position of the range.
-unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
+/// Inputs may be read, and outputs written, at every position of the range. Calls of one number
+/// differ in their outputs alone.
+unsafe fn execute(call: &Call<'_>, number: Option<u64>, range: Range<usize>) {
     if range.is_empty() {
         return;
     }
@@ -236,8 +235,38 @@ unsafe fn execute(call: &Call<'_>, range: Range<usize>) {
     if unsafe { direct::run(call, &range) } {
         return;
     }
-    // SAFETY: as above.
-    unsafe { tiled(call, range) }
+    let numel = crate::shape::numel(call.shape);
+    match number.filter(|_| numel >= PLANNED_FROM) {
+        // SAFETY: as above.
+        Some(number) => unsafe { planned(call, number, numel, range) },
+        // SAFETY: as above.
+        None => unsafe { tiled(call, range) },
+    }
+}
+
+/// Runs a call by the plan that this thread keeps.
+///
+/// # Safety
+/// As for [`execute`].
+#[inline(never)]
+unsafe fn planned(call: &Call<'_>, number: u64, numel: usize, range: Range<usize>) {
+    // One at most. Its place in memory stays, for the plan has addresses within itself.
+    let mut kept = PLANNED.try_with(Cell::take).unwrap_or_default();
+    if kept.first().is_none_or(|planned| planned.number != number) {
+        kept.clear();
+        room::reserve(&mut kept, 1);
+        let slots = Slots::take();
+        kept.push(Planned { number, plan: Plan::new(slots.ptr), _slots: slots });
+        // SAFETY: the caller's promise; the plan stays in its place, and the slots with it.
+        unsafe { planner::make(&mut kept[0].plan, call) };
+        kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
+    } else {
+        kept[0].plan.move_outputs(call.outputs);
+    }
+    // SAFETY: as above. The inputs of a plan that is found again are those of the call.
+    unsafe { walk(call, &mut kept[0].plan, range) };
+    // A thread that is at its end keeps nothing.
+    let _ = PLANNED.try_with(|last| last.set(kept));
 }
 
 /// Runs a call tile by tile.
