@@ -22,8 +22,7 @@ const BAND_LEAST: usize = 16 << 10;
 /// Bytes of a band, at most: half of a second-level cache.
 const BAND_BYTES: usize = 1 << 20;
 
-/// Bytes that lie one after the other which are read there: the loops over them begin anew for each
-/// such row.
+/// Rows of at least so many bytes are read where they lie: loops begin anew with each of them.
 const RUN: usize = if cfg!(all(test, debug_assertions)) { 16 } else { 2 << 10 };
 
 /// One dimension: how many, and how many bytes from one to the next.
@@ -162,8 +161,8 @@ impl Gather {
         unsafe { std::ptr::copy_nonoverlapping(self.at(position), dst, self.size) };
     }
 
-    /// The positions for which elements lie one after the other, if that is longer than copying
-    /// them would be worth, and more than a tile comes before anything comes again.
+    /// The length of a row, if rows are too long to be worth copying and nothing repeats within a
+    /// tile.
     pub fn run(&self, tile: usize) -> Option<usize> {
         let inner = self.dims.last()?;
         let is_long = inner.stride == self.size as isize && inner.size * self.size >= RUN;

@@ -9,8 +9,9 @@
 //! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
 //! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`,
 //! `compiled` makes several simple instructions one loop, `narrowed` first makes a long program
-//! shorter, `tabled` has functions of 16-bit floats looked up, `arange` counts, `gather` reads inputs that do not
-//! lie row by row, `stream` writes around the cache. None of it knows nodes, devices or the engine.
+//! shorter, `tabled` has functions of 16-bit floats looked up, `arange` counts, `gather` reads
+//! inputs that do not lie row by row, `stream` writes around the cache. None of it knows nodes,
+//! devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.
@@ -55,7 +56,7 @@ use std::ops::Range;
 use tabled::{Lookup, Tabled};
 
 /// Tiles whose result is written around the cache: smaller, so that reading, computing and writing
-/// overlap. (One unary op on f32 needs none: `loops::streamed`.)
+/// overlap. (One unary op on f32, and what is compiled, need none.)
 const SLOT_STREAMED: usize = SLOT / 4;
 /// Positions from which on it pays to do on halves what a program does by way of f32.
 const NARROWED_FROM: usize = if cfg!(all(test, debug_assertions)) { 20 } else { 4 << 10 };
@@ -102,10 +103,10 @@ impl Whole<'_> {
         debug_assert!(range.end <= numel && outputs.len() == program.outputs.len());
         let stream = bytes * numel >= STREAM_FROM;
         let outputs = &bases[..outputs.len()];
-        let call = Call { level, program, shape, inputs, lookups, outputs, stream };
+        let call = Call { level, program, shape, inputs, lookups, outputs, stream, number };
         // SAFETY: views promise their memory; an output has an element for every position of the
         // shape.
-        unsafe { execute(&call, number, range) }
+        unsafe { execute(&call, range.len(), range) }
     }
 }
 
@@ -167,10 +168,10 @@ impl<'a> Front<'a> {
             *base = output.wrapping_sub(range.start * program.dtype(r).size());
         }
         let outputs = &bases[..outputs.len()];
-        let (level, lookups, stream) = (level(), &[][..], false);
-        let call = Call { level, program, shape, inputs, lookups, outputs, stream };
+        let (level, lookups, stream, number) = (level(), &[][..], false, Some(number));
+        let call = Call { level, program, shape, inputs, lookups, outputs, stream, number };
         // SAFETY: the caller's promise, and that of the views.
-        unsafe { execute(&call, Some(number), range) }
+        unsafe { execute(&call, crate::shape::numel(shape), range) }
     }
 }
 
@@ -220,12 +221,12 @@ thread_local! {
 }
 
 /// Runs a call over a range of positions: by the plan that this thread has of the calls of this
-/// number, if it is one of several.
+/// number, if it has one. So many positions are expected in all.
 ///
 /// # Safety
 /// Inputs may be read, and outputs written, at every position of the range. Calls of one number
 /// differ in their outputs alone.
-unsafe fn execute(call: &Call<'_>, number: Option<u64>, range: Range<usize>) {
+unsafe fn execute(call: &Call<'_>, expected: usize, range: Range<usize>) {
     if range.is_empty() {
         return;
     }
@@ -235,10 +236,9 @@ unsafe fn execute(call: &Call<'_>, number: Option<u64>, range: Range<usize>) {
     if unsafe { direct::run(call, &range) } {
         return;
     }
-    let numel = crate::shape::numel(call.shape);
-    match number.filter(|_| numel >= PLANNED_FROM) {
+    match call.number.filter(|_| crate::shape::numel(call.shape) >= PLANNED_FROM) {
         // SAFETY: as above.
-        Some(number) => unsafe { planned(call, number, numel, range) },
+        Some(number) => unsafe { planned(call, number, expected, range) },
         // SAFETY: as above.
         None => unsafe { tiled(call, range) },
     }
@@ -249,7 +249,7 @@ unsafe fn execute(call: &Call<'_>, number: Option<u64>, range: Range<usize>) {
 /// # Safety
 /// As for [`execute`].
 #[inline(never)]
-unsafe fn planned(call: &Call<'_>, number: u64, numel: usize, range: Range<usize>) {
+unsafe fn planned(call: &Call<'_>, number: u64, expected: usize, range: Range<usize>) {
     // One at most. Its place in memory stays, for the plan has addresses within itself.
     let mut kept = PLANNED.try_with(Cell::take).unwrap_or_default();
     if kept.first().is_none_or(|planned| planned.number != number) {
@@ -259,7 +259,7 @@ unsafe fn planned(call: &Call<'_>, number: u64, numel: usize, range: Range<usize
         kept.push(Planned { number, plan: Plan::new(slots.ptr), _slots: slots });
         // SAFETY: the caller's promise; the plan stays in its place, and the slots with it.
         unsafe { planner::make(&mut kept[0].plan, call) };
-        kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(numel));
+        kept[0].plan.gathers.iter_mut().for_each(|gather| gather.expect(expected));
     } else {
         kept[0].plan.move_outputs(call.outputs);
     }

@@ -38,7 +38,7 @@ const CELLS: usize = 5 * INSTRS_MAX + OUTPUTS_MAX;
 pub(super) struct Place {
     pub ptr: *mut u8,
     pub scale: u8,
-    /// `ptr` is where the address lies: that of position 0, if all went on as it does in this
+    /// `ptr` is where the address lies: that of position 0, as if the whole input lay like this
     /// segment.
     pub moves: bool,
     /// The same at every position, and there already; or, if it `varies`, the same along each
@@ -115,6 +115,8 @@ pub(super) struct Call<'a> {
     pub outputs: &'a [*mut u8],
     /// Write outputs around the cache.
     pub stream: bool,
+    /// Its own, where several ranges of it are computed, so that a thread plans it once.
+    pub number: Option<u64>,
 }
 
 /// The steps of a call, and what they need.
@@ -128,8 +130,8 @@ pub(super) struct Plan {
     pub fused: Vec<Fused>,
     /// Positions along which some inputs stay the same, if there are such inputs.
     pub stretch: Option<usize>,
-    /// Positions along which other inputs lie one after the other: the stretch, or what there is
-    /// without one.
+    /// Positions along which other inputs are read where they lie: the stretch, or else the
+    /// shortest of their rows.
     pub segment: Option<usize>,
     /// The inputs that stay the same, and the cells for an element of each.
     pub spots: SmallVec<[(Gather, *mut u8); 4]>,

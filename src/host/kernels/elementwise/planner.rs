@@ -1,6 +1,6 @@
 //! From a program to the steps that a tile takes.
 //!
-//! Made once per call by the executor, without allocating. Each register gets its place; a slot is
+//! Made by the executor once for a call and a thread. Each register gets its place; a slot is
 //! used again after its last reader, and two instructions that make a [pair](pairs) become one
 //! step.
 
@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 /// outputs, slots and `plan` stay where they are.
 pub(super) unsafe fn make(plan: &mut Plan, call: &Call<'_>) {
     let instrs = &call.program.instrs[..];
-    // The last instruction that reads each register, and how often it is yet to be read.
+    // The last instruction that reads each register, and how many reads of it are to come.
     let (mut last, mut reads) = ([0u8; INSTRS_MAX], [0u8; INSTRS_MAX]);
     for (i, instr) in instrs.iter().enumerate() {
         for r in instr.code.operands() {
@@ -186,7 +186,7 @@ fn found_groups(call: &Call<'_>, stretch: Option<usize>, around: Members) -> Sma
         same |= (is_same as Members) << i;
     }
     let apart = call.lookups.iter().fold(0, |all, (r, _)| all | 1 << r);
-    groups(call.level, program, Known { same, apart, around })
+    groups(call.level, program, Known { same, apart, around, call: call.number })
 }
 
 /// The step of a group.

@@ -10,8 +10,7 @@ pub(super) type Vector = u8;
 /// A register that holds an address.
 pub(super) type Address = u8;
 
-/// Addresses that stay in registers: those that a function need not restore, without those that
-/// have a purpose of their own.
+/// Registers for addresses: those that a function need not restore, but for those with another use.
 pub(super) const ADDRESSES: [Address; 5] = [2, 8, 9, 10, 11];
 /// The register for an address that is used once.
 pub(super) const PASSING: Address = 0;

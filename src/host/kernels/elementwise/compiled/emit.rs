@@ -103,7 +103,7 @@ impl Emitter<'_> {
         self.count() as Vector
     }
 
-    /// Numbers that are the same everywhere stay in registers, as many as half of them hold; and
+    /// Numbers that are the same everywhere stay in registers, in up to half of them; so do
     /// addresses of rows.
     fn prologue(&mut self) {
         let mut free = ADDRESSES.into_iter();
@@ -266,7 +266,7 @@ impl Emitter<'_> {
         if let Some(k) = operation.stored {
             self.store(k as usize, to);
         }
-        // What nobody reads any more makes room.
+        // Values that nobody reads any more make room.
         for at in 0..self.vectors.len() {
             if let Holds::What(what) = self.vectors[at]
                 && self.is_over(what, i)

@@ -11,7 +11,7 @@ pub(super) enum How {
     Sub,
     Mul,
     Div,
-    /// As the processor has it: the second where one is NaN, or both are zero.
+    /// As the instruction has it: the second where one is NaN, or both are zero.
     Larger,
     Smaller,
     /// Of the bits.

@@ -1,9 +1,10 @@
 //! Which instructions of a program become groups.
 //!
 //! Instructions that fit are taken in order, until one that does not fit reads a result of theirs.
-//! So a group may stand after instructions that came behind its own: they do not need it.
+//! Others between them run first: they do not need the group.
 
 use super::group::{self, From, Held, How, Key, Operation};
+use super::memory::CAN_EXECUTE;
 use super::{Fused, Loop, PLACES, found};
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Program, Reg};
@@ -15,8 +16,11 @@ use half::{bf16, f16};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Instructions of a group at most: more hardly fit into the registers.
-const MEMBERS: u32 = 24;
+/// Operations of a group at most: more would hardly fit into the registers. An instruction is at
+/// most five, and seven more round to bf16.
+const OPERATIONS: usize = 120;
+const OF_F32: usize = 5;
+const OF_HALVES: usize = 12;
 
 /// Where an operand of a group comes from.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -89,6 +93,8 @@ pub(in super::super) struct Known {
     pub apart: Members,
     /// They are written around the caches, if nobody reads them.
     pub around: Members,
+    /// The call whose parts each ask for the groups, if it has several.
+    pub call: Option<u64>,
 }
 
 /// The groups of a program, in order, as far as they are compiled.
@@ -98,11 +104,11 @@ pub(in super::super) fn groups(
     known: Known,
 ) -> SmallVec<[Group; 2]> {
     let mut all = SmallVec::new();
-    if level == Level::Baseline || cfg!(not(all(target_arch = "x86_64", unix, not(miri)))) {
+    if level == Level::Baseline || !CAN_EXECUTE {
         return all;
     }
-    let Known { same, apart, around } = known;
-    let mut members: Members = 0;
+    let Known { same, apart, around, .. } = known;
+    let (mut members, mut operations): (Members, usize) = (0, 0);
     let mut close = |members: Members, before: usize| {
         // One instruction has a loop already, which does not write around the caches.
         if (members.count_ones() > 1 || members & around != 0)
@@ -114,12 +120,16 @@ pub(in super::super) fn groups(
     for (i, instr) in program.instrs.iter().enumerate() {
         let is_apart = (same | apart) >> i & 1 != 0;
         if !is_apart && fits(program, instr, same) {
-            if members.count_ones() == MEMBERS {
+            let more = if is_half(instr.dtype) { OF_HALVES } else { OF_F32 };
+            if operations + more > OPERATIONS {
                 close(std::mem::take(&mut members), i);
+                operations = 0;
             }
             members |= 1 << i;
+            operations += more;
         } else if instr.code.operands().any(|r| members >> r & 1 != 0) {
             close(std::mem::take(&mut members), i);
+            operations = 0;
         }
     }
     close(members, program.instrs.len());
@@ -233,9 +243,8 @@ impl<'a> Building<'a> {
         }
         let written = (0..instrs.len()).filter(|i| (self.members & (read | out)) >> i & 1 != 0);
         let written: SmallVec<[Reg; 4]> = written.map(|i| i as Reg).collect();
-        let is_large = self.key.operations.len() > u8::MAX as usize
-            || self.read.len() + written.len() > PLACES;
-        if written.is_empty() || is_large {
+        debug_assert!(self.key.operations.len() <= OPERATIONS);
+        if written.is_empty() || self.read.len() + written.len() > PLACES {
             return None;
         }
         let mut streamed = 0;
@@ -251,7 +260,7 @@ impl<'a> Building<'a> {
             };
             self.key.places.push(held);
         }
-        let compiled = found(&self.key)?;
+        let compiled = found(&self.key, self.known.call)?;
         let (held, members) = (self.key.places, self.members);
         Some(Group { before, members, compiled, held, read: self.read, written, streamed })
     }

@@ -1,15 +1,15 @@
 //! Several instructions of a program as one loop, compiled while the program runs.
 //!
 //! A tile that goes from step to step is written and read in between, which takes longer than an
-//! addition. So the simple instructions of f32 that read each other become a *group*: one loop in
-//! which every value stays in a register. What a group computes has the bits that its loops have
-//! one by one: each operation rounds, nothing is contracted. Where no memory may be executed, and
-//! elsewhere than on x86-64, the loops run one by one.
+//! addition. So simple instructions of f32 and 16-bit floats, and of truths beside them, become a
+//! *group*: one loop in which every value stays in a register. What a group computes has the bits
+//! that its loops have one by one: each operation rounds, nothing is contracted. The loops run one
+//! by one where memory may not be executed, and on other processors than x86-64.
 //!
 //! `groups` finds the groups of a program, `emit` turns one into instructions of the processor,
 //! `assembler` into bytes. Numbers are not in them, so a step of an optimiser is compiled once. A
-//! group is remembered as it is seen for the first time and compiled the second time. Called by
-//! the planner.
+//! group is remembered when it is first seen, and compiled when a second call has it. Called by the
+//! planner.
 
 #![allow(unsafe_code)]
 
@@ -38,6 +38,8 @@ const PLACES: usize = 32;
 /// A group that was seen, and its loop, if it was seen again.
 struct Seen {
     key: Key,
+    /// The call that had it first.
+    call: Option<u64>,
     compiled: Option<Compiled>,
 }
 
@@ -52,10 +54,10 @@ struct Loop {
 }
 
 // Those that were seen last come last.
-statics! { static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new()); }
+statics! { static SEEN: Mutex<Vec<Box<Seen>>> = Mutex::new(Vec::new()); }
 
-/// The loop of a group that has been seen before.
-fn found(key: &Key) -> Compiled {
+/// The loop of a group that another call has had before this one.
+fn found(key: &Key, call: Option<u64>) -> Compiled {
     {
         let mut all = lock_plain(&SEEN);
         match all.iter().rposition(|seen| seen.key == *key) {
@@ -63,15 +65,19 @@ fn found(key: &Key) -> Compiled {
                 if all.len() == KEPT {
                     all.remove(0);
                 }
-                all.push(Seen { key: key.clone(), compiled: None });
+                all.push(Box::new(Seen { key: key.clone(), call, compiled: None }));
                 return None;
             }
             Some(at) => {
                 let seen = all.remove(at);
                 let found = seen.compiled.clone();
+                let is_first = call.is_some() && seen.call == call;
                 all.push(seen);
                 if let Some(compiled) = found {
                     return compiled;
+                }
+                if is_first {
+                    return None;
                 }
             }
         }
@@ -134,8 +140,8 @@ impl Fused {
         }
     }
 
-    /// The positions before whole lines of all that is written around the caches; as many as there
-    /// are, if the lines do not begin at one position.
+    /// Positions before the first boundary of a line in what is written around the caches; all of
+    /// them, if the boundaries differ.
     fn before_a_line(&self, addresses: &[*mut u8; PLACES]) -> usize {
         let streamed =
             addresses.iter().zip(&self.held).filter(|(_, held)| **held == Held::Streamed);

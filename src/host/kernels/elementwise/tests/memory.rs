@@ -223,6 +223,7 @@ fn pieces_of_rows_are_read_where_they_lie() {
         lookups: &[],
         outputs: &[out.view_mut(&shape).ptr],
         stream: false,
+        number: None,
     };
     // SAFETY: all of this stays where it is until the end of the test.
     unsafe { planner::make(&mut plan, &call) };
