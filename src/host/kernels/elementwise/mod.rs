@@ -8,10 +8,10 @@
 //!
 //! In here: `loops`, `mended`, `halves`, `pairs` and `moves` are the loops, `forms` is what they
 //! share, `direct` runs the simplest programs, `planner` and `steps` turn others into a `plan`,
-//! `compiled` makes several simple instructions one loop, `narrowed` first makes a long program
-//! shorter, `tabled` has functions of 16-bit floats looked up, `arange` counts, `gather` reads
-//! inputs that do not lie row by row, `stream` writes around the cache. None of it knows nodes,
-//! devices or the engine.
+//! whose operands lie in a `place` each. `compiled` makes several simple instructions one loop,
+//! `narrowed` first makes a long program shorter, `tabled` looks functions of 16-bit floats up,
+//! `arange` counts, `gather` reads inputs that do not lie row by row, `stream` writes around the
+//! cache. None of it knows nodes, devices or the engine.
 //!
 //! An output may be the very memory of an input that lies row by row with elements of the same
 //! size: each position is read before it is written. Any other overlap is the caller's mistake.
@@ -29,6 +29,7 @@ mod mended;
 mod moves;
 mod narrowed;
 mod pairs;
+mod place;
 mod plan;
 mod planner;
 pub(super) mod rep;

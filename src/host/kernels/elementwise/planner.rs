@@ -9,7 +9,8 @@
 use super::compiled::{Group, Known, Members, Source, groups};
 use super::gather::{Lie, lie, stays};
 use super::halves::is_exact;
-use super::plan::{Call, NO_OUTPUT, NOWHERE, Place, Plan, SLOT, Step, is_half};
+use super::place::{NO_OUTPUT, NOWHERE, Place};
+use super::plan::{Call, Plan, SLOT, Step, is_half};
 use super::steps::{beside, both, compute, is_stored_on_a_side};
 use super::{COMPILED_FROM, moves, pairs, tabled};
 use crate::dtype::DType;

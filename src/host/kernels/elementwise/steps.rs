@@ -4,7 +4,8 @@
 
 #![allow(unsafe_code)]
 
-use super::plan::{Call, NOWHERE, Place, Plan, Step, is_half};
+use super::place::{NOWHERE, Place};
+use super::plan::{Call, Plan, Step, is_half};
 use super::rep::Rep;
 use super::{halves, loops, moves, pairs};
 use crate::dtype::DType;

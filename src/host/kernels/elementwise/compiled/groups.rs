@@ -9,7 +9,7 @@ use super::{Fused, Loop, PLACES, found};
 use crate::dtype::{DType, Element, Scalar};
 use crate::graph::program::{Arg, Code, INSTRS_MAX, Instr, Program, Reg};
 use crate::host::kernels::elementwise::halves::is_exact;
-use crate::host::kernels::elementwise::plan::{Place, is_half};
+use crate::host::kernels::elementwise::place::Place;
 use crate::host::kernels::simd::Level;
 use crate::op::{BinaryOp, UnaryOp};
 use half::{bf16, f16};
@@ -120,7 +120,7 @@ pub(in super::super) fn groups(
     for (i, instr) in program.instrs.iter().enumerate() {
         let is_apart = (same | apart) >> i & 1 != 0;
         if !is_apart && fits(program, instr, same) {
-            let more = if is_half(instr.dtype) { OF_HALVES } else { OF_F32 };
+            let more = if instr.dtype.is_half() { OF_HALVES } else { OF_F32 };
             if operations + more > OPERATIONS {
                 close(std::mem::take(&mut members), i);
                 operations = 0;
@@ -195,7 +195,7 @@ fn fits(program: &Program, instr: &Instr, same: Members) -> bool {
 
 /// Whether a type is computed as f32.
 fn is_float(dtype: DType) -> bool {
-    dtype == DType::F32 || is_half(dtype)
+    dtype == DType::F32 || dtype.is_half()
 }
 
 /// How two truths meet.
@@ -314,7 +314,7 @@ impl<'a> Building<'a> {
         self.push(How::Where, [Some(truth), Some(a), Some(b)])
     }
 
-    /// The operations of an instruction: what its expression in the table says, rounded to its type.
+    /// The operations of an instruction: its expression in the table, rounded to its type.
     fn instruction(&mut self, instr: &Instr) -> From {
         let mut of = |arg: Arg| self.operand(arg, instr.on);
         let value = match instr.code {
@@ -355,14 +355,14 @@ impl<'a> Building<'a> {
         };
         match instr.dtype {
             DType::F16 if !is_one => self.one(How::ToF16, value),
-            DType::BF16 if !is_one => self.to_bf16(value),
+            DType::BF16 if !is_one => self.nearest_bf16(value),
             _ => value,
         }
     }
 
     /// The nearest value of the type, ties to even: half a unit less one is added to the bits that
     /// go, and one more where the last bit that stays is odd. Its own bits stay in place.
-    fn to_bf16(&mut self, x: From) -> From {
+    fn nearest_bf16(&mut self, x: From) -> From {
         let (last, half) = (self.bits(&LAST), self.bits(&NEARLY_HALF));
         let (kept, nan) = (self.bits(&UPPER), self.bits(&NAN));
         let upper = self.one(How::Upper, x);

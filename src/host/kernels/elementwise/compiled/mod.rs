@@ -19,10 +19,10 @@ mod group;
 mod groups;
 mod memory;
 
-use super::plan::Place;
+use super::place::Place;
 use crate::host::kernels::simd::Level;
 use crate::host::kernels::stream::LINE;
-use crate::sync::plain::Mutex;
+use crate::sync::plain::{Mutex, OnceLock};
 use crate::sync::{lock_plain, statics};
 use group::{Held, Key};
 pub(super) use groups::{Group, Known, Members, Source, groups};
@@ -40,7 +40,7 @@ struct Seen {
     key: Key,
     /// The call that had it first.
     call: Option<u64>,
-    compiled: Option<Compiled>,
+    compiled: OnceLock<Compiled>,
 }
 
 /// The loop of a group; `None` where there can be none.
@@ -54,40 +54,25 @@ struct Loop {
 }
 
 // Those that were seen last come last.
-statics! { static SEEN: Mutex<Vec<Box<Seen>>> = Mutex::new(Vec::new()); }
+statics! { static SEEN: Mutex<Vec<Arc<Seen>>> = Mutex::new(Vec::new()); }
 
 /// The loop of a group that another call has had before this one.
 fn found(key: &Key, call: Option<u64>) -> Compiled {
-    {
-        let mut all = lock_plain(&SEEN);
-        match all.iter().rposition(|seen| seen.key == *key) {
-            None => {
-                if all.len() == KEPT {
-                    all.remove(0);
-                }
-                all.push(Box::new(Seen { key: key.clone(), call, compiled: None }));
-                return None;
-            }
-            Some(at) => {
-                let seen = all.remove(at);
-                let found = seen.compiled.clone();
-                let is_first = call.is_some() && seen.call == call;
-                all.push(seen);
-                if let Some(compiled) = found {
-                    return compiled;
-                }
-                if is_first {
-                    return None;
-                }
-            }
-        }
-    }
-    let compiled = compile(key);
     let mut all = lock_plain(&SEEN);
-    if let Some(seen) = all.iter_mut().rev().find(|seen| seen.key == *key) {
-        seen.compiled = Some(compiled.clone());
+    let Some(at) = all.iter().rposition(|seen| seen.key == *key) else {
+        if all.len() == KEPT {
+            all.remove(0);
+        }
+        all.push(Arc::new(Seen { key: key.clone(), call, compiled: OnceLock::new() }));
+        return None;
+    };
+    let seen = all.remove(at);
+    all.push(seen.clone());
+    drop(all);
+    match call {
+        Some(_) if seen.call == call => seen.compiled.get().cloned().flatten(),
+        _ => seen.compiled.get_or_init(|| compile(key)).clone(),
     }
-    compiled
 }
 
 fn compile(key: &Key) -> Compiled {
