@@ -2,7 +2,8 @@
 //!
 //! The encodings are those of the Intel 64 and IA-32 Architectures Software Developer's Manual,
 //! volume 2, sections 2.3 (VEX: registers of 32 bytes) and 2.7 (EVEX: of 64 bytes). Called by
-//! `emit`; knows no programs.
+//! `emit`; knows no programs. (The crate `dynasm` has no AVX-512, and Cranelift no vectors of more
+//! than 16 bytes. `iced-x86` encodes every instruction that there is; here are some forty.)
 
 /// A vector register, or a mask register where an instruction takes one.
 pub(super) type Vector = u8;
