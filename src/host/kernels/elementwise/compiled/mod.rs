@@ -22,8 +22,9 @@ mod memory;
 use super::place::Place;
 use crate::host::kernels::simd::Level;
 use crate::host::kernels::stream::LINE;
-use crate::sync::plain::{Mutex, OnceLock};
-use crate::sync::{lock_plain, statics};
+use crate::sync::plain::{AtomicBool, Mutex, OnceLock, Ordering};
+use crate::sync::statics;
+use crate::sync::threads::spin_loop;
 use group::{Held, Key};
 pub(super) use groups::{Group, Known, Members, Source, groups};
 use memory::Executable;
@@ -32,6 +33,8 @@ use std::sync::Arc;
 
 /// The groups that are remembered: a page of memory each.
 const KEPT: usize = 128;
+/// How often a thread tries to take the lock: some microseconds, where a look takes less than one.
+const TRIES: usize = 200;
 /// Places of a group at most.
 const PLACES: usize = 32;
 
@@ -40,6 +43,8 @@ struct Seen {
     key: Key,
     /// The call that had it first.
     call: Option<u64>,
+    /// A thread compiles it, or has done so.
+    is_begun: AtomicBool,
     compiled: OnceLock<Compiled>,
 }
 
@@ -56,23 +61,30 @@ struct Loop {
 // Those that were seen last come last.
 statics! { static SEEN: Mutex<Vec<Arc<Seen>>> = Mutex::new(Vec::new()); }
 
-/// The loop of a group that another call has had before this one.
+/// The loop of a group that another call has had before this one. A poll may ask, and workers run
+/// at a lower priority, so nobody sleeps here: without the lock after a moment, and while another
+/// thread compiles, there is no loop.
 fn found(key: &Key, call: Option<u64>) -> Compiled {
-    let mut all = lock_plain(&SEEN);
+    let mut all = (0..TRIES).find_map(|_| {
+        spin_loop();
+        SEEN.try_lock().ok()
+    })?;
     let Some(at) = all.iter().rposition(|seen| seen.key == *key) else {
         if all.len() == KEPT {
             all.remove(0);
         }
-        all.push(Arc::new(Seen { key: key.clone(), call, compiled: OnceLock::new() }));
+        let (is_begun, compiled) = (AtomicBool::new(false), OnceLock::new());
+        all.push(Arc::new(Seen { key: key.clone(), call, is_begun, compiled }));
         return None;
     };
     let seen = all.remove(at);
     all.push(seen.clone());
     drop(all);
-    match call {
-        Some(_) if seen.call == call => seen.compiled.get().cloned().flatten(),
-        _ => seen.compiled.get_or_init(|| compile(key)).clone(),
+    let is_another = call.is_none() || seen.call != call;
+    if is_another && !seen.is_begun.swap(true, Ordering::Relaxed) {
+        let _ = seen.compiled.set(compile(key));
     }
+    seen.compiled.get().cloned().flatten()
 }
 
 fn compile(key: &Key) -> Compiled {

@@ -255,3 +255,36 @@ fn a_rounded_result_that_others_read_as_f32_stays_one() {
     program.outputs.extend([square, rounded]);
     assert!(narrowed::narrowed(&program).is_none());
 }
+
+#[test]
+fn two_sums_differences_and_products_in_one_loop_have_the_bits_of_two() {
+    let shape = [17]; // too few to be compiled
+    let mut rng = Seeded(2);
+    let inputs = [0, 1, 2].map(|_| random_buffer(&mut rng, F32, 17));
+    let views = inputs.each_ref().map(|buffer| buffer.view(&shape, &[1], 0));
+    let three = Arg::Scalar(Scalar::Int(3));
+    let ops = [BinaryOp::Add, BinaryOp::Sub, BinaryOp::Mul];
+    for (first, second) in ops.iter().flat_map(|&a| ops.iter().map(move |&b| (a, b))) {
+        for (turned, numbers) in (0..2).flat_map(|turned| (0..5).map(move |k| (turned == 1, k))) {
+            let mut p = Program::default();
+            let [mut a, mut b, mut c] =
+                [0, 1, 2].map(|k| Arg::Reg(p.push(Code::Input(k), F32, F32)));
+            match numbers {
+                0 => {}
+                1 => a = three,
+                2 => b = three,
+                3 => c = three,
+                _ => (b, c) = (three, three),
+            }
+            let x = Arg::Reg(p.push(Code::Binary(first, a, b), F32, F32));
+            let (left, right) = if turned { (c, x) } else { (x, c) };
+            let y = p.push(Code::Binary(second, left, right), F32, F32);
+            p.outputs.push(y);
+            for level in Level::available() {
+                let got = run_on(level, &p, &shape, &views, &[]);
+                let expected = unfused(level, &p, &shape, &views);
+                assert!(got[0].same(&expected[0]), "{level:?} {p:?}");
+            }
+        }
+    }
+}

@@ -234,3 +234,27 @@ fn pieces_of_rows_are_read_where_they_lie() {
         assert!(got[0].same(&expected[0]), "{level:?}");
     }
 }
+
+#[test]
+fn rows_that_are_shorter_than_what_stays_the_same_are_read_row_by_row() {
+    let (planes, rows, n, step) = (3usize, 8usize, 600usize, 700usize);
+    let shape = [planes, rows, n];
+    let all: Vec<f32> = (0..planes * rows * step).map(|i| (i % 997) as f32).collect();
+    let (all, each) = (Buffer::of(&all), Buffer::of(&[2.0f32, -3.0, 5.0]));
+    let strides = [(rows * step) as isize, step as isize, 1];
+    let views = [all.view(&shape, &strides, 0), each.view(&shape, &[1, 0, 0], 0)];
+    let mut program = Program::default();
+    let [a, b] = [0, 1].map(|k| Arg::Reg(program.push(Code::Input(k), F32, F32)));
+    let y = program.push(Code::Binary(BinaryOp::Mul, a, b), F32, F32);
+    program.outputs.push(y);
+    for level in Level::available() {
+        let got = run_on(level, &program, &shape, &views, &[1, 599, 4801, 9000]);
+        let expected = super::fused::unfused(level, &program, &shape, &views);
+        let want = |i: usize| {
+            let (plane, row, k) = (i / (rows * n), i / n % rows, i % n);
+            all.get::<f32>()[(plane * rows + row) * step + k] * each.get::<f32>()[plane]
+        };
+        assert!(got[0].same(&expected[0]), "{level:?}");
+        assert!(got[0].get::<f32>().iter().enumerate().all(|(i, &x)| x == want(i)), "{level:?}");
+    }
+}
