@@ -32,14 +32,16 @@ are added pairwise.",
                 gradient: [(g over) g.div(over.count as f64)],
             }
             max: Max {
-                doc: "The largest element; NaN if one is NaN. An error without elements.",
+                doc: "The largest element; NaN if one is NaN, and 0 if that is -0. An error without \
+elements.",
                 keepdim: max_keepdim, everything: max_all,
                 class: same, cost: fold, rounds: never, of_nothing: refused,
                 of_no_dims: everything, domain: apart,
                 gradient: [(g x y over) over.shared(&g, &x, &y)],
             }
             min: Min {
-                doc: "The smallest element; NaN if one is NaN. An error without elements.",
+                doc: "The smallest element; NaN if one is NaN, and 0 if that is -0. An error without \
+elements.",
                 keepdim: min_keepdim, everything: min_all,
                 class: same, cost: fold, rounds: never, of_nothing: refused,
                 of_no_dims: everything, domain: apart,

@@ -326,6 +326,10 @@ impl Key {
         };
         let value = match self.op {
             ReduceOp::ArgMax | ReduceOp::ArgMin => "a.found()".into(),
+            // Of the zeros the positive one, as on the host.
+            ReduceOp::Max | ReduceOp::Min if self.dtype.is_float() => {
+                format!("a + ({})0", carried(self.dtype))
+            }
             ReduceOp::Sum | ReduceOp::Prod | ReduceOp::Mean | ReduceOp::Max | ReduceOp::Min => a,
             ReduceOp::Any | ReduceOp::All => a,
         };

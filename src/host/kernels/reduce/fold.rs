@@ -296,12 +296,19 @@ folds! {
     /// Product.
     Prod: W::ONE, W::mul, |acc, _| acc, unmarked();
     /// Largest, or NaN.
-    Max: W::LEAST, W::larger, |acc, _| acc, marked(|b, a| b > a);
+    Max: W::LEAST, W::larger, |acc, _| zeros_alike(acc), marked(|b, a| b > a);
     /// Largest of what is not NaN: one instruction where [`Max`] takes three.
     MaxNumber: W::LEAST, |a: W, b: W| if b > a { b } else { a }, |acc, _| acc,
         unmarked(true);
     /// Smallest, or NaN.
-    Min: W::MOST, W::smaller, |acc, _| acc, marked(|b, a| b < a);
+    Min: W::MOST, W::smaller, |acc, _| zeros_alike(acc), marked(|b, a| b < a);
+}
+
+/// The same, and of the zeros the positive one: -0 and 0 are equal, and which of them is kept would
+/// show in what order they met.
+#[inline(always)]
+fn zeros_alike<W: Wide>(x: W) -> W {
+    x.add(W::ZERO)
 }
 
 /// A reduction of the elements' squares.

@@ -215,6 +215,34 @@ fn halves_are_accumulated_in_single_precision() {
     );
 }
 
+/// Of zeros of both signs, every order in which they meet must give the same one.
+fn zeros<T: Element>(rng: &mut Rng) {
+    let few = rng.below(2) == 0;
+    let zero = |rng: &mut Rng| match rng.below(if few { 3000 } else { 2 }) {
+        0 => T::from_f64(0.0),
+        _ => T::from_f64(-0.0),
+    };
+    let (x, dims) = random_case::<T>(rng, zero);
+    if groups(&x, &dims).iter().any(|g| g.is_empty()) {
+        return;
+    }
+    for op in [ReduceOp::Max, ReduceOp::Min] {
+        let results = run::<T, T>(rng, op, &x, &dims);
+        assert!(results.iter().all(|v| v.to_f64().to_bits() == 0), "{op:?} {:?}", x.shape);
+    }
+}
+
+#[test]
+fn the_largest_and_the_smallest_of_zeros_are_positive_whatever_their_order() {
+    let mut rng = Rng::new(25);
+    for _ in 0..40 {
+        zeros::<f32>(&mut rng);
+        zeros::<f64>(&mut rng);
+        zeros::<f16>(&mut rng);
+        zeros::<bf16>(&mut rng);
+    }
+}
+
 #[test]
 fn nan_wins_wherever_it_stands() {
     let mut rng = Rng::new(23);
