@@ -5,7 +5,7 @@
 //! (Muller, "Elementary Functions", chapter 11). Polynomials are minimax (Remez). Where f32
 //! arithmetic would not keep two units in the last place, f64 is used inside.
 
-use super::poly::{fma, fma64, horner, horner64, reciprocal64};
+use super::poly::{fma, fma64, horner, horner64, lost_of_square, reciprocal64};
 use crate::host::kernels::simd::Simd;
 use std::f32::consts::LOG2_E;
 
@@ -87,13 +87,7 @@ pub(crate) fn exp_of_difference<S: Simd>(x: f32) -> f32 {
 #[inline(always)]
 pub(super) fn exp_of_half_square<S: Simd>(t: f32) -> (f32, f32) {
     let square = t * t;
-    let lost = if S::FMA {
-        t.mul_add(t, -square)
-    } else {
-        // Half of the bits of t have an exact square.
-        let high = f32::from_bits(t.to_bits() & 0xffff_f000);
-        (high * high - square) + (t - high) * (t + high)
-    };
+    let lost = lost_of_square::<S>(t, square);
     let k = fma::<S>(square, -0.5 * LOG2_E, ROUND);
     let n = k - ROUND;
     let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, -0.5 * square));
@@ -152,16 +146,16 @@ pub(super) fn expm1<S: Simd>(x: f32) -> f32 {
     if x == 0.0 { x } else { y } // keeps the sign of zero
 }
 
-/// Up to 0.625 an odd polynomial, beyond it `1 - 2 / (e^2|x| + 1)`.
+/// `m / (m + 2)` with `m = e^2|x| - 1`, which keeps the digits of a small `x`.
 #[inline(always)]
 pub(super) fn tanh<S: Simd>(x: f32) -> f32 {
-    let t = x.abs();
-    let z = x * x;
-    let p = horner::<S, 5>(z, [-0.33333284, 0.1333149, -0.0537435, 0.020650592, -0.005717048]);
-    let small = fma::<S>(x * z, p, x);
-    let e = exp_of_negative::<S>(-2.0 * clamp(t, 0.0, 10.0));
-    let large = 1.0 - 2.0 * e / (1.0 + e);
-    if t < 0.625 { small } else { large }.copysign(x)
+    let y = 2.0 * clamp(x.abs(), 0.0, 10.0);
+    let t = fma::<S>(y, LOG2_E, ROUND);
+    let n = t - ROUND;
+    let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, y));
+    let power = f32::from_bits((t.to_bits() << 23).wrapping_add(1f32.to_bits()));
+    let m = fma::<S>(expm1_core::<S>(r), power, power - 1.0);
+    (m / (m + 2.0)).copysign(x)
 }
 
 /// `(m + m / (m + 1)) / 2` with `m = e^|x| - 1`, which keeps the digits of a small `x`.

@@ -1,15 +1,21 @@
 //! Logarithms of f32, and `pow`, which is made of one.
 //!
-//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (after Moshier's Cephes;
-//! `log` sums it in f32, `log2`, `log10` and `log1p` in f64) or in `s = (m - 1) / (m + 1)` with
-//! `log m = 2 atanh s` (of f64 in the others). Free of branches.
+//! `x = 2^k m` with m in [sqrt(1/2), sqrt 2), then a series in `m - 1` (after Moshier's Cephes; in
+//! f32) or in `s = (m - 1) / (m + 1)` with `log m = 2 atanh s` (in f64). Free of branches.
 
 use super::exp::exp2_64;
 use super::poly::{fma, fma64, horner, horner64, reciprocal64};
 use crate::host::kernels::simd::Simd;
+use std::f32::consts::{LOG2_E, LOG10_E};
 
 const LN2_HIGH: f32 = 0.693145751953125;
 const LN2_LOW: f32 = 1.428_606_8e-6;
+/// The decimal logarithm of 2 in the same way.
+const LOG10_2_HIGH: f32 = 0.301025390625;
+const LOG10_2_LOW: f32 = 4.605_039e-6;
+/// What [`LOG2_E`] and [`LOG10_E`] lose of log2 e and log10 e.
+const LOG2_E_LOW: f32 = 1.925_963e-8;
+const LOG10_E_LOW: f32 = -1.010_305e-8;
 /// sqrt(1/2), where the fraction is cut.
 const CUT: u32 = 0x3f35_04f3;
 const CUT64: u64 = 0x3fe6_a09e_0000_0000;
@@ -22,13 +28,97 @@ fn edges(x: f32, y: f32) -> f32 {
     if x < f32::INFINITY { y } else { x } // NaN is not below infinity
 }
 
+/// `log x = k ln 2 + f + s` of a positive, normal x: f is exact, and s is at most a fifth of it.
+#[derive(Clone, Copy)]
+struct Series {
+    k: i32,
+    f: f32,
+    s: f32,
+}
+
+#[inline(always)]
+fn series<S: Simd>(x: f32) -> Series {
+    let k = x.to_bits().wrapping_sub(CUT).cast_signed() >> 23;
+    let f = f32::from_bits(x.to_bits().wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
+    let p = horner::<S, 9>(
+        f,
+        [
+            0.33333313,
+            -0.25000009,
+            0.20002134,
+            -0.16668007,
+            0.14219226,
+            -0.12405136,
+            0.118903145,
+            -0.116796345,
+            0.06746585,
+        ],
+    );
+    let z = f * f;
+    Series { k, f, s: fma::<S>(-0.5, z, f * z * p) }
+}
+
+/// The same where x may be below the normal range.
+#[inline(always)]
+fn series_of_any<S: Simd>(x: f32) -> Series {
+    let subnormal = x < f32::MIN_POSITIVE;
+    let of = series::<S>(if subnormal { x * 8388608.0 } else { x });
+    Series { k: of.k - if subnormal { 23 } else { 0 }, ..of }
+}
+
+impl Series {
+    /// The natural logarithm, with `more` beside `s`: small terms first, and `k LN2_HIGH`, which is
+    /// exact, at the end.
+    #[inline(always)]
+    fn log<S: Simd>(self, more: f32) -> f32 {
+        let n = self.k as f32;
+        fma::<S>(n, LN2_HIGH, self.f + fma::<S>(n, LN2_LOW, self.s + more))
+    }
+
+    /// `(f + s) (scale + rest) + more`, rounded once at the size of the first product where
+    /// multiply-adds are fused.
+    #[inline(always)]
+    fn scaled<S: Simd>(self, scale: f32, rest: f32, more: f32) -> f32 {
+        fma::<S>(self.f, scale, fma::<S>(self.s, scale, fma::<S>(self.f, rest, more)))
+    }
+}
+
 #[inline(always)]
 pub(super) fn log<S: Simd>(x: f32) -> f32 {
-    let (n, f, p) = series::<S>(x);
-    let z = f * f;
-    // Small terms first: f^3 p + n LN2_LOW - f^2/2, then f, then n LN2_HIGH, which is exact.
-    let small = fma::<S>(-0.5, z, fma::<S>(n, LN2_LOW, f * z * p));
-    edges(x, fma::<S>(n, LN2_HIGH, f + small))
+    edges(x, series_of_any::<S>(x).log::<S>(0.0))
+}
+
+/// `log x` of a positive, normal number.
+#[inline(always)]
+pub(super) fn log_of_normal<S: Simd>(x: f32) -> f32 {
+    series::<S>(x).log::<S>(0.0)
+}
+
+#[inline(always)]
+pub(super) fn log2<S: Simd>(x: f32) -> f32 {
+    let of = series_of_any::<S>(x);
+    edges(x, of.k as f32 + of.scaled::<S>(LOG2_E, LOG2_E_LOW, 0.0))
+}
+
+#[inline(always)]
+pub(super) fn log10<S: Simd>(x: f32) -> f32 {
+    let of = series_of_any::<S>(x);
+    let n = of.k as f32;
+    edges(x, fma::<S>(n, LOG10_2_HIGH, of.scaled::<S>(LOG10_E, LOG10_E_LOW, n * LOG10_2_LOW)))
+}
+
+/// `log u + lost / u` of the rounded sum `u = 1 + x` and what its rounding has lost.
+#[inline(always)]
+pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
+    let (high, low) = if x.abs() > 1.0 { (x, 1.0) } else { (1.0, x) };
+    let u = high + low;
+    let lost = low - (u - high);
+    let of = series::<S>(u);
+    // `1 / u` is `2^-k (1 - f + f^2)`, but for f^3, whose product with what is lost is nothing; and
+    // beside the logarithm of the largest numbers all of it is nothing.
+    let power = f32::from_bits((127 - if of.k > 127 { 127 } else { of.k }).cast_unsigned() << 23);
+    let y = of.log::<S>(lost * power * fma::<S>(of.f, of.f - 1.0, 1.0));
+    edges(u, y).copysign(x) // of -0, too
 }
 
 /// `(k, log m)` of a positive, normal f64; the relative error of the latter is 2^-44.
@@ -52,70 +142,6 @@ fn split64<S: Simd>(x: f64) -> (f64, f64) {
         ],
     );
     (k, fma64::<S>(s * z, p, 2.0 * s))
-}
-
-/// `log x = n ln 2 + f - f^2/2 + f^3 p` of a positive number: `(n, f, p)`, p to f32's precision,
-/// which is enough of it where the rest is summed in f64.
-#[inline(always)]
-fn series<S: Simd>(x: f32) -> (f32, f32, f32) {
-    let subnormal = x < f32::MIN_POSITIVE;
-    let bits = (if subnormal { x * 8388608.0 } else { x }).to_bits();
-    let k = bits.wrapping_sub(CUT).cast_signed() >> 23;
-    let f = f32::from_bits(bits.wrapping_sub(k.cast_unsigned() << 23)) - 1.0;
-    let n = (k - if subnormal { 23 } else { 0 }) as f32;
-    let p = horner::<S, 9>(
-        f,
-        [
-            0.33333313,
-            -0.25000009,
-            0.20002134,
-            -0.16668007,
-            0.14219226,
-            -0.12405136,
-            0.118903145,
-            -0.116796345,
-            0.06746585,
-        ],
-    );
-    (n, f, p)
-}
-
-/// `(n, log m)` in f64 of a positive `x = 2^n m`: what is rounded in f32 is a twentieth of it.
-#[inline(always)]
-fn split<S: Simd>(x: f32) -> (f64, f64) {
-    let (n, f, p) = series::<S>(x);
-    let (f, p) = (f as f64, p as f64);
-    let z = f * f;
-    (n as f64, fma64::<S>(z, fma64::<S>(f, p, -0.5), f))
-}
-
-#[inline(always)]
-pub(super) fn log2<S: Simd>(x: f32) -> f32 {
-    let (n, log) = split::<S>(x);
-    edges(x, fma64::<S>(log, std::f64::consts::LOG2_E, n) as f32)
-}
-
-#[inline(always)]
-pub(super) fn log10<S: Simd>(x: f32) -> f32 {
-    let (n, log) = split::<S>(x);
-    edges(x, fma64::<S>(n, std::f64::consts::LOG10_2, log * std::f64::consts::LOG10_E) as f32)
-}
-
-/// `log u + lost / u` of the rounded sum `u = 1 + x` and what its rounding has lost.
-#[inline(always)]
-pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
-    let (high, low) = if x.abs() > 1.0 { (x, 1.0) } else { (1.0, x) };
-    let u = high + low;
-    let lost = low - (u - high);
-    let (n, log) = split::<S>(u);
-    let large = fma64::<S>(n, std::f64::consts::LN_2, log) + (lost / u) as f64;
-    // Where the quotient is much of it, two terms of the series are enough.
-    let y = x as f64;
-    let small = fma64::<S>(-0.5 * y, y, y);
-    let y = (if x.abs() < 1e-6 { small } else { large }) as f32;
-    let y = if x == -1.0 { f32::NEG_INFINITY } else { y };
-    let y = if x < -1.0 { f32::NAN } else { y };
-    if x < f32::INFINITY && x != 0.0 { y } else { x }
 }
 
 /// `log x` in f64 of a positive, normal number.

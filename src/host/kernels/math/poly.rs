@@ -34,6 +34,18 @@ pub(super) fn horner64<S: Simd, const N: usize>(x: f64, c: [f64; N]) -> f64 {
     y
 }
 
+/// What `square`, the rounded `x * x`, has lost.
+#[inline(always)]
+pub(super) fn lost_of_square<S: Simd>(x: f32, square: f32) -> f32 {
+    if S::FMA {
+        x.mul_add(x, -square)
+    } else {
+        // Half of the bits of x have an exact square.
+        let high = f32::from_bits(x.to_bits() & 0xffff_f000);
+        (high * high - square) + (x - high) * (x + high)
+    }
+}
+
 /// `1 / x` in f64 with a relative error of 2^-47, for 2^-120 < |x| < 2^120: a division of f32 and a
 /// step of Newton's, which take a third of the time of a division of f64.
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
 use super::exp::{clamp, exp_of_half_square, exp_of_negative, exp64};
-use super::log::log64;
+use super::log::log_of_normal;
 use super::poly::{fma, fma64, horner, reciprocal64};
 use crate::host::kernels::simd::Simd;
 
@@ -42,52 +42,47 @@ pub(super) fn hypot(a: f32, b: f32) -> f32 {
     if a.abs() == f32::INFINITY || b.abs() == f32::INFINITY { f32::INFINITY } else { length }
 }
 
-/// `x p(w)` with `w = -log(1 - x^2)` (after Giles 2010, "Approximating the erfinv function"), in
-/// f64: one polynomial up to w = 5, where x is 0.9966, and one up to where f32 ends below 1.
+/// `x p(w)` with `w = -log(1 - x^2)` (after Giles 2010, "Approximating the erfinv function"): one
+/// polynomial up to w = 4, where x is 0.9908, and one up to where f32 ends below 1.
 #[inline(always)]
 pub(super) fn erfinv<S: Simd>(x: f32) -> f32 {
-    const NEAR: [f64; 13] = [
-        1.5014093516951212,
-        0.24664027578269898,
-        -0.004177324643040629,
-        -0.0012527048666228925,
-        0.00021826356249966125,
-        -4.998769165549129e-6,
-        -3.426013682888442e-6,
-        4.79702337002506e-7,
-        1.6457450444339056e-8,
-        -1.102376981649131e-8,
-        4.3701839502015993e-10,
-        1.3289079131890833e-10,
+    const NEAR: [f32; 11] = [
+        1.3928176,
+        0.24950244,
+        -0.002280333,
+        -0.0016379076,
+        2.1801115e-4,
+        5.8044975e-6,
+        -4.720968e-6,
+        3.3629118e-7,
+        5.9994136e-8,
+        -9.849556e-9,
         0.0,
     ];
-    const FAR: [f64; 13] = [
-        2.9957459635898367,
-        0.1587815648571065,
-        -0.0038074102264345575,
-        0.0001715220755050129,
-        -8.387650412583512e-6,
-        2.9454756371710614e-7,
-        9.807654335427725e-9,
-        -3.6163133956656316e-9,
-        5.145097778040691e-10,
-        -5.2367481073111e-11,
-        2.813694791471887e-12,
-        3.375716072361502e-14,
-        -8.09978328838825e-15,
+    const FAR: [f32; 11] = [
+        3.0474422,
+        0.15633719,
+        -0.0036439807,
+        1.6082916e-4,
+        -7.863809e-6,
+        3.0792953e-7,
+        2.499976e-10,
+        -2.5296185e-9,
+        4.761624e-10,
+        -4.1718667e-11,
+        1.2220471e-12,
     ];
-    let y = x as f64;
-    let left = (1.0 - y) * (1.0 + y);
-    let w = -log64::<S>(if left > 1e-8 { left } else { 1e-8 });
-    let far = w > 5.0;
-    let t = w - if far { 10.0 } else { 2.5 };
+    let left = (1.0 - x) * (1.0 + x);
+    let w = -log_of_normal::<S>(if left > 1e-8 { left } else { 1e-8 });
+    let far = w > 4.0;
+    // Where the first coefficients are numbers of f32, but for 2^-29.
+    let t = w - if far { 10.328125 } else { 2.0625 };
     let mut p = 0.0;
     for (near, beyond) in NEAR.iter().zip(&FAR).rev() {
-        p = fma64::<S>(p, t, if far { *beyond } else { *near });
+        p = fma::<S>(p, t, if far { *beyond } else { *near });
     }
-    let inner = (y * p) as f32;
     let edge = if x.abs() == 1.0 { f32::INFINITY.copysign(x) } else { f32::NAN };
-    if x.abs() < 1.0 { inner } else { edge }
+    if x.abs() < 1.0 { x * p } else { edge }
 }
 
 /// `x Phi(x)` with the normal distribution `Phi(-t) = e^(-t^2/2) g(t)`, g a quotient of polynomials

@@ -1,4 +1,4 @@
-//! Sine, cosine, tangent and their inverses of f32, computed in f64 inside.
+//! Sine, cosine, tangent and their inverses of f32. Angles are reduced in f64.
 //!
 //! `x = n pi/2 + r` with |r| <= pi/4: up to 2^28 pi/2 two pieces of pi/2 are enough, the first so
 //! short (33 bits) that its products with n are exact (after FreeBSD's msun). Beyond that bound
@@ -6,44 +6,22 @@
 //! fast paths are free of branches; a loop runs them over everything and then mends the rare
 //! elements.
 
-use super::exp::clamp;
-use super::poly::{fma64, horner, horner64, reciprocal64};
+use super::poly::{fma, fma64, horner, horner64, lost_of_square};
 use crate::host::kernels::simd::Simd;
+use std::f32::consts::FRAC_PI_2 as FRAC_PI_2_32;
 use std::f64::consts::{FRAC_1_PI, FRAC_2_PI, FRAC_PI_2, PI};
 
 const ROUND64: f64 = 6755399441055744.0; // 1.5 * 2^52
 const PIO2_HIGH: f64 = 1.5707963109016418;
 const PIO2_LOW: f64 = 1.589_325_477_352_819_6e-8;
+/// What f32 loses of pi/2.
+const PIO2_REST: f32 = -4.371_139e-8;
 
 /// True where the fast paths do not hold: finite, and 2^28 pi/2 or more.
 #[inline(always)]
 pub(crate) fn is_rare(x: f32) -> bool {
     let t = x.abs();
     (4.2165736e8..f32::INFINITY).contains(&t)
-}
-
-/// `(sin r, cos r, n)`, errors 2^-37 and 2^-34.
-#[inline(always)]
-fn parts<S: Simd>(x: f32) -> (f64, f64, u64) {
-    let x = x as f64;
-    let t = fma64::<S>(x, FRAC_2_PI, ROUND64);
-    let n = t - ROUND64;
-    let r = fma64::<S>(n, -PIO2_LOW, fma64::<S>(n, -PIO2_HIGH, x));
-    let z = r * r;
-    let sin = horner64::<S, 4>(
-        z,
-        [
-            -0.16666666641428454,
-            0.008333329362486807,
-            -0.00019839327198495533,
-            2.7182378128295633e-6,
-        ],
-    );
-    let cos = horner64::<S, 4>(
-        z,
-        [-0.499999997229294, 0.041666623066884574, -0.0013886755391618983, 2.438964005882392e-5],
-    );
-    (r * fma64::<S>(z, sin, 1.0), fma64::<S>(z, cos, 1.0), t.to_bits())
 }
 
 #[inline(always)]
@@ -88,11 +66,24 @@ pub(crate) fn cos_fast<S: Simd>(x: f32) -> f32 {
     flip(half_wave::<S>(r), t.to_bits() & 1 == 0) as f32
 }
 
+/// `x = n pi/2 + r`, with r in two pieces of f32: the tangent of the first, and of the second what
+/// the slope makes of it, about `1 + 1.5 r^2`.
 #[inline(always)]
 pub(crate) fn tan_fast<S: Simd>(x: f32) -> f32 {
-    let (sin, cos, n) = parts::<S>(x);
-    let odd = n & 1 != 0;
-    (if odd { -cos } else { sin } * reciprocal64::<S>(if odd { sin } else { cos })) as f32
+    let x = x as f64;
+    let t = fma64::<S>(x, FRAC_2_PI, ROUND64);
+    let n = t - ROUND64;
+    let r = fma64::<S>(n, -PIO2_LOW, fma64::<S>(n, -PIO2_HIGH, x));
+    let high = r as f32;
+    let less = (high as f64 - r) as f32;
+    let z = high * high;
+    let p = horner::<S, 7>(
+        z,
+        [0.33333348, 0.13332662, 0.054060034, 0.021281555, 0.010837486, 8.73657e-5, 0.0043773695],
+    );
+    // (Of -0 every term is that.)
+    let tan = high + fma::<S>(-less, fma::<S>(z, 1.5, 1.0), high * z * p);
+    if t.to_bits() & 1 != 0 { -1.0 / tan } else { tan }
 }
 
 #[inline(never)]
@@ -153,53 +144,69 @@ pub(super) fn atan2<S: Simd>(y: f32, x: f32) -> f32 {
     if x.is_nan() || y.is_nan() { f32::NAN } else { angle }
 }
 
+/// The arc tangent of the number or of its reciprocal, whichever is at most 1, in f32.
 #[inline(always)]
 pub(super) fn atan<S: Simd>(x: f32) -> f32 {
-    // From 1e30 on it is pi/2, and below the reciprocal holds.
-    let t = clamp(x.abs(), 0.0, 1e30);
+    let t = x.abs();
     let steep = t > 1.0;
-    let t = t as f64;
-    let q = if steep { reciprocal64::<S>(t) } else { t };
-    let angle = arc::<S>(q);
-    let angle = (if steep { FRAC_PI_2 - angle } else { angle }) as f32;
-    if x.is_nan() { x } else { angle.copysign(x) }
-}
-
-/// `asin s` for s >= 0 up to 1/2, relative error 2^-31: `s` in f64, the rest of the series, which
-/// is a twentieth of it, in f32.
-#[inline(always)]
-fn arc_of_sine<S: Simd>(s: f64, z: f32) -> f64 {
-    let p = horner::<S, 6>(
+    let q = if steep { 1.0 / t } else { t };
+    let z = q * q;
+    let p = horner::<S, 9>(
         z,
-        [0.1666666, 0.07500504, 0.044516955, 0.031807708, 0.01443864, 0.037516402],
+        [
+            -0.333333,
+            0.19998549,
+            -0.14264242,
+            0.10952186,
+            -0.08403451,
+            0.057957605,
+            -0.031177856,
+            0.010914612,
+            -0.0017936230,
+        ],
     );
-    fma64::<S>(s, (z * p) as f64, s)
+    let angle = q + fma::<S>(q * z, p, if steep { -PIO2_REST } else { 0.0 });
+    (if steep { FRAC_PI_2_32 - angle } else { angle }).copysign(x)
 }
 
-/// `(is_far, angle)` for t in [0, 1]: up to 1/2 `asin t`, beyond it half of `acos t`, by
-/// `sqrt((1 - t) / 2)`, the sine of half of the angle.
+/// `asin s - s` for s up to 1/2 with the square z, relative error 2^-27.
 #[inline(always)]
-fn half_angle<S: Simd>(t: f32) -> (bool, f64) {
+fn beyond_sine<S: Simd>(s: f32, z: f32) -> f32 {
+    let p = horner::<S, 5>(z, [0.16666752, 0.074952975, 0.045470376, 0.024179515, 0.042166308]);
+    s * z * p
+}
+
+/// `(is_far, s, rest)` for t in [0, 1], `s + rest` the angle: up to 1/2 `asin t`, beyond it half of
+/// `acos t`, by `sqrt((1 - t) / 2)`, the sine of half of the angle. There s is the rounded root.
+#[inline(always)]
+fn half_angle<S: Simd>(t: f32) -> (bool, f32, f32) {
     let far = t > 0.5;
     let z = if far { 0.5 - 0.5 * t } else { t * t }; // the former is exact
     let root = z.sqrt();
-    // A step of Newton's: the root to f64's precision, for what a root of f32 takes.
-    let (s, lost) = (root as f64, fma64::<S>(-(root as f64), root as f64, z as f64));
-    let step = lost * (0.5 / if root > 1e-20 { root } else { 1.0 }) as f64;
-    (far, arc_of_sine::<S>(if far { s + step } else { t as f64 }, z))
+    // What the root has lost is half of what its square has over it. The reciprocal of the root is
+    // guessed from its bits, within a sixth: the product is a few hundredths of a unit.
+    let near = f32::from_bits(0x7ef3_11c7u32.wrapping_sub(root.to_bits()));
+    let lost = -0.5 * near * lost_of_square::<S>(root, z);
+    let s = if far { root } else { t };
+    (far, s, beyond_sine::<S>(s, z) + if far { lost } else { 0.0 })
 }
 
 #[inline(always)]
 pub(super) fn asin<S: Simd>(x: f32) -> f32 {
-    let (far, angle) = half_angle::<S>(x.abs());
-    let angle = if far { fma64::<S>(-2.0, angle, FRAC_PI_2) } else { angle } as f32;
+    let (far, s, rest) = half_angle::<S>(x.abs());
+    let angle =
+        if far { (FRAC_PI_2_32 - 2.0 * s) + fma::<S>(-2.0, rest, PIO2_REST) } else { s + rest };
     if x.abs() <= 1.0 { angle.copysign(x) } else { f32::NAN }
 }
 
 #[inline(always)]
 pub(super) fn acos<S: Simd>(x: f32) -> f32 {
-    let (far, angle) = half_angle::<S>(x.abs());
-    let angle = if far { 2.0 * angle } else { FRAC_PI_2 - angle };
-    let angle = if x < 0.0 { PI - angle } else { angle };
-    if x.abs() <= 1.0 { angle as f32 } else { f32::NAN }
+    let (far, s, rest) = half_angle::<S>(x.abs());
+    let (s, rest) = if x < 0.0 { (-s, -rest) } else { (s, rest) };
+    // `2 angle` or `pi - 2 angle` of what is far, and `pi/2 - angle` of what is not.
+    let (whole, part) = if x < 0.0 { (2.0 * FRAC_PI_2_32, 2.0 * PIO2_REST) } else { (0.0, 0.0) };
+    let far_angle = fma::<S>(2.0, s, whole) + fma::<S>(2.0, rest, part);
+    let near_angle = FRAC_PI_2_32 - (s + (rest - PIO2_REST));
+    let angle = if far { far_angle } else { near_angle };
+    if x.abs() <= 1.0 { angle } else { f32::NAN }
 }
