@@ -32,7 +32,7 @@ are added pairwise.",
                 gradient: [(g over) g.div(over.count as f64)],
             }
             max: Max {
-                doc: "The largest element; NaN if one is NaN, and 0 if that is -0. An error without \
+                doc: "The largest element; NaN if one is NaN, 0 if it is -0. An error without \
 elements.",
                 keepdim: max_keepdim, everything: max_all,
                 class: same, cost: fold, rounds: never, of_nothing: refused,
@@ -40,7 +40,7 @@ elements.",
                 gradient: [(g x y over) over.shared(&g, &x, &y)],
             }
             min: Min {
-                doc: "The smallest element; NaN if one is NaN, and 0 if that is -0. An error without \
+                doc: "The smallest element; NaN if one is NaN, 0 if it is -0. An error without \
 elements.",
                 keepdim: min_keepdim, everything: min_all,
                 class: same, cost: fold, rounds: never, of_nothing: refused,

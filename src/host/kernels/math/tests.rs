@@ -15,8 +15,8 @@
 //!   fused multiply-adds, `sigmoid` 2 (2.32), `rsqrt` 1 (1.49), `erf` 1 (1.40), `exp2` 1 (1.00),
 //!   `exp` 1 (0.98), `log` 1 (0.82), `expm1` 1 (0.51), `softplus`, `gelu_tanh` 1 (0.50), `sqrt` 0;
 //! - over every 101st: `tanh` 2 (2.49), `erfinv` 2 (2.32 on the baseline, 2.04 with fused
-//!   multiply-adds), `log10` 2 (1.79; 0.88), `log2` 2 (1.77; 0.94), `tan` 2 (1.67), `asin` 2 (1.53),
-//!   `atan` 1 (1.27), `acos` 1 (1.04), `log1p` 1 (0.88);
+//!   multiply-adds), `log10` 2 (1.79; 0.88), `log2` 2 (1.77; 0.94), `tan` 2 (1.67), `asin` 2
+//!   (1.53), `atan` 1 (1.27), `acos` 1 (1.04), `log1p` 1 (0.88);
 //! - over every 2,003rd: `sin`, `cos` 1 (0.50);
 //! - over every 10,007th: `hardswish` 2 (2.37), `sinh`, `cosh` 1 (0.51), `asinh`, `acosh`,
 //!   `atanh`, `recip` 0.
