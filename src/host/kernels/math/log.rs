@@ -67,12 +67,11 @@ fn series_of_any<S: Simd>(x: f32) -> Series {
 }
 
 impl Series {
-    /// The natural logarithm, with `more` beside `s`: small terms first, and `k LN2_HIGH`, which is
-    /// exact, at the end.
+    /// The natural logarithm: small terms first, and `k LN2_HIGH`, which is exact, at the end.
     #[inline(always)]
-    fn log<S: Simd>(self, more: f32) -> f32 {
+    fn log<S: Simd>(self) -> f32 {
         let n = self.k as f32;
-        fma::<S>(n, LN2_HIGH, self.f + fma::<S>(n, LN2_LOW, self.s + more))
+        fma::<S>(n, LN2_HIGH, self.f + fma::<S>(n, LN2_LOW, self.s))
     }
 
     /// `(f + s) (scale + rest) + more`, rounded once at the size of the first product where
@@ -85,13 +84,13 @@ impl Series {
 
 #[inline(always)]
 pub(super) fn log<S: Simd>(x: f32) -> f32 {
-    edges(x, series_of_any::<S>(x).log::<S>(0.0))
+    edges(x, series_of_any::<S>(x).log::<S>())
 }
 
 /// `log x` of a positive, normal number.
 #[inline(always)]
 pub(super) fn log_of_normal<S: Simd>(x: f32) -> f32 {
-    series::<S>(x).log::<S>(0.0)
+    series::<S>(x).log::<S>()
 }
 
 #[inline(always)]
@@ -117,8 +116,8 @@ pub(super) fn log1p<S: Simd>(x: f32) -> f32 {
     // `1 / u` is `2^-k (1 - f + f^2)`, but for f^3, whose product with what is lost is nothing; and
     // beside the logarithm of the largest numbers all of it is nothing.
     let power = f32::from_bits((127 - if of.k > 127 { 127 } else { of.k }).cast_unsigned() << 23);
-    let y = of.log::<S>(lost * power * fma::<S>(of.f, of.f - 1.0, 1.0));
-    edges(u, y).copysign(x) // of -0, too
+    let s = of.s + lost * power * fma::<S>(of.f, of.f - 1.0, 1.0);
+    edges(u, Series { s, ..of }.log::<S>()).copysign(x) // of -0, too
 }
 
 /// `(k, log m)` of a positive, normal f64; the relative error of the latter is 2^-44.
