@@ -54,6 +54,7 @@ pub(crate) mod products {
 
 /// Functions of whole rows: softmax, its logarithm and its loss, and normalisation.
 pub(crate) mod rows {
+    pub(crate) mod channels;
     pub(crate) mod cross_entropy;
     pub(crate) mod logsumexp;
     pub(crate) mod nll;
@@ -194,6 +195,9 @@ macro_rules! for_each_operation {
             }
             products::turned::Turned {
                 values: [matmul], gradients: [matmul], gpu: none, storage: refused,
+            }
+            rows::channels::Channels {
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             rows::cross_entropy::CrossEntropy {
                 values: [cross_entropy], gradients: [cross_entropy], gpu: none, storage: refused,

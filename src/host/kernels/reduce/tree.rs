@@ -13,7 +13,7 @@ pub(in super::super) struct Tree<A> {
 
 impl<A: Copy> Tree<A> {
     #[inline(always)]
-    pub fn new() -> Tree<A> {
+    pub const fn new() -> Tree<A> {
         Tree { runs: [const { MaybeUninit::uninit() }; 48], count: 0 }
     }
 

@@ -4,6 +4,7 @@
 //! in cache; halves are computed in f32. The ops have checked that types are floats and shapes
 //! equal.
 
+mod channels;
 mod columns;
 mod cross_entropy;
 mod norm;
@@ -12,6 +13,7 @@ mod softmax_back;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use channels::{channel_stats, channel_sums};
 pub(crate) use cross_entropy::{losses, losses_back};
 pub(crate) use norm::{layer_norm, rms_norm};
 pub(crate) use norm_back::{ALL_FROM, Normed, norm_all, norm_back, norm_sums};
@@ -38,6 +40,7 @@ pub(super) trait Float: Wide + Load<Self> {
     /// Room for rows of this type that belongs to the thread.
     fn with_scratch<R>(n: usize, f: impl FnOnce(&mut [Self]) -> R) -> R;
     fn of(x: f64) -> Self;
+    fn wide(self) -> f64;
     /// `e^x` for x <= 0; what is next to nothing may be 0.
     fn exp_of_difference<S: Simd>(self) -> Self;
     fn log<S: Simd>(self) -> Self;
@@ -60,6 +63,7 @@ macro_rules! float {
                 })
             }
             #[inline(always)] fn of(x: f64) -> $t { x as $t }
+            #[inline(always)] fn wide(self) -> f64 { self as f64 }
             #[inline(always)] fn exp_of_difference<S: Simd>(self) -> $t { ($exp)(self) }
             #[inline(always)] fn log<S: Simd>(self) -> $t { Lane::<S, $t>::new(self).log().0 }
             #[inline(always)] fn sqrt(self) -> $t { $t::sqrt(self) }

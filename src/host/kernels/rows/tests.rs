@@ -349,3 +349,76 @@ at_every_level! {
     what_flows_back_through_norms_agrees_with_plain_loops
     rows_that_are_written_around_the_cache_are_bitwise_the_same
 }
+
+/// Both numbers of each channel, from two numbers of each element.
+fn of_channels(
+    shape: &[usize],
+    of: impl Fn(usize, usize) -> (f64, f64),
+    end: impl Fn(f64, usize) -> f64,
+) -> Vec<f64> {
+    let mut sums = vec![0.0; 2 * shape[1]];
+    for (i, index) in indices(shape).iter().enumerate() {
+        let (a, b) = of(i, index[1]);
+        sums[index[1]] += a;
+        sums[shape[1] + index[1]] += b;
+    }
+    let count = shape.iter().product::<usize>() / shape[1];
+    sums.iter().map(|&sum| end(sum, count)).collect()
+}
+
+fn check_channels<T: Element, W: Element>(rng: &mut Rng, eps: f64) {
+    // Few and many channels, in long and short runs, more than a piece of each, and side by side.
+    let shapes: [&[usize]; 8] = [
+        &[3, 5, 7, 9],
+        &[40, 3, 49],
+        &[2, 4, 7001],
+        &[300, 270],
+        &[150, 33, 2],
+        &[9, 1, 1, 300],
+        &[1, 6, 1],
+        &[35, 20, 3, 3],
+    ];
+    let shape = shapes[rng.below(shapes.len())];
+    let far = [0.0, 50.0][rng.below(2)];
+    let draw = |r: &mut Rng| T::from_f64(r.unit() * 2.0 + far);
+    let x = Value::<T>::random(rng, shape, draw);
+    let g = Value::<T>::random(rng, shape, |r| T::from_f64(r.unit()));
+    let [up, all] = [&g, &x].map(|v| v.to_vec().iter().map(|v| v.to_f64()).collect::<Vec<f64>>());
+    let mean = of_channels(shape, |i, _| (all[i], 0.0), |sum, count| sum / count as f64);
+    let apart = |i: usize, channel: usize| all[i] - mean[channel];
+    let over = |sum, count| sum / count as f64;
+    let stats = of_channels(shape, |i, c| (all[i], apart(i, c).powi(2)), over);
+    let sums = of_channels(shape, |i, c| (up[i], up[i] * apart(i, c)), |sum, _| sum);
+    let to = [2, shape[1]];
+    let means = mean[..shape[1]].iter().map(|&m| W::from_f64(m)).collect();
+    let means = Value::<W>::new(&to[1..], means);
+    let run = |threads: usize| {
+        let par = Threads { threads, seed: threads as u64 };
+        let stats = filled::<W>(&to, |out| channel_stats(x.view(), out, &par));
+        let sums = filled::<W>(&to, |out| {
+            channel_sums(g.view(), x.view(), means.view(), out, &par);
+        });
+        (stats, sums)
+    };
+    let found = run(1);
+    assert!(found == run(2) && found == run(3), "the bits are the same on any threads");
+    let root = (all.len() as f64).sqrt();
+    for (k, (got, want)) in found.0.iter().zip(&stats).enumerate() {
+        assert!(near(got.to_f64(), *want, eps * (1.0 + far)), "{shape:?} {k} {got:?} {want}");
+    }
+    for (k, (got, want)) in found.1.iter().zip(&sums).enumerate() {
+        let eps = eps * root * (1.0 + far);
+        assert!(near(got.to_f64(), *want, eps), "{shape:?} {k} {got:?} {want}");
+    }
+}
+
+#[test]
+fn what_is_found_of_channels_agrees_with_plain_loops() {
+    let mut rng = Rng::new(46);
+    for _ in turns(60) {
+        check_channels::<f32, f32>(&mut rng, 1e-6);
+        check_channels::<f64, f64>(&mut rng, 1e-14);
+        check_channels::<f16, f32>(&mut rng, 1e-6);
+        check_channels::<bf16, f32>(&mut rng, 1e-6);
+    }
+}

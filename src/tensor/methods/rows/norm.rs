@@ -3,7 +3,7 @@
 use crate::Backward;
 use crate::error::number_of;
 use crate::graph::operation::{Needs, Refusal};
-use crate::op::ReduceOp;
+use crate::ops::rows::channels::Channels;
 use crate::ops::rows::norm::Norm;
 use crate::tensor::build::{self, At, custom, mixed};
 use crate::tensor::future::TensorFuture;
@@ -124,7 +124,27 @@ impl TensorFuture {
             return build::refused("batch_norm", self, refusal, Location::caller());
         }
         let _within = build::within("batch_norm", Location::caller());
-        normalised(self, mean, var, weight, bias, eps)
+        self.channels_normed(mean, var, weight, bias, eps)
+    }
+
+    /// Batch norm by these statistics, which have been checked.
+    #[track_caller]
+    fn channels_normed(
+        &self,
+        mean: &TensorFuture,
+        var: &TensorFuture,
+        weight: Option<&TensorFuture>,
+        bias: Option<&TensorFuture>,
+        eps: f64,
+    ) -> TensorFuture {
+        let operands = [Some(self), Some(mean), Some(var), weight, bias];
+        let operands: SmallVec<[&TensorFuture; 5]> = operands.into_iter().flatten().collect();
+        let (has_weight, has_bias) = (weight.is_some(), bias.is_some());
+        let needs = Needs::inputs(if has_weight { &[0, 1, 2, 3] } else { &[0, 1, 2] });
+        let compute = || normalised(self, mean, var, weight, bias, eps);
+        ruled("batch_norm", &operands, needs.as_they_are(), compute, move |call| {
+            batch_norm_back(call, eps, has_weight, has_bias);
+        })
     }
 
     /// Batch norm in training: the mean and the (biased) variance are those of this batch, over all
@@ -161,16 +181,8 @@ impl TensorFuture {
             return (failed.clone(), failed.clone(), failed);
         }
         let _within = build::within("batch_norm_train", at);
-        let (mean, biased) = channel_stats(&self.wide(), at);
-        let [own_mean, own_var] = [&mean, &biased].map(TensorFuture::stop_gradient);
-        let (has_weight, has_bias) = (weight.is_some(), bias.is_some());
-        let operands = [Some(self), Some(&own_mean), Some(&own_var), weight, bias];
-        let operands: SmallVec<[&TensorFuture; 5]> = operands.into_iter().flatten().collect();
-        let needs = Needs::inputs(if has_weight { &[0, 1, 2, 3] } else { &[0, 1, 2] });
-        let compute = || normalised(self, &own_mean, &own_var, weight, bias, eps);
-        let y = ruled("batch_norm_train", &operands, needs, compute, move |call| {
-            batch_norm_back(call, eps, has_weight, has_bias, at);
-        });
+        let (mean, biased) = two(&channel_stats(self));
+        let y = self.channels_normed(&mean, &biased, weight, bias, eps);
         let unbiased = biased * (n as f64 / (n - 1) as f64);
         (y, mean, unbiased)
     }
@@ -260,16 +272,14 @@ impl TensorFuture {
             return self.clone();
         }
         let width = self.dims()[2..].iter().product::<usize>() * own;
-        let mut along: SmallVec<[isize; 8]> = SmallVec::from_elem(1, self.rank());
-        along[1] = -1;
         self.rounded_once(|x| {
             let rows = x.reshape([self.dims()[0], groups, width]);
             let mut y = rows.layer_norm_plain(1, eps).reshape(self.dims());
             if let Some(weight) = weight {
-                y = y * weight.wide().reshape(&along[..]);
+                y = y * of_channel(&weight.wide(), self.rank());
             }
             if let Some(bias) = bias {
-                y = y + bias.wide().reshape(&along[..]);
+                y = y + of_channel(&bias.wide(), self.rank());
             }
             y
         })
@@ -295,50 +305,92 @@ fn channels<'a>(
     }
 }
 
-/// Mean and biased variance of each channel.
+/// The means of the channels, then their biased variances, at least in float32.
 #[track_caller]
-fn channel_stats(x: &TensorFuture, at: At) -> (TensorFuture, TensorFuture) {
-    let over: SmallVec<[isize; 8]> = (0..x.rank() as isize).filter(|&d| d != 1).collect();
-    let mean = build::reduce(ReduceOp::Mean, x, Some(&over), true, at);
-    let var = build::reduce(ReduceOp::Mean, &(x - &mean).square(), Some(&over), false, at);
-    (mean.reshape(-1), var)
+fn channel_stats(x: &TensorFuture) -> TensorFuture {
+    let needs = Needs::inputs(&[0]).and_output().as_they_are();
+    let compute = || {
+        if x.port().runner.has_kernel(&Channels::Stats) {
+            return crate::own(Channels::Stats, &[x]);
+        }
+        let (x, over) = (x.wide(), all_but_channels(x));
+        let mean = x.mean_keepdim(&over[..]);
+        let var = (x - &mean).square().mean(&over[..]);
+        crate::stack(&[&mean.reshape(-1), &var], 0)
+    };
+    ruled("batch_norm_train", &[x], needs, compute, stats_back)
 }
 
-/// With `n = (x - mean) / deviation`, of `(x, mean, variance)` and the weight and bias, if there
-/// are any: `dx = (g - mean(g) - n mean(g n)) * weight / deviation`, `dweight = sum(g n)`,
+/// Of `n` elements a channel: `dx = (dmean + 2 (x - mean) dvariance) / n`.
+fn stats_back(call: &mut Backward<'_>) {
+    let (mean_flow, variance_flow) = two(call.upstream());
+    call.give(0, |call| {
+        let x = call.input(0).wide();
+        let n = (x.numel() / x.dims()[1].max(1)) as f64;
+        let of_channel = |number: &TensorFuture| of_channel(number, x.rank());
+        let mean = match call.keeps_graph() {
+            // A gradient of this one goes to the mean as well.
+            true => x.mean_keepdim(&all_but_channels(&x)[..]),
+            false => of_channel(&two(call.output()).0),
+        };
+        let slope = of_channel(&(variance_flow * (2.0 / n)));
+        of_channel(&(mean_flow / n)) + (&x - mean) * slope
+    });
+}
+
+/// Both rows of a value.
+#[track_caller]
+fn two(both: &TensorFuture) -> (TensorFuture, TensorFuture) {
+    let row = |i: usize| both.narrow(0, i, 1).squeeze(0);
+    (row(0), row(1))
+}
+
+fn all_but_channels(x: &TensorFuture) -> SmallVec<[isize; 8]> {
+    (0..x.rank() as isize).filter(|&d| d != 1).collect()
+}
+
+/// A number for each channel, with the rank of a value.
+#[track_caller]
+fn of_channel(number: &TensorFuture, rank: usize) -> TensorFuture {
+    let shape: SmallVec<[isize; 8]> = (0..rank).map(|d| if d == 1 { -1 } else { 1 }).collect();
+    number.reshape(&shape[..])
+}
+
+/// The sums of `g` over each channel, then those of `g (x - mean)`, at least in float32.
+#[track_caller]
+fn channel_sums(call: &Backward<'_>) -> (TensorFuture, TensorFuture) {
+    let (g, x, mean) = (call.upstream(), call.input(0), call.input(1));
+    let alike = g.dtype() == x.dtype();
+    if alike && !call.keeps_graph() && g.port().runner.has_kernel(&Channels::Sums) {
+        return two(&crate::own(Channels::Sums, &[g, x, mean]));
+    }
+    let (g, over) = (g.wide(), all_but_channels(x));
+    let centred = x.wide() - of_channel(&mean.wide(), x.rank());
+    (g.sum(&over[..]), (g * centred).sum(&over[..]))
+}
+
+/// With `scale = 1 / sqrt(variance + eps)` and `d = g weight`: `dx = d scale`, `dmean = -scale
+/// sum(d)`, `dvariance = -scale^3 sum(d (x - mean)) / 2`, `dweight = scale sum(g (x - mean))`,
 /// `dbias = sum(g)`, over all but the channels.
-fn batch_norm_back(call: &mut Backward<'_>, eps: f64, has_weight: bool, has_bias: bool, at: At) {
-    let (g, x) = (call.upstream().clone(), call.input(0).clone());
-    let along: SmallVec<[isize; 8]> = (0..x.rank()).map(|d| if d == 1 { -1 } else { 1 }).collect();
-    let over: SmallVec<[isize; 8]> = (0..x.rank() as isize).filter(|&d| d != 1).collect();
-    let of_channel = |v: &TensorFuture| v.reshape(&along[..]);
-    // The statistics are the value's own, and have gradients as well.
-    let (mean, var) = match call.keeps_graph() {
-        true => channel_stats(&x, at),
-        false => (call.input(1).clone(), call.input(2).clone()),
-    };
-    let scale = (var + eps).rsqrt();
-    let centred = &x - of_channel(&mean);
-    let sum = |v: &TensorFuture| build::reduce(ReduceOp::Sum, v, Some(&over), false, at);
-    let wants_product = call.wants(0) || has_weight && call.wants(3);
-    let product = wants_product.then(|| sum(&(&g * &centred)) * &scale);
-    let bias = 3 + has_weight as usize;
-    let plain = (call.wants(0) || has_bias && call.wants(bias)).then(|| sum(&g));
-    if let (Some(product), Some(plain)) = (&product, &plain) {
-        call.give(0, |call| {
-            let channels = x.dims()[1];
-            let n = (x.numel() / channels.max(1)) as f64;
-            let slope = of_channel(&(&scale * product / n));
-            let flows = &g - of_channel(&(plain / n)) - &centred * slope;
-            let factor = if has_weight { &scale * call.input(3) } else { scale.clone() };
-            flows * of_channel(&factor)
-        });
+fn batch_norm_back(call: &mut Backward<'_>, eps: f64, has_weight: bool, has_bias: bool) {
+    let scale = (call.input(2).wide() + eps).rsqrt();
+    let factor = if has_weight { &scale * call.input(3).wide() } else { scale.clone() };
+    call.give(0, |call| {
+        let g = call.upstream().wide();
+        let rank = g.rank();
+        g * of_channel(&factor, rank)
+    });
+    if !(1..call.operands()).any(|i| call.wants(i)) {
+        return;
     }
-    if let (true, Some(product)) = (has_weight, product) {
-        call.give(3, |_| product);
+    let (plain, product) = channel_sums(call);
+    call.give(1, |_| -(&plain * &factor));
+    call.give(2, |_| &product * &factor * scale.square() * -0.5);
+    if has_weight {
+        call.give(3, |_| product * scale);
     }
-    if let (true, Some(plain)) = (has_bias, plain) {
-        call.give(bias, |_| plain);
+    if has_bias {
+        call.give(3 + has_weight as usize, |_| plain);
     }
 }
 
@@ -352,15 +404,14 @@ fn normalised(
     bias: Option<&TensorFuture>,
     eps: f64,
 ) -> TensorFuture {
-    let mut shape: SmallVec<[isize; 8]> = SmallVec::from_elem(1, x.rank());
-    shape[1] = -1;
+    let of_channel = |v: &TensorFuture| of_channel(v, x.rank());
     let mut scale = (var.wide() + eps).rsqrt();
     if let Some(weight) = weight {
         scale = scale * weight.wide();
     }
-    let mut y = (x.wide() - mean.wide().reshape(&shape[..])) * scale.reshape(&shape[..]);
+    let mut y = (x.wide() - of_channel(&mean.wide())) * of_channel(&scale);
     if let Some(bias) = bias {
-        y = y + bias.wide().reshape(&shape[..]);
+        y = y + of_channel(&bias.wide());
     }
     y.to_dtype(x.dtype())
 }
