@@ -159,7 +159,7 @@ pub(super) fn parts_of(n: usize, least: usize, par: &dyn Parallel) -> usize {
 /// The least part of `n` units of work: `least`, or a quarter of it where that is needed for all
 /// threads to have one, and another thread is awake.
 pub(super) fn least_part(n: usize, least: usize, par: &dyn Parallel) -> usize {
-    let (least, quarter) = (least.max(1), (least / AWAKE).max(1));
+    let (least, quarter) = (least.max(1), least.div_ceil(AWAKE).max(1));
     let is_small = n >= 2 * quarter && n < least.saturating_mul(par.threads());
     if is_small && par.is_awake() { quarter } else { least }
 }

@@ -35,7 +35,7 @@ impl Operation for Channels {
     no_gradient!();
     fn run_cpu(&self, run: &mut CpuRun<'_>) -> Result<(), Refusal> {
         let (out, par) = (&run.output, run.parallel);
-        match (self, &run.inputs[..]) {
+        match (self, run.inputs) {
             (Channels::Stats, &[x]) => channel_stats(x, out, par),
             (Channels::Sums, &[g, x, mean]) => channel_sums(g, x, mean, out, par),
             _ => unreachable!("a value, or what flows back, a value and its means"),

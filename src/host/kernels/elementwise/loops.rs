@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
-use super::mended::{Gamma, Mended, Trig, rest};
+use super::mended::{self, Chosen, Gamma, Mended, Trig, rest};
 use super::rep::{REPS, Rep};
 use crate::host::kernels::math::{Lane, Number, Real, Value};
 use crate::host::kernels::simd::{Body, Level, Loop, Simd, instances};
@@ -249,6 +249,32 @@ macro_rules! streamed {
     };
 }
 
+/// The loops of functions of f32 that have rare elements.
+macro_rules! rare {
+    ($put:ident, $table:ident, $stream:literal) => {
+        rare! { @ $put, $table:
+            Sin Mended<Trig<0>, f32, $stream>, Cos Mended<Trig<1>, f32, $stream>,
+            Tan Mended<Trig<2>, f32, $stream>, Lgamma Mended<Gamma<0>, f32, $stream>,
+            Digamma Mended<Gamma<1>, f32, $stream>, Exp Chosen<mended::Exp, $stream>,
+            Exp2 Chosen<mended::Exp2, $stream>, Log Chosen<mended::Log, $stream>,
+            Log2 Chosen<mended::Log2, $stream>, Log10 Chosen<mended::Log10, $stream>,
+        }
+    };
+    (@ $put:ident, $table:ident: $($V:ident $Body:ty,)*) => {
+        $($put!($table[UnaryOp::$V as usize], $Body);)*
+    };
+}
+macro_rules! put {
+    ($place:expr, $Body:ty) => {
+        $place = Some(instances::<$Body>())
+    };
+}
+macro_rules! put_first {
+    ($row:expr, $Body:ty) => {
+        put!($row[0], $Body)
+    };
+}
+
 macro_rules! unary_table {
 ($($name:ident: $V:ident {
         doc: $text:literal,
@@ -262,22 +288,13 @@ macro_rules! unary_table {
         /// By op and [`Rep`].
         static UNARY: [[Option<Instances>; REPS]; UnaryOp::ALL.len()] = {
             let mut table = [$(unary_class!($class, $V)),*];
-            // These mend rare elements in a second pass.
-            table[UnaryOp::Sin as usize][0] = Some(instances::<Mended<Trig<0>, f32, false>>());
-            table[UnaryOp::Cos as usize][0] = Some(instances::<Mended<Trig<1>, f32, false>>());
-            table[UnaryOp::Tan as usize][0] = Some(instances::<Mended<Trig<2>, f32, false>>());
-            table[UnaryOp::Lgamma as usize][0] = Some(instances::<Mended<Gamma<0>, f32, false>>());
-            table[UnaryOp::Digamma as usize][0] = Some(instances::<Mended<Gamma<1>, f32, false>>());
+            rare!(put_first, table, false);
             table
         };
         /// Of f32, by op.
         static STREAMED: [Option<Instances>; UnaryOp::ALL.len()] = {
             let mut table = [$(streamed!($class, $V)),*];
-            table[UnaryOp::Sin as usize] = Some(instances::<Mended<Trig<0>, f32, true>>());
-            table[UnaryOp::Cos as usize] = Some(instances::<Mended<Trig<1>, f32, true>>());
-            table[UnaryOp::Tan as usize] = Some(instances::<Mended<Trig<2>, f32, true>>());
-            table[UnaryOp::Lgamma as usize] = Some(instances::<Mended<Gamma<0>, f32, true>>());
-            table[UnaryOp::Digamma as usize] = Some(instances::<Mended<Gamma<1>, f32, true>>());
+            rare!(put, table, true);
             table
         };
     };

@@ -1,14 +1,15 @@
 //! Loops of functions that are fast for all but rare elements: sine, cosine and tangent of large
 //! angles, the gamma function's relatives of what is not positive, remainders of large quotients.
 //!
-//! A vectorised pass over a block in the first cache, and one that mends what is rare in it. See
-//! `loops.rs` for the promises about pointers.
+//! A vectorised pass over a block in the first cache, and one that mends what is rare in it; where
+//! all elements can be vectorised, but the usual ones with fewer instructions, one pass of either
+//! kind. See `loops.rs` for the promises about pointers.
 
 #![allow(unsafe_code)]
 
 use super::forms::{AHEAD, FIRST, Instances, LANES, NONE, SECOND};
 use crate::host::kernels::load::Load;
-use crate::host::kernels::math::{self, Lane};
+use crate::host::kernels::math::{self, Lane, Real};
 use crate::host::kernels::simd::{Body, Simd, instances};
 use crate::host::kernels::stream::{copy_line, prefetch_second};
 use std::marker::PhantomData;
@@ -126,6 +127,103 @@ impl<F: Rare1, E: Load<f32>, const STREAM: bool> Body for Mended<F, E, STREAM> {
                 Self::block::<S>(dst.add(at), a.add(at), BLOCK);
             }
             Self::block::<S>(dst.add(whole), a.add(whole), n - whole);
+        }
+    }
+}
+
+/// A function of f32 that takes fewer instructions for usual elements, with the same bits.
+pub(super) trait Usual1 {
+    fn is_usual(x: f32) -> bool;
+    fn usual<S: Simd>(x: f32) -> f32;
+    fn any<S: Simd>(x: f32) -> f32;
+}
+
+macro_rules! usual {
+    ($($(#[$doc:meta])* $Name:ident: $is:path, $usual:path, $any:ident;)*) => {$(
+        $(#[$doc])*
+        pub(super) struct $Name;
+        impl Usual1 for $Name {
+            #[inline(always)]
+            fn is_usual(x: f32) -> bool {
+                $is(x)
+            }
+            #[inline(always)]
+            fn usual<S: Simd>(x: f32) -> f32 {
+                $usual(x)
+            }
+            #[inline(always)]
+            fn any<S: Simd>(x: f32) -> f32 {
+                Lane::<S, f32>::new(x).$any().0
+            }
+        }
+    )*};
+}
+usual! {
+    /// Results that one multiplication scales are usual.
+    Exp: math::has_usual_exp, math::usual_exp::<S>, exp;
+    /// The same.
+    Exp2: math::has_usual_exp2, math::usual_exp2::<S>, exp2;
+    /// Positive, normal numbers are usual.
+    Log: math::is_normal, math::log_of_normal::<S>, log;
+    /// The same.
+    Log2: math::is_normal, math::log2_of_normal::<S>, log2;
+    /// The same.
+    Log10: math::is_normal, math::log10_of_normal::<S>, log10;
+}
+
+/// `dst[i] = F(a[i])`, block by block in one of the two ways.
+pub(super) struct Chosen<F, const STREAM: bool>(PhantomData<F>);
+
+impl<F: Usual1, const STREAM: bool> Chosen<F, STREAM> {
+    /// # Safety
+    /// There are `N` elements.
+    #[inline(always)]
+    unsafe fn block<S: Simd, const N: usize>(dst: *mut f32, a: *const f32) {
+        // SAFETY: the caller's promise; where the loop streams, `dst` is aligned to lines and has
+        // whole ones.
+        unsafe {
+            let x = a.cast::<[f32; N]>().read_unaligned();
+            let (mut y, mut rare) = ([0f32; N], false);
+            for x in x {
+                rare |= !F::is_usual(x);
+            }
+            if rare {
+                for i in 0..N {
+                    y[i] = F::any::<S>(x[i]);
+                }
+            } else {
+                for i in 0..N {
+                    y[i] = F::usual::<S>(x[i]);
+                }
+            }
+            if STREAM {
+                for line in (0..N).step_by(LANES) {
+                    prefetch_second(a.add(line).cast::<u8>().wrapping_add(AHEAD));
+                    copy_line::<S>(y.as_ptr().add(line).cast(), dst.add(line).cast());
+                }
+            } else {
+                dst.cast::<[f32; N]>().write_unaligned(y);
+            }
+        }
+    }
+}
+
+impl<F: Usual1, const STREAM: bool> Body for Chosen<F, STREAM> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(dst: *mut u8, a: *const u8, _: *const u8, _: *const u8, n: usize) {
+        let (dst, a) = (dst.cast::<f32>(), a.cast::<f32>());
+        let (blocks, lines) = (n - n % BLOCK, n - n % LANES);
+        // SAFETY: the planner passes places of n elements.
+        unsafe {
+            for at in (0..blocks).step_by(BLOCK) {
+                Self::block::<S, BLOCK>(dst.add(at), a.add(at));
+            }
+            for at in (blocks..lines).step_by(LANES) {
+                Self::block::<S, LANES>(dst.add(at), a.add(at));
+            }
+            for at in lines..n {
+                dst.add(at).write(F::any::<S>(*a.add(at)));
+            }
         }
     }
 }

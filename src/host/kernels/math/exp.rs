@@ -13,6 +13,7 @@ use std::f32::consts::LOG2_E;
 const ROUND: f32 = 12582912.0;
 /// The same for f64.
 const ROUND64: f64 = 6755399441055744.0;
+const SIGN: u32 = 1 << 31;
 /// ln 2 with 15 bits, so that its products with n are exact, and the rest of it.
 const LN2_HIGH: f32 = 0.693145751953125;
 const LN2_LOW: f32 = 1.428_606_8e-6;
@@ -59,9 +60,15 @@ pub(super) fn exp<S: Simd>(x: f32) -> f32 {
     scale(exp_core::<S>(r), t.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed())
 }
 
-/// `e^x` for x <= 0 that is not far below -87: one multiplication scales it.
+/// Whether [`usual_exp`] is the exponential of `x`.
 #[inline(always)]
-pub(super) fn exp_of_negative<S: Simd>(x: f32) -> f32 {
+pub(crate) fn has_usual_exp(x: f32) -> bool {
+    x.to_bits() & !SIGN <= 87.3f32.to_bits()
+}
+
+/// `e^x` where one multiplication scales it: for |x| up to 87.3, and a little beyond.
+#[inline(always)]
+pub(crate) fn usual_exp<S: Simd>(x: f32) -> f32 {
     let t = fma::<S>(x, LOG2_E, ROUND);
     let n = t - ROUND;
     let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, x));
@@ -93,6 +100,21 @@ pub(super) fn exp_of_half_square<S: Simd>(t: f32) -> (f32, f32) {
     let r = fma::<S>(n, -LN2_LOW, fma::<S>(n, -LN2_HIGH, -0.5 * square));
     let power = f32::from_bits((k.to_bits() << 23).wrapping_add((127 + 64) << 23));
     (expm1_core::<S>(fma::<S>(lost, -0.5, r)), power)
+}
+
+/// Whether [`usual_exp2`] is `2^x`.
+#[inline(always)]
+pub(crate) fn has_usual_exp2(x: f32) -> bool {
+    x.to_bits() & !SIGN <= 126f32.to_bits()
+}
+
+/// `2^x` where one multiplication scales it.
+#[inline(always)]
+pub(crate) fn usual_exp2<S: Simd>(x: f32) -> f32 {
+    let t = x + ROUND;
+    let r = (x - (t - ROUND)) * std::f32::consts::LN_2; // the difference is exact
+    let n = t.to_bits().wrapping_sub(ROUND.to_bits());
+    exp_core::<S>(r) * f32::from_bits(n.wrapping_add(127) << 23)
 }
 
 #[inline(always)]

@@ -74,6 +74,18 @@ impl Series {
         fma::<S>(n, LN2_HIGH, self.f + fma::<S>(n, LN2_LOW, self.s))
     }
 
+    #[inline(always)]
+    fn log2<S: Simd>(self) -> f32 {
+        self.k as f32 + self.scaled::<S>(LOG2_E, LOG2_E_LOW, 0.0)
+    }
+
+    #[inline(always)]
+    fn log10<S: Simd>(self) -> f32 {
+        let n = self.k as f32;
+        let rest = self.scaled::<S>(LOG10_E, LOG10_E_LOW, n * LOG10_2_LOW);
+        fma::<S>(n, LOG10_2_HIGH, rest)
+    }
+
     /// `(f + s) (scale + rest) + more`, rounded once at the size of the first product where
     /// multiply-adds are fused.
     #[inline(always)]
@@ -89,21 +101,37 @@ pub(super) fn log<S: Simd>(x: f32) -> f32 {
 
 /// `log x` of a positive, normal number.
 #[inline(always)]
-pub(super) fn log_of_normal<S: Simd>(x: f32) -> f32 {
+pub(crate) fn log_of_normal<S: Simd>(x: f32) -> f32 {
     series::<S>(x).log::<S>()
+}
+
+/// Whether `x` is a positive, normal number.
+#[inline(always)]
+pub(crate) fn is_normal(x: f32) -> bool {
+    let least = f32::MIN_POSITIVE.to_bits();
+    x.to_bits().wrapping_sub(least) < f32::INFINITY.to_bits() - least
 }
 
 #[inline(always)]
 pub(super) fn log2<S: Simd>(x: f32) -> f32 {
-    let of = series_of_any::<S>(x);
-    edges(x, of.k as f32 + of.scaled::<S>(LOG2_E, LOG2_E_LOW, 0.0))
+    edges(x, series_of_any::<S>(x).log2::<S>())
+}
+
+/// `log2 x` of a positive, normal number.
+#[inline(always)]
+pub(crate) fn log2_of_normal<S: Simd>(x: f32) -> f32 {
+    series::<S>(x).log2::<S>()
 }
 
 #[inline(always)]
 pub(super) fn log10<S: Simd>(x: f32) -> f32 {
-    let of = series_of_any::<S>(x);
-    let n = of.k as f32;
-    edges(x, fma::<S>(n, LOG10_2_HIGH, of.scaled::<S>(LOG10_E, LOG10_E_LOW, n * LOG10_2_LOW)))
+    edges(x, series_of_any::<S>(x).log10::<S>())
+}
+
+/// `log10 x` of a positive, normal number.
+#[inline(always)]
+pub(crate) fn log10_of_normal<S: Simd>(x: f32) -> f32 {
+    series::<S>(x).log10::<S>()
 }
 
 /// `log u + lost / u` of the rounded sum `u = 1 + x` and what its rounding has lost.

@@ -20,11 +20,12 @@ mod special;
 mod tests;
 mod trig;
 
-pub(crate) use exp::exp_of_difference;
+pub(crate) use exp::{exp_of_difference, has_usual_exp, has_usual_exp2, usual_exp, usual_exp2};
 pub(crate) use fmod::{fmod_fast, is_far};
 pub(crate) use gamma::{digamma_fast, digamma_rare, is_rare_digamma};
 pub(crate) use gamma::{is_rare_lgamma, lgamma_fast, lgamma_rare};
 pub(crate) use half::{narrow_bf16, narrow_f16, narrow_f16s, widen_bf16, widen_f16, widen_f16s};
+pub(crate) use log::{is_normal, log_of_normal, log2_of_normal, log10_of_normal};
 pub(crate) use trig::{cos_fast, cos_rare, is_rare, sin_fast, sin_rare, tan_fast, tan_rare};
 
 use crate::host::kernels::simd::Simd;

@@ -1,6 +1,6 @@
 //! The error function of f32 and the activations made of it. Free of branches.
 
-use super::exp::{clamp, exp_of_half_square, exp_of_negative, exp64};
+use super::exp::{clamp, exp_of_half_square, exp64, usual_exp};
 use super::log::log_of_normal;
 use super::poly::{fma, fma64, horner, reciprocal64};
 use crate::host::kernels::simd::Simd;
@@ -30,7 +30,7 @@ pub(super) fn erf<S: Simd>(x: f32) -> f32 {
             2.116_189_9e-5,
         ],
     );
-    let large = 1.0 - exp_of_negative::<S>(-p);
+    let large = 1.0 - usual_exp::<S>(-p);
     if t < 0.92 { small } else { large.copysign(x) }
 }
 

@@ -135,24 +135,14 @@ fn check(op: UnaryOp, stride: usize) {
     } else {
         stride
     });
-    let (mut xs, mut ys) = (vec![0f32; 4096], vec![vec![0f32; 4096]; levels.len()]);
+    let (mut xs, mut ys) = (vec![0f32; 4096], vec![Vec::new(); levels.len()]);
     loop {
         let n = xs.iter_mut().zip(&mut patterns).map(|(x, bits)| *x = f32::from_bits(bits)).count();
         if n == 0 {
             break;
         }
         for (level, ys) in levels.iter().zip(&mut ys) {
-            let run = loops::unary(*level, op, Rep::F32);
-            // SAFETY: the level is available and both arrays hold n elements.
-            unsafe {
-                run(
-                    ys.as_mut_ptr().cast(),
-                    xs.as_ptr().cast(),
-                    std::ptr::null(),
-                    std::ptr::null(),
-                    n,
-                )
-            };
+            *ys = made(*level, op, &xs[..n]);
         }
         for (i, &x) in xs[..n].iter().enumerate() {
             let exact = exact_unary(op, x as f64);
@@ -169,6 +159,43 @@ fn elementary_functions_keep_their_bound_over_a_prime_stride_of_all_floats() {
     assert!(functions().count() > 26, "the test does not see the functions");
     for op in functions() {
         check(op, 10_007);
+    }
+}
+
+/// What the loop of a function makes of elements.
+fn made(level: Level, op: UnaryOp, xs: &[f32]) -> Vec<f32> {
+    let mut ys = vec![0f32; xs.len()];
+    let (dst, src) = (ys.as_mut_ptr().cast(), xs.as_ptr().cast());
+    let run = loops::unary(level, op, Rep::F32);
+    // SAFETY: the level is available and both arrays are equally long.
+    unsafe { run(dst, src, std::ptr::null(), std::ptr::null(), xs.len()) };
+    ys
+}
+
+#[test]
+fn an_element_has_the_same_bits_whatever_its_neighbours_are() {
+    let any: Vec<f32> = (0..=u32::MAX).step_by(100_003).map(f32::from_bits).collect();
+    let near = (0..20_000).map(|i| (i as f32 - 10_000.0) * 0.01);
+    let xs: Vec<f32> = any.into_iter().chain(near).collect();
+    for op in UnaryOp::ALL.iter().copied().filter(|op| op.class() == Class::float) {
+        for level in Level::available() {
+            let ys = made(level, op, &xs);
+            let same = |i: usize, y: f32, where_: &dyn std::fmt::Display| {
+                let said = format_args!("{} of {} at {level:?}, {where_}", op.name(), xs[i]);
+                let both_nan = ys[i].is_nan() && y.is_nan();
+                assert!(both_nan || ys[i].to_bits() == y.to_bits(), "{said}");
+            };
+            for i in (0..xs.len()).step_by(3) {
+                same(i, made(level, op, &xs[i..i + 1])[0], &"alone");
+            }
+            // Each is rare for one function or another.
+            for rare in [f32::NAN, -1e30, 1e-40] {
+                let beside: Vec<f32> = xs.iter().flat_map(|&x| [x, rare]).collect();
+                for (i, both) in made(level, op, &beside).chunks(2).enumerate() {
+                    same(i, both[0], &rare);
+                }
+            }
+        }
     }
 }
 
@@ -224,18 +251,7 @@ fn elementary_functions_are_right_at_the_edges() {
             for bits in edges {
                 for bits in [bits, bits | 0x8000_0000] {
                     let x = f32::from_bits(bits);
-                    let mut y = 0f32;
-                    let (dst, src) = ((&raw mut y).cast(), (&raw const x).cast());
-                    // SAFETY: the level is available; one element each.
-                    unsafe {
-                        loops::unary(level, op, Rep::F32)(
-                            dst,
-                            src,
-                            std::ptr::null(),
-                            std::ptr::null(),
-                            1,
-                        )
-                    };
+                    let y = made(level, op, &[x])[0];
                     let mut worst = Worst::default();
                     worst.see(x, y, exact_unary(op, x as f64));
                     worst.hold(op.name(), level, bounds(op));

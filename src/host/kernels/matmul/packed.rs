@@ -32,8 +32,8 @@ use ::half::{bf16, f16};
 use std::cell::RefCell;
 use std::sync::Arc;
 
-/// Multiply-adds of a part for another thread, at least: some 9 us.
-const PART: usize = 1 << 19;
+/// Multiply-adds of a part for another thread, at least: some 14 us.
+const PART: usize = 1 << 20;
 
 /// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit
 /// with the weight packed and not. It depends on nothing else, so all products of two values are in
