@@ -328,11 +328,8 @@ fn stats_back(call: &mut Backward<'_>) {
         let x = call.input(0).wide();
         let n = (x.numel() / x.dims()[1].max(1)) as f64;
         let of_channel = |number: &TensorFuture| of_channel(number, x.rank());
-        let mean = match call.keeps_graph() {
-            // A gradient of this one goes to the mean as well.
-            true => x.mean_keepdim(&all_but_channels(&x)[..]),
-            false => of_channel(&two(call.output()).0),
-        };
+        // A gradient of this one goes to the mean as well, since the result is on the tape.
+        let mean = of_channel(&two(call.output()).0);
         let slope = of_channel(&(variance_flow * (2.0 / n)));
         of_channel(&(mean_flow / n)) + (&x - mean) * slope
     });
