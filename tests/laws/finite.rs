@@ -7,7 +7,7 @@ use crate::support::{ALL, Gate, Kind, block_on};
 use crate::{Laws, promises};
 use futensor::custom::{CpuRun, Meta, Operation, Refusal, custom};
 use futensor::finite::{allow_not_finite, check_finite};
-use futensor::{DType, Device, Error, TensorFuture, grad};
+use futensor::{DType, Device, Error, GradOptions, TensorFuture, grad, grad_with};
 
 pub fn add(laws: &mut Laws) {
     promises!(laws, 7, ALL;
@@ -203,6 +203,24 @@ fn the_op_of_a_gradient_says_of_which_op_it_is(kind: Kind) {
     let power = w.pow(device.full([2], 2.0)).sum_all();
     assert_eq!(block_on(grad(&power, &[&w])[0].to_vec::<f32>()).unwrap(), [0.0, 8.0]);
     drop(root);
+
+    // So it is in the rules of functions that several ops compute.
+    let x = device.full([4, 2], 3.0).requires_grad();
+    let (mean, tiny) = (device.full([2], 3.0), device.full([2], 1e-38));
+    let cases: [(&str, u32, TensorFuture); 4] = [
+        ("batch_norm", line!(), x.batch_norm(&mean, &tiny, None, None, 0.0)),
+        ("batch_norm_train", line!(), x.batch_norm_train(None, None, 1e-38).0),
+        ("elu", line!(), (&x - 4.0).elu(1e10)),
+        ("lerp", line!(), x.lerp(&x + 0.0, 1e10)),
+    ];
+    let upstream = device.full([4, 2], 3e30);
+    for (name, line, y) in cases {
+        assert!(block_on(y.to_vec::<f32>()).is_ok(), "{name}");
+        let flows = grad_with(&y, &[&x], GradOptions::default().upstream(&upstream));
+        let error = found(&flows[0]);
+        assert!(error.message().starts_with(&format!("in the gradient of {name}:")), "{error}");
+        assert_eq!((error.location().file(), error.location().line()), (file!(), line), "{error}");
+    }
 }
 
 fn a_region_checks_its_ops_where_its_caller_is_checked(kind: Kind) {

@@ -18,12 +18,15 @@ pub(crate) enum Channels {
 
 impl Operation for Channels {
     fn name(&self) -> &str {
-        "batch_norm_train"
+        match self {
+            Channels::Stats => "batch_norm_train",
+            Channels::Sums => "batch_norm",
+        }
     }
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
         let first = inputs[0];
         float(first)?;
-        if first.shape.rank() < 2 || inputs[1..].iter().take(1).any(|x| *x != first) {
+        if first.shape.rank() < 2 || inputs.get(1).is_some_and(|x| *x != first) {
             return Err(Refusal::shape(format!("no channels of {}", first.shape)));
         }
         let dtype = if first.dtype.is_half() { DType::F32 } else { first.dtype };

@@ -137,9 +137,18 @@ fn in_layers(at: At) -> bool {
     let root = here.len() - "tensor/build/caller.rs".len();
     let file = at.file();
     let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    own && ["nn", "optim", "train.rs", "ops", "fft", "linalg", "hosted.rs", "tensor/gradient"]
-        .iter()
-        .any(|part| file[root..].starts_with(part))
+    let parts = [
+        "nn",
+        "optim",
+        "train.rs",
+        "ops",
+        "fft",
+        "linalg",
+        "hosted.rs",
+        "tensor/gradient",
+        "tensor/methods",
+    ];
+    own && parts.iter().any(|part| file[root..].starts_with(part))
 }
 
 /// Calls modules and gradient rules through a trait object, which does not know its caller: ops

@@ -18,12 +18,12 @@ use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};
 #[cfg(target_arch = "x86_64")]
 use super::super::simd::{Level, level};
-use super::Matrix;
 use super::pairs::{self, pack_pairs};
 use super::panel::{
     BLOCK, BUNDLE, LINE, LINES_MAX, Line, Panels, ROWS_MAX, Rows, Stored, columns_of, depth,
     panels_of,
 };
+use super::{Matrix, PART};
 use crate::dtype::DType;
 use crate::graph::value::Buffer;
 use crate::sync::threads::thread_local;
@@ -31,9 +31,6 @@ use crate::view::{Parallel, View, ViewMut};
 use ::half::{bf16, f16};
 use std::cell::RefCell;
 use std::sync::Arc;
-
-/// Multiply-adds of a part for another thread, at least: some 14 us.
-const PART: usize = 1 << 20;
 
 /// Whether a product of `m` rows by a `[k, n]` weight of this type and steps is the same to the bit
 /// with the weight packed and not. It depends on nothing else, so all products of two values are in

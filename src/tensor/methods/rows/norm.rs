@@ -124,27 +124,7 @@ impl TensorFuture {
             return build::refused("batch_norm", self, refusal, Location::caller());
         }
         let _within = build::within("batch_norm", Location::caller());
-        self.channels_normed(mean, var, weight, bias, eps)
-    }
-
-    /// Batch norm by these statistics, which have been checked.
-    #[track_caller]
-    fn channels_normed(
-        &self,
-        mean: &TensorFuture,
-        var: &TensorFuture,
-        weight: Option<&TensorFuture>,
-        bias: Option<&TensorFuture>,
-        eps: f64,
-    ) -> TensorFuture {
-        let operands = [Some(self), Some(mean), Some(var), weight, bias];
-        let operands: SmallVec<[&TensorFuture; 5]> = operands.into_iter().flatten().collect();
-        let (has_weight, has_bias) = (weight.is_some(), bias.is_some());
-        let needs = Needs::inputs(if has_weight { &[0, 1, 2, 3] } else { &[0, 1, 2] });
-        let compute = || normalised(self, mean, var, weight, bias, eps);
-        ruled("batch_norm", &operands, needs.as_they_are(), compute, move |call| {
-            batch_norm_back(call, eps, has_weight, has_bias);
-        })
+        normalised("batch_norm", self, [mean, var], [weight, bias], eps)
     }
 
     /// Batch norm in training: the mean and the (biased) variance are those of this batch, over all
@@ -182,7 +162,7 @@ impl TensorFuture {
         }
         let _within = build::within("batch_norm_train", at);
         let (mean, biased) = two(&channel_stats(self));
-        let y = self.channels_normed(&mean, &biased, weight, bias, eps);
+        let y = normalised("batch_norm_train", self, [&mean, &biased], [weight, bias], eps);
         let unbiased = biased * (n as f64 / (n - 1) as f64);
         (y, mean, unbiased)
     }
@@ -391,26 +371,34 @@ fn batch_norm_back(call: &mut Backward<'_>, eps: f64, has_weight: bool, has_bias
     }
 }
 
-/// The formula of [`TensorFuture::batch_norm`], in one pass over `x`.
+/// The formula of [`TensorFuture::batch_norm`], in one pass over `x`, with its rule.
 #[track_caller]
 fn normalised(
+    name: &'static str,
     x: &TensorFuture,
-    mean: &TensorFuture,
-    var: &TensorFuture,
-    weight: Option<&TensorFuture>,
-    bias: Option<&TensorFuture>,
+    [mean, var]: [&TensorFuture; 2],
+    [weight, bias]: [Option<&TensorFuture>; 2],
     eps: f64,
 ) -> TensorFuture {
-    let of_channel = |v: &TensorFuture| of_channel(v, x.rank());
-    let mut scale = (var.wide() + eps).rsqrt();
-    if let Some(weight) = weight {
-        scale = scale * weight.wide();
-    }
-    let mut y = (x.wide() - of_channel(&mean.wide())) * of_channel(&scale);
-    if let Some(bias) = bias {
-        y = y + of_channel(&bias.wide());
-    }
-    y.to_dtype(x.dtype())
+    let compute = || {
+        let of_channel = |v: &TensorFuture| of_channel(v, x.rank());
+        let mut scale = (var.wide() + eps).rsqrt();
+        if let Some(weight) = weight {
+            scale = scale * weight.wide();
+        }
+        let mut y = (x.wide() - of_channel(&mean.wide())) * of_channel(&scale);
+        if let Some(bias) = bias {
+            y = y + of_channel(&bias.wide());
+        }
+        y.to_dtype(x.dtype())
+    };
+    let operands = [Some(x), Some(mean), Some(var), weight, bias];
+    let operands: SmallVec<[&TensorFuture; 5]> = operands.into_iter().flatten().collect();
+    let (has_weight, has_bias) = (weight.is_some(), bias.is_some());
+    let needs = Needs::inputs(if has_weight { &[0, 1, 2, 3] } else { &[0, 1, 2] });
+    ruled(name, &operands, needs.as_they_are(), compute, move |call| {
+        batch_norm_back(call, eps, has_weight, has_bias);
+    })
 }
 
 #[cfg(test)]
