@@ -196,8 +196,8 @@ pub(crate) fn flops_per_ns() -> u64 {
 
 /// Multiply-adds below which a thread that has to wake costs more than it brings (two such parts of
 /// a product with a [128, 128] 39.1, 20.7, 36.6 us, with a [256, 256] 64.9, 33.0, 51.4; of one row,
-/// by the reads below, 76, 29, 45). A quarter of it is for threads that are awake: with half of that
-/// a chain of products of [64, 64] took 9.4 us each on two threads of a Xeon, and 5.7 on one.
+/// by the reads below, 76, 29, 45). A quarter of it is for threads that are awake: with half of
+/// that a chain of products of [64, 64] took 9.4 us each on two threads of a Xeon, and 5.7 on one.
 const PART: usize = 1 << 20;
 
 /// Multiply-adds in the time in which an element comes from memory.

@@ -3,8 +3,8 @@
 //!
 //! A channel is cut into pieces that stay in a core's own caches, so that the memory is read once:
 //! a piece's mean, then its squares about that. Pieces are joined as Chan, Golub and LeVeque have
-//! it ("Algorithms for computing the sample variance", 1983). Shape and layout say where a channel is
-//! cut, so the bits do not depend on threads.
+//! it ("Algorithms for computing the sample variance", 1983). Shape and layout say where a channel
+//! is cut, so the bits do not depend on threads.
 
 use super::super::isa::{Levelled, at_level};
 use super::super::load::{Load, by_float};
