@@ -130,25 +130,12 @@ pub(crate) fn named(op: &str) -> &str {
     CALLER.get().and_then(|caller| caller.name).unwrap_or(op)
 }
 
-/// True for a location in the files of layers, optimizers, the trainer, transforms, and gradient
-/// rules.
-fn in_layers(at: At) -> bool {
+/// True for a location in a file of this crate: in a layer, an optimizer or a gradient rule, which
+/// are called on behalf of a user.
+fn is_own(at: At) -> bool {
     let here = file!();
-    let root = here.len() - "tensor/build/caller.rs".len();
-    let file = at.file();
-    let own = file.as_bytes().get(..root) == Some(&here.as_bytes()[..root]);
-    let parts = [
-        "nn",
-        "optim",
-        "train.rs",
-        "ops",
-        "fft",
-        "linalg",
-        "hosted.rs",
-        "tensor/gradient",
-        "tensor/methods",
-    ];
-    own && parts.iter().any(|part| file[root..].starts_with(part))
+    let root = &here[..here.len() - "tensor/build/caller.rs".len()];
+    at.file().starts_with(root)
 }
 
 /// Calls modules and gradient rules through a trait object, which does not know its caller: ops
@@ -161,7 +148,7 @@ pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
     }
     let _back = Within(before);
     let outer = before.map_or(at, |caller| caller.at);
-    CALLER.set(Some(Caller { at: if in_layers(at) { outer } else { at }, name: None }));
+    CALLER.set(Some(Caller { at: if is_own(at) { outer } else { at }, name: None }));
     f()
 }
 
@@ -169,7 +156,7 @@ pub(crate) fn called_from<R>(at: At, f: impl FnOnce() -> R) -> R {
 #[inline]
 pub(crate) fn seen(at: At) -> At {
     match CALLER.get() {
-        Some(caller) if caller.name.is_some() || in_layers(at) => caller.at,
+        Some(caller) if caller.name.is_some() || is_own(at) => caller.at,
         _ => at,
     }
 }
