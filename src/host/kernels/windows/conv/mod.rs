@@ -5,11 +5,13 @@
 //! zeros around it, or read where it lies ([`source`]). Then the work is a product of matrices
 //! ([`products`], and [`weights`] for what flows back to them), whose right operand is laid a few
 //! places at a time; to a few channels a group that is not worth it, and [`direct`] sums rows up.
+//! Of 3 x 3 taps and many channels [`tiles`] of 2 x 2 results take fewer multiplications.
 //! Zeros around make NaN of infinite weights: where these flow back, [`careful`] has a plain loop.
 //!
-//! **Results and threads.** A result is one chain of multiply-adds, or several whose lengths depend
-//! on the sizes alone, so it does not depend on the number of threads. Halves are accumulated in
-//! float32 and rounded once.
+//! **Results and threads.** The order of a result's multiply-adds depends on the sizes alone, so the
+//! result does not depend on the number of threads. (Where a number is so large that sums of a tile
+//! might overflow, all results are made without tiles.) Halves are accumulated in float32 and
+//! rounded once.
 
 mod careful;
 mod direct;
@@ -19,6 +21,7 @@ mod registers;
 mod source;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod weights;
 
 use crate::dtype::Scalar;
@@ -34,6 +37,7 @@ use products::{Job, Side};
 use registers::Body;
 use std::borrow::Cow;
 use std::ops::Deref;
+use tiles::{Tiles, Weights};
 
 /// Sizes of a convolution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -73,6 +77,9 @@ impl Geometry {
 
 /// A type that convolutions are computed in.
 trait Real: rows::Float + matmul::Laid {
+    /// Whether convolutions may go from tile to tile.
+    const TILED: bool;
+
     /// Runs a body with registers of the level in use.
     fn at_level<B: Body<Self>>(body: B);
 }
@@ -195,20 +202,33 @@ fn by_weights<T: Load<W>, W: Real>(
     let (x, to) = (Image::<T>::new(&x), Shared::<T>::new(out.ptr));
     let plane = if forward { geo.places() } else { geo.room() };
     let job = Job { batch: geo.batch, groups, channels, x, bias: &bias, to, plane };
-    // A phase is not worth a product, but many are.
-    let phases = if forward { vec![] } else { Phase::backward(geo, x.steps) };
+    let phases = match forward {
+        true => vec![Phase::forward(geo, x.steps)],
+        false => Phase::backward(geo, x.steps),
+    };
     let is_number = |w: &W| w.sub(*w) == W::ZERO;
-    if phases.iter().any(Phase::meets_padding) && !weights.iter().all(is_number) {
+    if !forward && phases.iter().any(Phase::meets_padding) && !weights.iter().all(is_number) {
         return careful::to_input(geo, x, &weights, &bias, to, par);
     }
+    if let [phase] = &phases[..]
+        && W::TILED
+        && let Some(tiles) = Tiles::of(phase, geo.batch, channels)
+    {
+        let (row, channel) = (geo.depth(), geo.taps());
+        let [of_result, of_sum] = if forward { [row, channel] } else { [channel, row] };
+        let weights = Weights { all: &weights, steps: [geo.channels[1] * row, of_result, of_sum] };
+        if job.run_tiled(&tiles, &weights, geo.work(), par) {
+            return;
+        }
+    }
+    // A phase is not worth a product, but many are.
     let few = channels[1] <= direct::FEW && phases.len() <= 2 * direct::FEW;
     let run = |sides: &[Side<'_, W>]| match few {
         true => job.run_direct(sides, geo.work(), par),
         false => job.run(sides, geo.work(), par),
     };
     if forward {
-        let phases = &[Phase::forward(geo, x.steps)];
-        return run(&[Side { phases, weights: &weights }]);
+        return run(&[Side { phases: &phases, weights: &weights }]);
     }
     let met: usize = phases.iter().map(|phase| phase.places().iter().product::<usize>()).sum();
     if met < plane {

@@ -245,7 +245,7 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
 }
 
 /// The most of `n` that are taken together, as even as can be.
-fn even(n: usize, most: usize) -> usize {
+pub(super) fn even(n: usize, most: usize) -> usize {
     n.div_ceil(n.div_ceil(most.max(1)).max(1)).max(1)
 }
 

@@ -115,6 +115,8 @@ fn on_avx2<B: Body<f32>>(body: B) {
 }
 
 impl Real for f32 {
+    const TILED: bool = true;
+
     fn at_level<B: Body<f32>>(body: B) {
         #[cfg(target_arch = "x86_64")]
         match level() {
@@ -129,6 +131,9 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
+    // Errors of f64 are those of sums in order.
+    const TILED: bool = false;
+
     fn at_level<B: Body<f64>>(body: B) {
         vectorize!(|| body.run::<Four>());
     }

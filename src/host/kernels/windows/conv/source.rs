@@ -214,6 +214,18 @@ unsafe fn copy_line<T: Load<W>, W: Real>(
                 at.add(first).cast::<[W; WIDE]>().write_unaligned(wide);
                 i += WIDE;
             }
+        } else if apart == 2 && count >= WIDE {
+            let mut i = 0;
+            while i < count {
+                let first = i.min(count - WIDE);
+                let x = from.add(2 * first).cast::<[T; 2 * WIDE - 1]>().read_unaligned();
+                let mut wide = [W::ZERO; WIDE];
+                for k in 0..WIDE {
+                    wide[k] = x[2 * k].load();
+                }
+                at.add(first).cast::<[W; WIDE]>().write_unaligned(wide);
+                i += WIDE;
+            }
         } else if apart == 2 {
             for i in 0..count {
                 at.add(i).write((*from.add(2 * i)).load());
@@ -230,8 +242,8 @@ unsafe fn copy_line<T: Load<W>, W: Real>(
 /// Elements that lie side by side, and where in a line they go.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
-    to: usize,
-    from: isize,
+    pub to: usize,
+    pub from: isize,
     /// [`WIDE`] where as many may be read, and written over by what comes next.
     len: usize,
 }

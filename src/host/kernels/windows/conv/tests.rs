@@ -66,8 +66,8 @@ fn compare<T: Element>(name: &str, geo: &Geometry, got: &[T], sums: &[(f64, f64)
     }
 }
 
-fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
-    let geo = geometry(rng, turn);
+/// The three products of random values against plain loops.
+fn compare_all<T: Element>(rng: &mut Rng, geo: Geometry, eps: f64) {
     let w = &geo.window;
     let (ins, outs) = (geo.groups * geo.channels[0], geo.groups * geo.channels[1]);
     let shape = |lead: [usize; 2], own: &[usize]| [&lead, &own[3 - w.spatial..]].concat();
@@ -116,12 +116,95 @@ fn check<T: Element>(rng: &mut Rng, turn: usize, eps: f64) {
 fn convolutions_of_any_layout_agree_with_plain_loops() {
     let mut rng = Rng::new(41);
     for turn in 0..120 {
-        check::<f32>(&mut rng, turn, 4e-6);
-        check::<f64>(&mut rng, turn, 1e-14);
+        let geo = geometry(&mut rng, turn);
+        compare_all::<f32>(&mut rng, geo, 4e-6);
+        compare_all::<f64>(&mut rng, geo, 1e-14);
         if turn % 3 == 0 {
-            check::<f16>(&mut rng, turn, 1e-3);
-            check::<bf16>(&mut rng, turn, 8e-3);
+            compare_all::<f16>(&mut rng, geo, 1e-3);
+            compare_all::<bf16>(&mut rng, geo, 8e-3);
         }
+    }
+}
+
+/// Sizes at which results are made two by two: even and odd planes, paddings, groups, few places
+/// and several blocks, a channel more than is laid at a time.
+fn tiled(turn: usize) -> Geometry {
+    let [groups, ins, outs, batch, high, wide, before, after] = [
+        [1, 16, 16, 1, 12, 12, 1, 1],
+        [1, 17, 33, 2, 13, 31, 1, 1],
+        [2, 16, 18, 3, 7, 8, 1, 1],
+        [1, 150, 70, 3, 7, 7, 1, 1],
+        [1, 20, 16, 1, 40, 75, 0, 2],
+        [3, 16, 16, 2, 14, 12, 3, 0],
+    ][turn];
+    let window = Window {
+        spatial: 2,
+        input: [1, high, wide],
+        kernel: [1, 3, 3],
+        output: [1, high + before + after - 2, wide + before + after - 2],
+        stride: [1; 3],
+        padding: [[0; 2], [before, after], [before, after]],
+        dilation: [1; 3],
+    };
+    Geometry { batch, groups, channels: [ins, outs], window }
+}
+
+#[test]
+fn results_that_are_made_two_by_two_agree_with_plain_loops() {
+    let mut rng = Rng::new(44);
+    for turn in 0..6 {
+        let geo = tiled(turn);
+        let phase = Phase::forward(&geo, [0; 3]);
+        assert!(Tiles::of(&phase, geo.batch, geo.channels).is_some(), "{geo:?}");
+        // The sum of magnitudes is that of a result's own terms, and its tile's are as large.
+        compare_all::<f32>(&mut rng, geo, 4e-6);
+        if turn == 1 {
+            compare_all::<f16>(&mut rng, geo, 1e-3);
+            compare_all::<bf16>(&mut rng, geo, 8e-3);
+        }
+    }
+}
+
+/// Sums of what is around a result make NaN of infinities, and infinities of large numbers.
+#[test]
+fn large_numbers_reach_what_they_meet_alone() {
+    let mut rng = Rng::new(45);
+    let geo = tiled(1);
+    let (sx, sw, so) = ([2, 17, 13, 31], [33, 17, 3, 3], [2, 33, 13, 31]);
+    for (large, of_weights) in [
+        (f32::INFINITY, false),
+        (f32::NAN, false),
+        (3e38, false),
+        (f32::INFINITY, true),
+        (-3e38, true),
+    ] {
+        let few = |rng: &mut Rng| rng.below(3) as f32;
+        let whole = |rng: &mut Rng| if rng.below(3000) == 0 { large } else { few(rng) };
+        let (in_x, in_w): (&dyn Fn(&mut Rng) -> f32, &dyn Fn(&mut Rng) -> f32) =
+            if of_weights { (&few, &whole) } else { (&whole, &few) };
+        let x = Value::<f32>::random(&mut rng, &sx, in_x);
+        let w = Value::<f32>::random(&mut rng, &sw, in_w);
+        let mut sums = vec![0.0f64; so.iter().product()];
+        each(&geo, |ix, iw, io| {
+            sums[linear(&so, io)] += x.get(ix) as f64 * w.get(iw) as f64;
+        });
+        let par = Threads { threads: 3, seed: rng.word() };
+        let got = filled::<f32>(&so, |out| forward(&geo, x.view(), w.view(), None, out, &par));
+        let is_met = |want: &f64| !want.is_finite() || want.abs() > 1e30;
+        // (Zeros around make NaN of an infinite weight: so does every library.)
+        let edge = |i: usize| {
+            let (y, x) = (i / 31 % 13, i % 31);
+            of_weights && (y == 0 || x == 0 || y == 12 || x == 30)
+        };
+        let small = (0..sums.len()).filter(|&i| !edge(i) && !is_met(&sums[i]));
+        let mut count = 0;
+        for i in small {
+            assert_eq!(got[i] as f64, sums[i], "{large} {i}");
+            count += 1;
+        }
+        assert!(count > 100 && count < sums.len(), "some meet {large}, and some do not: {count}");
+        let met = (0..sums.len()).filter(|&i| is_met(&sums[i]) && !edge(i));
+        met.for_each(|i| assert!(!got[i].is_finite() || got[i].abs() > 1e30, "{large} {i}"));
     }
 }
 
@@ -308,6 +391,8 @@ fn a_sum_of_a_weight_knows_nothing_of_what_its_tap_does_not_meet() {
 
 at_every_level! {
     convolutions_of_any_layout_agree_with_plain_loops
+    results_that_are_made_two_by_two_agree_with_plain_loops
+    large_numbers_reach_what_they_meet_alone
     blocks_of_places_and_cuts_of_channels_meet_without_seams
     a_sum_of_a_weight_knows_nothing_of_what_its_tap_does_not_meet
 }

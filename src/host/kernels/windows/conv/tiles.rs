@@ -1,0 +1,499 @@
+//! Convolutions of 3 x 3 taps, a tile of 2 x 2 results at a time: Winograd's F(2 x 2, 3 x 3), after
+//! A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
+//!
+//! A tile meets 4 x 4 elements `d` of a channel. With `g` the weights, its results are
+//! `y = A [(G g G') * (B d B')] A'`, where `*` multiplies element by element: summed over channels
+//! that is a product of matrices for each of 16 elements, with 16 multiply-adds a tile, a channel
+//! and a result's channel, where 2 x 2 results have 36. Elements and weights are turned into those
+//! 16 by additions alone and a few halves, so errors grow little; but what is lost of a large
+//! element is lost in each result of its tiles. Numbers so large that sums overflow, infinities and
+//! NaN are left to [`products`](super::products).
+
+use super::plan::{Axis, Block, Grid, Phase, Run, Tap};
+use super::products::{Job, aligned, even};
+use super::registers::{Body, Registers};
+use super::source::{Chunks, Source, WIDE, room};
+use super::{LEAST, Real, store};
+use crate::host::kernels::load::Load;
+use crate::host::kernels::matmul::{LINE, Matrix, SUMS, Step, columns_of, panels_of};
+use crate::host::kernels::nest::{Shared, in_parts, slice_of};
+use crate::room;
+use crate::sync::plain::{AtomicBool, Ordering::Relaxed};
+use crate::view::Parallel;
+use smallvec::{SmallVec, smallvec};
+use std::ops::Range;
+
+/// Elements of a tile that weights multiply.
+const ALL: usize = 16;
+
+/// Bytes of a block's elements, and of the sums of some rows, that stay in the second-level cache.
+/// (Weights of 256 by 256 channels do not, so the block is not as small as that where there are
+/// many channels.)
+const BYTES: usize = 1 << 20;
+
+/// Channels, on either side, and tiles from which on this is faster. A tile and channel cost some 25
+/// cycles, a tile and channel of the result 15, two weights 40; a multiply-add by itself 1/30 (two
+/// cores of a Xeon, with [1, 128, 28, 28] 0.97 and 0.79 ms, [8, 64, 56, 56] 7.3 and 4.8; but
+/// [1, 32, 28, 28] 0.096 and 0.103, [4, 512, 7, 7] 4.6 and 6.1).
+const CHANNELS: usize = if cfg!(test) { 16 } else { 48 };
+const LEAST_TILES: usize = if cfg!(test) { 32 } else { 128 };
+
+/// The largest number that is taken: 81 products of two such are far from the largest there is.
+const LIMIT: f64 = 1e15;
+
+/// Weights where they lie.
+pub(super) struct Weights<'a, W> {
+    pub all: &'a [W],
+    /// From a group to the next, from a channel of the result, and from one that is summed up.
+    pub steps: [usize; 3],
+}
+
+/// A convolution as it goes from tile to tile.
+pub(super) struct Tiles {
+    /// Its places are tiles.
+    phase: Phase,
+    of: Phase,
+}
+
+impl Tiles {
+    /// Those of a convolution over so many images and channels, where they make it faster.
+    pub fn of(phase: &Phase, images: usize, [ins, outs]: [usize; 2]) -> Option<Tiles> {
+        let [deep, high, wide] = &phase.axes;
+        let is_three = |axis: &Axis| axis.step == 1 && axis.taps.len() == 3 && axis.reach().1 == 3;
+        if wide.every != 1 || deep.taps.len() != 1 || !is_three(high) || !is_three(wide) {
+            return None;
+        }
+        let halved = |axis: &Axis| Axis {
+            places: axis.places.div_ceil(2),
+            every: 2 * axis.every,
+            input: axis.input,
+            step: 2,
+            taps: (0..4).map(|i| Tap { of: 0, shift: axis.reach().0 + i }).collect(),
+        };
+        let axes = [deep.clone(), halved(high), halved(wide)];
+        let tiles = Phase { axes, first: phase.first, steps: phase.steps };
+        let count = |phase: &Phase| images * phase.places().iter().product::<usize>();
+        let pays = ins.min(outs) >= CHANNELS
+            && count(&tiles) >= LEAST_TILES
+            && 11 * count(&tiles) <= 4 * count(phase);
+        pays.then(|| Tiles { phase: tiles, of: phase.clone() })
+    }
+}
+
+impl<T: Load<W>, W: Real> Job<'_, T, W> {
+    /// True where that is the result. Nothing that was written counts where a number is too large.
+    pub fn run_tiled(
+        &self,
+        tiles: &Tiles,
+        weights: &Weights<'_, W>,
+        work: usize,
+        par: &dyn Parallel,
+    ) -> bool {
+        let [ins, outs] = self.channels;
+        let far = AtomicBool::new(false);
+        W::turned(|scratch| {
+            let all = ALL * self.groups * outs * ins;
+            room::at_least(scratch, all + LINE, W::ZERO);
+            let laid = &mut aligned(scratch)[..all];
+            self.lay_weights(tiles, weights, laid, &far, par);
+            let wanted = match par.threads() {
+                0 | 1 => 1,
+                threads => (work / LEAST).clamp(1, 4 * threads).div_ceil(self.groups),
+            };
+            let each = ALL * (ins + outs.min(W::ROWS)) * size_of::<W>();
+            let most = (BYTES / each).max(2 * SUMS + LINE);
+            // A tile meets four elements that no other does, and some beside.
+            let grid = Grid::new(&tiles.phase, self.batch, 6 * most, wanted, most);
+            // Fewer blocks than threads: the result's channels are cut too, and the tiles are laid
+            // for each cut.
+            let blocks = self.groups * grid.count();
+            let cuts = par.threads().div_ceil(blocks).clamp(1, outs.div_ceil(CHANNELS));
+            let least = LEAST.div_ceil((work / (blocks * cuts)).max(1));
+            in_parts(blocks * cuts, least, par, &|range| {
+                for unit in range {
+                    let (at, rows) = (unit / cuts, slice_of(outs, cuts, unit % cuts));
+                    let (block, group) = (grid.block(at / self.groups), at % self.groups);
+                    let weights = &laid[ALL * group * outs * ins..];
+                    self.tiled_block(tiles, &block, group, (weights, rows), &far);
+                }
+            });
+        });
+        !far.load(Relaxed)
+    }
+
+    /// Writes `G g G'` of all weights: for each group and element a matrix, of a row for each
+    /// channel of the result.
+    fn lay_weights(
+        &self,
+        tiles: &Tiles,
+        weights: &Weights<'_, W>,
+        to: &mut [W],
+        far: &AtomicBool,
+        par: &dyn Parallel,
+    ) {
+        let [ins, outs] = self.channels;
+        let mut taps = [0; 9];
+        for (of, [_, y, x]) in tiles.of.taps() {
+            taps[3 * y + x] = of;
+        }
+        let to = Shared::<W>::new(to.as_mut_ptr());
+        let least = (LEAST / ALL).div_ceil(ins.max(1));
+        in_parts(self.groups * outs, least, par, &|rows| {
+            for row in rows {
+                let (group, out) = (row / outs, row % outs);
+                let from = group * weights.steps[0] + out * weights.steps[1];
+                W::at_level(Turned {
+                    from: &weights.all[from..],
+                    step: weights.steps[2],
+                    taps,
+                    ins,
+                    to: Shared::new(to.at(((ALL * group * outs + out) * ins) as isize)),
+                    apart: outs * ins,
+                    far,
+                });
+            }
+        });
+    }
+
+    /// The tiles of a block, for some channels of the result of a group, which has these weights.
+    fn tiled_block(
+        &self,
+        tiles: &Tiles,
+        block: &Block,
+        group: usize,
+        (weights, channels): (&[W], Range<usize>),
+        far: &AtomicBool,
+    ) {
+        let ([ins, outs], phase) = (self.channels, &tiles.phase);
+        let (places, rows) = (block.places(), channels.len().min(W::ROWS));
+        let panels = panels_of(places);
+        // Of each panel and element: a line for each channel, and what is written behind the last.
+        let (laid, sums) = (ins * SUMS + WIDE, rows * SUMS + LINE);
+        let copied = room(phase, &phase.region(&block.at), block.images.len());
+        let all = panels * ALL;
+        W::with_scratch(all * (laid + sums) + WIDE + copied + WIDE + LINE, |scratch| {
+            let (elements, rest) = aligned(scratch).split_at_mut(all * laid);
+            let (sums_of, rest) = rest.split_at_mut(all * sums + WIDE);
+            let own = |panel| {
+                let lines = columns_of(places, panel);
+                lines.start * LINE..(lines.end * LINE).min(places)
+            };
+            let wide: SmallVec<[usize; 4]> =
+                (0..panels).map(|panel| own(panel).len().next_multiple_of(LINE)).collect();
+            let mut chunks: SmallVec<[Chunks; 4]> = smallvec![];
+            for c in 0..ins {
+                let channel = group * ins + c;
+                let rest = &mut rest[..copied + WIDE];
+                let source = Source::copied(phase, block, self.x, channel..channel + 1, rest);
+                let at = |i: usize| source.tap([0, i / 4, i % 4]);
+                if c == 0 {
+                    let last = at(ALL - 1).max(at(ALL - 3));
+                    chunks.extend((0..panels).map(|p| source.chunks(phase, block, own(p), last)));
+                }
+                W::at_level(Elements {
+                    copied: &rest[..copied],
+                    offsets: std::array::from_fn(at),
+                    source: &source,
+                    chunks: &chunks,
+                    to: Shared::new(elements.as_mut_ptr()),
+                    wide: &wide,
+                    line: c,
+                    laid,
+                    far,
+                });
+            }
+            let deep = even(ins, W::DEPTH);
+            for first in channels.clone().step_by(rows) {
+                let high = rows.min(channels.end - first);
+                for element in 0..ALL {
+                    for panel in 0..panels {
+                        let n = own(panel).len();
+                        let at = panel * ALL + element;
+                        for k in (0..ins).step_by(deep) {
+                            let from = (element * outs + first) * ins + k;
+                            let from = Shared::new(weights[from..].as_ptr().cast_mut());
+                            let step = Step {
+                                rows: Matrix { at: from, rows: ins as isize, cols: 1 },
+                                columns: &elements[at * laid + k * wide[panel]..],
+                                sizes: [high, deep.min(ins - k), n],
+                                sums: sums_of[at * sums..].as_mut_ptr(),
+                                adds: k > 0,
+                                out: None,
+                            };
+                            // SAFETY: weights, lines and sums have the sizes that are named.
+                            unsafe { W::multiply(step) };
+                        }
+                    }
+                }
+                for panel in 0..panels {
+                    let own = own(panel);
+                    W::at_level(Results {
+                        job: self,
+                        tiles,
+                        block,
+                        runs: block.runs(own.clone()).collect(),
+                        own,
+                        channels: group * outs + first..group * outs + first + high,
+                        sums: &sums_of[panel * ALL * sums..],
+                        apart: sums,
+                    });
+                }
+            }
+        });
+    }
+}
+
+/// `a + b`
+#[inline(always)]
+fn add<W: Real, R: Registers<W>>(a: R::Register, b: R::Register) -> R::Register {
+    // SAFETY: where this is inlined, the features of `R` are enabled.
+    unsafe { R::fma(R::splat(W::ONE), a, b) }
+}
+
+/// `a - b`
+#[inline(always)]
+fn sub<W: Real, R: Registers<W>>(a: R::Register, b: R::Register) -> R::Register {
+    // SAFETY: as above.
+    unsafe { R::fma(R::splat(W::of(-1.0)), b, a) }
+}
+
+/// `G (a b c)`
+#[inline(always)]
+fn of_weights<W: Real, R: Registers<W>>([a, b, c]: [R::Register; 3]) -> [R::Register; 4] {
+    // SAFETY: as above.
+    let (outer, inner) = unsafe {
+        let (half, zero) = (R::splat(W::of(0.5)), R::splat(W::ZERO));
+        (R::fma(half, add::<W, R>(a, c), zero), R::fma(half, b, zero))
+    };
+    [a, add::<W, R>(outer, inner), sub::<W, R>(outer, inner), c]
+}
+
+/// `B (a b c d)`
+#[inline(always)]
+fn of_elements<W: Real, R: Registers<W>>([a, b, c, d]: [R::Register; 4]) -> [R::Register; 4] {
+    [sub::<W, R>(a, c), add::<W, R>(b, c), sub::<W, R>(c, b), sub::<W, R>(b, d)]
+}
+
+/// `A (a b c d)`
+#[inline(always)]
+fn of_sums<W: Real, R: Registers<W>>([a, b, c, d]: [R::Register; 4]) -> [R::Register; 2] {
+    [add::<W, R>(add::<W, R>(a, b), c), sub::<W, R>(sub::<W, R>(b, c), d)]
+}
+
+/// A row of weights, of all channels that are summed up.
+struct Turned<'a, W> {
+    from: &'a [W],
+    /// From a channel to the next.
+    step: usize,
+    /// The number of each weight of a channel, row by row.
+    taps: [usize; 9],
+    ins: usize,
+    /// A row of the first element's matrix, and how far the next's is.
+    to: Shared<W>,
+    apart: usize,
+    far: &'a AtomicBool,
+}
+
+impl<W: Real> Body<W> for Turned<'_, W> {
+    #[inline(always)]
+    fn run<R: Registers<W>>(self) {
+        let (limit, mut far) = (W::of(LIMIT).size(), false);
+        let (step, taps) = (self.step, self.taps);
+        for first in (0..self.ins).step_by(WIDE) {
+            let n = WIDE.min(self.ins - first);
+            let from = self.from[first * step..][..(n - 1) * step + 9].as_ptr();
+            let mut rows = [[W::ZERO; WIDE]; 9];
+            for t in 0..9 {
+                let from = from.wrapping_add(taps[t]);
+                // SAFETY: weights of so many channels, as the slice has just shown.
+                unsafe {
+                    if n == WIDE {
+                        for i in 0..WIDE {
+                            rows[t][i] = *from.add(i * step);
+                        }
+                    } else {
+                        for i in 0..n {
+                            rows[t][i] = *from.add(i * step);
+                        }
+                    }
+                }
+                for i in 0..WIDE {
+                    far |= rows[t][i].size() > limit;
+                }
+            }
+            let mut rest = [[W::ZERO; WIDE]; ALL];
+            let (to, apart) = match n {
+                WIDE => (self.to.at(first as isize), self.apart),
+                _ => (rest.as_mut_ptr().cast(), WIDE),
+            };
+            for lane in (0..WIDE).step_by(R::WIDTH) {
+                // SAFETY: whole registers of arrays, or of the matrices' rows, and as above.
+                unsafe {
+                    let mut turned = [[R::splat(W::ZERO); 4]; 3];
+                    for y in 0..3 {
+                        let mut row = [R::splat(W::ZERO); 3];
+                        for x in 0..3 {
+                            row[x] = R::load(rows[3 * y + x].as_ptr().add(lane));
+                        }
+                        turned[y] = of_weights::<W, R>(row);
+                    }
+                    for x in 0..4 {
+                        let [a, b, c] = turned;
+                        let column = of_weights::<W, R>([a[x], b[x], c[x]]);
+                        for y in 0..4 {
+                            R::store(to.add((4 * y + x) * apart + lane), column[y]);
+                        }
+                    }
+                }
+            }
+            if n < WIDE {
+                for (element, rest) in rest.iter().enumerate() {
+                    let to = self.to.at((element * self.apart + first) as isize);
+                    // SAFETY: a row of the matrix of this element.
+                    unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, n) };
+                }
+            }
+        }
+        if far {
+            self.far.store(true, Relaxed);
+        }
+    }
+}
+
+/// A channel of a block's tiles.
+struct Elements<'a, W> {
+    copied: &'a [W],
+    offsets: [isize; ALL],
+    source: &'a Source<W>,
+    /// Those of each panel.
+    chunks: &'a [Chunks],
+    to: Shared<W>,
+    /// Places of each panel's lines.
+    wide: &'a [usize],
+    /// The number of the channel, whose line it is.
+    line: usize,
+    /// From an element of a panel to the next.
+    laid: usize,
+    far: &'a AtomicBool,
+}
+
+impl<W: Real> Body<W> for Elements<'_, W> {
+    #[inline(always)]
+    fn run<R: Registers<W>>(self) {
+        let (limit, mut far) = (W::of(LIMIT).size(), false);
+        for x in self.copied {
+            far |= x.size() > limit;
+        }
+        if far {
+            self.far.store(true, Relaxed);
+        }
+        let (offsets, laid) = (self.offsets, self.laid);
+        for (panel, chunks) in self.chunks.iter().enumerate() {
+            let wide = self.wide[panel];
+            let to = self.to.at((panel * ALL * laid + self.line * wide) as isize);
+            for &chunk in chunks {
+                for lane in (0..WIDE).step_by(R::WIDTH) {
+                    let from = self.source.at(chunk.from).wrapping_add(lane);
+                    let to = to.wrapping_add(chunk.to + lane);
+                    // SAFETY: the copy goes on for `WIDE` elements behind the last tile, and a
+                    // panel's lines for as many; else as above.
+                    unsafe {
+                        let mut rows = [[R::splat(W::ZERO); 4]; 4];
+                        for y in 0..4 {
+                            let mut row = [R::splat(W::ZERO); 4];
+                            for x in 0..4 {
+                                row[x] = R::load(from.wrapping_offset(offsets[4 * y + x]));
+                            }
+                            rows[y] = of_elements::<W, R>(row);
+                        }
+                        for x in 0..4 {
+                            let column = [rows[0][x], rows[1][x], rows[2][x], rows[3][x]];
+                            let column = of_elements::<W, R>(column);
+                            for y in 0..4 {
+                                R::store(to.add((4 * y + x) * laid), column[y]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What comes of a panel's sums, for some channels of the result.
+struct Results<'a, T, W> {
+    job: &'a Job<'a, T, W>,
+    tiles: &'a Tiles,
+    block: &'a Block,
+    own: Range<usize>,
+    runs: SmallVec<[Run; 8]>,
+    channels: Range<usize>,
+    sums: &'a [W],
+    /// From an element to the next.
+    apart: usize,
+}
+
+impl<T: Load<W>, W: Real> Body<W> for Results<'_, T, W> {
+    #[inline(always)]
+    fn run<R: Registers<W>>(self) {
+        let (job, phase) = (self.job, &self.tiles.of);
+        let [_, high, wide] = phase.places();
+        let start = self.block.at.each_ref().map(|r| r.start);
+        let channels = job.groups * job.channels[1];
+        for (row, channel) in self.channels.clone().enumerate() {
+            let bias = *job.bias.get(channel).unwrap_or(&W::ZERO);
+            for run in &self.runs {
+                let at = [start[0] + run.at[0], 2 * (start[1] + run.at[1])];
+                let image = self.block.images.start + run.image;
+                let plane = (image * channels + channel) * job.plane;
+                for i in (0..run.len).step_by(WIDE) {
+                    let from = row * SUMS + run.start - self.own.start + i;
+                    let mut all = [[[W::ZERO; WIDE]; 2]; 2];
+                    for lane in (0..WIDE).step_by(R::WIDTH) {
+                        // SAFETY: sums of a row, or some of the next; else as above.
+                        unsafe {
+                            let from = self.sums.as_ptr().add(from + lane);
+                            let mut columns = [[R::splat(W::ZERO); 2]; 4];
+                            for x in 0..4 {
+                                let mut column = [R::splat(W::ZERO); 4];
+                                for y in 0..4 {
+                                    column[y] = R::load(from.add((4 * y + x) * self.apart));
+                                }
+                                columns[x] = of_sums::<W, R>(column);
+                            }
+                            for y in 0..2 {
+                                let [a, b, c, d] = columns;
+                                let row = of_sums::<W, R>([a[y], b[y], c[y], d[y]]);
+                                for x in 0..2 {
+                                    let y_x = add::<W, R>(row[x], R::splat(bias));
+                                    R::store(all[y][x].as_mut_ptr().add(lane), y_x);
+                                }
+                            }
+                        }
+                    }
+                    let first = 2 * (start[2] + run.at[2] + i);
+                    let there = (2 * (run.len - i)).min(wide - first);
+                    for (y, [even, odd]) in all.iter().enumerate() {
+                        if at[1] + y >= high {
+                            break;
+                        }
+                        let mut line = [W::ZERO; 2 * WIDE];
+                        for i in 0..WIDE {
+                            (line[2 * i], line[2 * i + 1]) = (even[i], odd[i]);
+                        }
+                        let to = plane + phase.result([at[0], at[1] + y, first]);
+                        let to = job.to.at(to as isize);
+                        // SAFETY: results of this part, which lie side by side.
+                        unsafe {
+                            if there >= line.len() {
+                                store(&line, to);
+                            } else {
+                                store(&line[..there], to);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
