@@ -15,8 +15,8 @@ use crate::shape::contiguous_strides;
 use crate::view::{Parallel, View, ViewMut};
 use std::cmp::Reverse;
 
-/// Queries and keys of a block: scores of 64 KiB in float32.
-const ROWS: usize = 64;
+/// Queries and keys of a block: scores of 128 KiB in float32.
+const ROWS: usize = 128;
 const KEYS: usize = 256;
 /// Elements of a row that are joined side by side: a 512-bit register of f32.
 pub(super) const LANES: usize = 16;

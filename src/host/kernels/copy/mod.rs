@@ -18,8 +18,8 @@ pub(crate) use joined::join;
 pub(super) use rows::ask_for_later;
 use rows::{SHORT, copy_row, short_rows, stream_row};
 use std::marker::PhantomData;
-pub(super) use turned::tile;
-use turned::{TILE, transpose, weave};
+pub(super) use turned::{TILE, tile};
+use turned::{transpose, weave};
 
 /// Bytes below which a further thread does not pay (512 KiB in order 29.6, 17.3, 28.7 us, filled
 /// 29.6, 18.4, 27.9; 256 KiB turned 41.6, 23.9, 41.4).

@@ -70,7 +70,7 @@ pub(super) unsafe fn woven<T: Copy, const K: usize>(d: *mut T, s: [*const T; K],
 }
 
 /// Side of a transposed tile: for 4-byte elements a cache line each way.
-pub(super) const TILE: usize = 16;
+pub(in super::super) const TILE: usize = 16;
 /// A band of so many rows, at most, is asked for two bands before it is read: no machine foresees
 /// many rows at a time, and of more the first cache would lose the lines until then. (On a Zen 3 32
 /// planes of [64, 3136] took 2.9 ms with it and 4.0 without, of halves 1.3 and 2.2; one of [2048,
@@ -111,13 +111,7 @@ pub(super) fn transpose<T: Copy + Send + Sync>(
                         }
                     }
                     // SAFETY: the tile's `wide` columns and `high` rows lie within both views.
-                    unsafe {
-                        if (wide, high) == (TILE, TILE) {
-                            whole_tile::<T>(d, s, column.step[0], row.step[1]);
-                        } else {
-                            tile::<T>(d, s, column.step[0], row.step[1], wide, high);
-                        }
-                    }
+                    unsafe { tile::<T>(d, s, column.step[0], row.step[1], wide, high) };
                     r += TILE;
                 }
             }
@@ -131,6 +125,37 @@ pub(super) fn transpose<T: Copy + Send + Sync>(
 /// The addresses named are valid, and `d` and `s` do not overlap.
 #[inline(always)]
 pub(in super::super) unsafe fn tile<T: Copy>(
+    d: *mut T,
+    s: *const T,
+    ds: isize,
+    ss: isize,
+    wide: usize,
+    high: usize,
+) {
+    // SAFETY: by the caller's promise; the level is one that the machine has.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        if level() == Level::Avx512 && (wide, high) == (TILE, TILE) {
+            match size_of::<T>() {
+                2 => return by_shuffles::halves(d.cast(), s.cast(), ds, ss),
+                4 => return by_shuffles::words(d.cast(), s.cast(), ds, ss),
+                _ => {}
+            }
+        }
+        if (wide, high) == (TILE, TILE) {
+            through_buffer::<T>(d, s, ds, ss, TILE, TILE);
+        } else {
+            through_buffer::<T>(d, s, ds, ss, wide, high);
+        }
+    }
+}
+
+/// The same.
+///
+/// # Safety
+/// As for [`tile`].
+#[inline(always)]
+unsafe fn through_buffer<T: Copy>(
     d: *mut T,
     s: *const T,
     ds: isize,
@@ -154,26 +179,6 @@ pub(in super::super) unsafe fn tile<T: Copy>(
                 *out.add(k) = buffer[k][i].assume_init();
             }
         }
-    }
-}
-
-/// A whole [`tile`].
-///
-/// # Safety
-/// As for [`tile`].
-#[inline(always)]
-unsafe fn whole_tile<T: Copy>(d: *mut T, s: *const T, ds: isize, ss: isize) {
-    // SAFETY: by the caller's promise; the level is one that the machine has.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        if level() == Level::Avx512 {
-            match size_of::<T>() {
-                2 => return by_shuffles::halves(d.cast(), s.cast(), ds, ss),
-                4 => return by_shuffles::words(d.cast(), s.cast(), ds, ss),
-                _ => {}
-            }
-        }
-        tile::<T>(d, s, ds, ss, TILE, TILE);
     }
 }
 

@@ -14,6 +14,8 @@
 //! are widened on their way into a register: half the memory and half the reading, the same sums;
 //! results are rounded once.
 
+use super::super::copy::{TILE, tile};
+use super::super::isa::vectorize;
 use super::super::load::Load;
 use super::super::nest::{Shared, in_parts, slice_of};
 #[cfg(target_arch = "x86_64")]
@@ -152,6 +154,14 @@ pub(super) unsafe fn pack_matrix<T: Stored>(from: Matrix<T>, [k, n]: [usize; 2],
                 for p in 0..k {
                     std::ptr::copy_nonoverlapping(from.from(p, first), to.add(p * wide), there);
                 }
+            } else if from.rows == 1 {
+                vectorize!(move || for c in (0..there).step_by(TILE) {
+                    for p in (0..k).step_by(TILE) {
+                        let (to, at) = (to.add(p * wide + c), from.from(p, first + c));
+                        let sizes = [TILE.min(k - p), TILE.min(there - c)];
+                        tile(to, at.cast_const(), wide as isize, from.cols, sizes[0], sizes[1]);
+                    }
+                });
             } else {
                 for c in 0..there {
                     for p in 0..k {
