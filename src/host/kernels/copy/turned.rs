@@ -1,7 +1,7 @@
 //! Copies in which another dimension becomes the last one: tiles that are turned, and few rows
 //! woven into one.
 //!
-//! Called by [`copy_nest`](super::copy_nest); convolutions turn tiles as well.
+//! Called by [`copy_nest`](super::copy_nest). Convolutions and packed operands turn tiles as well.
 
 use super::super::isa::vectorize;
 use super::super::nest::{Dim, Nest, Shared, in_parts, slice_of};
@@ -150,7 +150,7 @@ pub(in super::super) unsafe fn tile<T: Copy>(
     }
 }
 
-/// The same.
+/// A [`tile`] by way of a buffer on the stack.
 ///
 /// # Safety
 /// As for [`tile`].

@@ -293,6 +293,11 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
 /// `[channels, ..]`), over one to three spatial dimensions, with a weight `[out, channels / groups,
 /// ..]`. Floating point only, with all operands of one type; halves are accumulated in float32.
 /// Nothing waits.
+///
+/// On the CPU, kernels of 3 x 3 with a stride of 1 and at least 48 channels a group on both sides
+/// are computed by tiles of 2 x 2 results (Winograd's F(2 x 2, 3 x 3)), in float32 and halves,
+/// transposed and for gradients of the input too. A result's error is then relative to the largest
+/// of all elements and weights that its tile meets.
 impl TensorFuture {
     /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups,
     /// length]`.

@@ -5,7 +5,7 @@
 //! zeros around it, or read where it lies ([`source`]). Then the work is a product of matrices
 //! ([`products`], and [`weights`] for what flows back to them), whose right operand is laid a few
 //! places at a time; to a few channels a group that is not worth it, and [`direct`] sums rows up.
-//! Of 3 x 3 taps and many channels [`tiles`] of 2 x 2 results take fewer multiplications.
+//! For 3 x 3 taps and many channels, [`tiles`] of 2 x 2 results need fewer multiplications.
 //! Zeros around make NaN of infinite weights: where these flow back, [`careful`] has a plain loop.
 //!
 //! **Results and threads.** The order of a result's multiply-adds depends on the sizes alone, so the
@@ -210,6 +210,16 @@ fn by_weights<T: Load<W>, W: Real>(
     if !forward && phases.iter().any(Phase::meets_padding) && !weights.iter().all(is_number) {
         return careful::to_input(geo, x, &weights, &bias, to, par);
     }
+    let met: usize = phases.iter().map(|phase| phase.places().iter().product::<usize>()).sum();
+    if met < plane {
+        // The others meet no tap.
+        let each = &mut |i: usize| {
+            let bias = T::store(*bias.get(i % (groups * channels[1])).unwrap_or(&W::ZERO));
+            // SAFETY: planes of the result.
+            (0..plane).for_each(|at| unsafe { to.at((i * plane + at) as isize).write(bias) });
+        };
+        (0..geo.batch * groups * channels[1]).for_each(each);
+    }
     if let [phase] = &phases[..]
         && W::TILED
         && let Some(tiles) = Tiles::of(phase, geo.batch, channels)
@@ -229,16 +239,6 @@ fn by_weights<T: Load<W>, W: Real>(
     };
     if forward {
         return run(&[Side { phases: &phases, weights: &weights }]);
-    }
-    let met: usize = phases.iter().map(|phase| phase.places().iter().product::<usize>()).sum();
-    if met < plane {
-        // The others meet no tap.
-        let each = &mut |i: usize| {
-            let bias = T::store(*bias.get(i % (groups * channels[1])).unwrap_or(&W::ZERO));
-            // SAFETY: planes of the result.
-            (0..plane).for_each(|at| unsafe { to.at((i * plane + at) as isize).write(bias) });
-        };
-        (0..geo.batch * groups * channels[1]).for_each(each);
     }
     let depth = |phase: &Phase| channels[0] * phase.taps().len();
     let all = phases.iter().map(|phase| groups * channels[1] * depth(phase)).sum();

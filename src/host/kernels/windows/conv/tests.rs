@@ -108,6 +108,10 @@ fn compare_all<T: Element>(rng: &mut Rng, geo: Geometry, eps: f64) {
         to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &par)
     });
     compare("to_input", &geo, &got, &dx, eps);
+    let alone = filled::<T>(&sx, |out| {
+        to_input(&geo, dy.view(), weight.view(), Some(own.view()), out, &Serial)
+    });
+    assert_eq!(got, alone, "threads show in what flows back: {geo:?}");
     let got = filled::<T>(&sw, |out| to_weight(&geo, dy.view(), x.view(), out, &par));
     compare("to_weight", &geo, &got, &dw, eps);
 }
@@ -156,12 +160,38 @@ fn results_that_are_made_two_by_two_agree_with_plain_loops() {
         let geo = tiled(turn);
         let phase = Phase::forward(&geo, [0; 3]);
         assert!(Tiles::of(&phase, geo.batch, geo.channels).is_some(), "{geo:?}");
-        // The sum of magnitudes is that of a result's own terms, and its tile's are as large.
+        // Errors are compared with the sizes of a result's own terms: its tile's are alike.
         compare_all::<f32>(&mut rng, geo, 4e-6);
         if turn == 1 {
             compare_all::<f16>(&mut rng, geo, 1e-3);
             compare_all::<bf16>(&mut rng, geo, 8e-3);
         }
+    }
+}
+
+/// Strides that leave one phase: the planes, and the rows, between its places meet nothing.
+#[test]
+fn what_meets_no_tap_beside_tiles_is_the_bias() {
+    let mut rng = Rng::new(46);
+    for (spatial, input, kernel, output, stride, dilation) in [
+        (3, [5, 12, 14], [1, 3, 3], [3, 12, 14], [2, 1, 1], [1, 1, 1]),
+        (3, [1, 12, 14], [2, 3, 3], [1, 12, 14], [2, 1, 1], [1, 1, 1]),
+        (2, [1, 26, 14], [1, 3, 3], [1, 11, 14], [1, 2, 1], [1, 2, 1]),
+        (3, [4, 12, 14], [1, 3, 3], [4, 12, 14], [1, 1, 1], [1, 1, 1]),
+    ] {
+        let around = |a: usize| {
+            let reach = dilation[a] * (kernel[a] - 1) + 1;
+            let most: usize = (output[a] - 1) * stride[a] + reach;
+            let before = most.saturating_sub(input[a]).div_ceil(2);
+            [before, most.saturating_sub(input[a]) - before]
+        };
+        let padding = std::array::from_fn(around);
+        let window = Window { spatial, input, kernel, output, stride, padding, dilation };
+        compare_all::<f32>(
+            &mut rng,
+            Geometry { batch: 2, groups: 1, channels: [16, 17], window },
+            4e-6,
+        );
     }
 }
 
@@ -393,6 +423,7 @@ at_every_level! {
     convolutions_of_any_layout_agree_with_plain_loops
     results_that_are_made_two_by_two_agree_with_plain_loops
     large_numbers_reach_what_they_meet_alone
+    what_meets_no_tap_beside_tiles_is_the_bias
     blocks_of_places_and_cuts_of_channels_meet_without_seams
     a_sum_of_a_weight_knows_nothing_of_what_its_tap_does_not_meet
 }

@@ -4,10 +4,10 @@
 //! A tile meets 4 x 4 elements `d` of a channel. With `g` the weights, its results are
 //! `y = A [(G g G') * (B d B')] A'`, where `*` multiplies element by element: summed over channels
 //! that is a product of matrices for each of 16 elements, with 16 multiply-adds a tile, a channel
-//! and a result's channel, where 2 x 2 results have 36. Elements and weights are turned into those
-//! 16 by additions alone and a few halves, so errors grow little; but what is lost of a large
-//! element is lost in each result of its tiles. Numbers so large that sums overflow, infinities and
-//! NaN are left to [`products`](super::products).
+//! and a result's channel, where 2 x 2 results have 36. The transforms add and halve, so errors grow
+//! little; but the rounding error of a large element or weight spreads to every result of its tile,
+//! even to one that does not meet it. Numbers so large that sums overflow, infinities and NaN are
+//! left to [`products`](super::products).
 
 use super::plan::{Axis, Block, Grid, Phase, Run, Tap};
 use super::products::{Job, aligned, even};
@@ -23,28 +23,29 @@ use crate::view::Parallel;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
-/// Elements of a tile that weights multiply.
+/// Elements of a transformed tile: 4 x 4.
 const ALL: usize = 16;
 
-/// Bytes of a block's elements, and of the sums of some rows, that stay in the second-level cache.
-/// (Weights of 256 by 256 channels do not, so the block is not as small as that where there are
-/// many channels.)
+/// Bytes of a block's transformed tiles, and of the sums of as many channels as are multiplied at a
+/// time, so that both stay in the second-level cache. A block has two panels of tiles and more all
+/// the same: from some 200 channels on the weights are read from beyond that cache for each block.
 const BYTES: usize = 1 << 20;
 
-/// Channels, on either side, and tiles from which on this is faster. A tile and channel cost some 25
-/// cycles, a tile and channel of the result 15, two weights 40; a multiply-add by itself 1/30 (two
-/// cores of a Xeon, with [1, 128, 28, 28] 0.97 and 0.79 ms, [8, 64, 56, 56] 7.3 and 4.8; but
-/// [1, 32, 28, 28] 0.096 and 0.103, [4, 512, 7, 7] 4.6 and 6.1).
+/// Channels on each side from which on tiles are faster than a product. On two cores of a Xeon, a
+/// product and tiles: [1, 128, 28, 28] 0.97 and 0.79 ms, [8, 64, 56, 56] 7.3 and 4.8; but
+/// [1, 32, 28, 28] 0.096 and 0.103.
 const CHANNELS: usize = if cfg!(test) { 16 } else { 48 };
+/// Tiles from which on the transform of the weights pays ([4, 512, 7, 7] has 64: 4.6 and 6.1 ms).
 const LEAST_TILES: usize = if cfg!(test) { 32 } else { 128 };
 
 /// The largest number that is taken: 81 products of two such are far from the largest there is.
 const LIMIT: f64 = 1e15;
 
-/// Weights where they lie.
+/// The weights of a convolution, which lie in either order of channels.
 pub(super) struct Weights<'a, W> {
     pub all: &'a [W],
-    /// From a group to the next, from a channel of the result, and from one that is summed up.
+    /// The steps between groups, between channels of the result, and between channels that are
+    /// summed up.
     pub steps: [usize; 3],
 }
 
@@ -52,7 +53,8 @@ pub(super) struct Weights<'a, W> {
 pub(super) struct Tiles {
     /// Its places are tiles.
     phase: Phase,
-    of: Phase,
+    /// Its places are results.
+    results: Phase,
 }
 
 impl Tiles {
@@ -60,7 +62,9 @@ impl Tiles {
     pub fn of(phase: &Phase, images: usize, [ins, outs]: [usize; 2]) -> Option<Tiles> {
         let [deep, high, wide] = &phase.axes;
         let is_three = |axis: &Axis| axis.step == 1 && axis.taps.len() == 3 && axis.reach().1 == 3;
-        if wide.every != 1 || deep.taps.len() != 1 || !is_three(high) || !is_three(wide) {
+        // (Between the planes of a stride lie others that no result meets.)
+        let skips = deep.step != 1 && deep.places > 1;
+        if skips || wide.every != 1 || deep.taps.len() != 1 || !is_three(high) || !is_three(wide) {
             return None;
         }
         let halved = |axis: &Axis| Axis {
@@ -76,12 +80,12 @@ impl Tiles {
         let pays = ins.min(outs) >= CHANNELS
             && count(&tiles) >= LEAST_TILES
             && 11 * count(&tiles) <= 4 * count(phase);
-        pays.then(|| Tiles { phase: tiles, of: phase.clone() })
+        pays.then(|| Tiles { phase: tiles, results: phase.clone() })
     }
 }
 
 impl<T: Load<W>, W: Real> Job<'_, T, W> {
-    /// True where that is the result. Nothing that was written counts where a number is too large.
+    /// Returns false if a number is too large: what was written is then to be overwritten.
     pub fn run_tiled(
         &self,
         tiles: &Tiles,
@@ -90,12 +94,15 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
         par: &dyn Parallel,
     ) -> bool {
         let [ins, outs] = self.channels;
-        let far = AtomicBool::new(false);
+        let too_large = AtomicBool::new(false);
         W::turned(|scratch| {
             let all = ALL * self.groups * outs * ins;
             room::at_least(scratch, all + LINE, W::ZERO);
             let laid = &mut aligned(scratch)[..all];
-            self.lay_weights(tiles, weights, laid, &far, par);
+            self.lay_weights(tiles, weights, laid, &too_large, par);
+            if too_large.load(Relaxed) {
+                return;
+            }
             let wanted = match par.threads() {
                 0 | 1 => 1,
                 threads => (work / LEAST).clamp(1, 4 * threads).div_ceil(self.groups),
@@ -111,14 +118,17 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
             let least = LEAST.div_ceil((work / (blocks * cuts)).max(1));
             in_parts(blocks * cuts, least, par, &|range| {
                 for unit in range {
+                    if too_large.load(Relaxed) {
+                        return;
+                    }
                     let (at, rows) = (unit / cuts, slice_of(outs, cuts, unit % cuts));
                     let (block, group) = (grid.block(at / self.groups), at % self.groups);
                     let weights = &laid[ALL * group * outs * ins..];
-                    self.tiled_block(tiles, &block, group, (weights, rows), &far);
+                    self.tiled_block(tiles, &block, group, (weights, rows), &too_large);
                 }
             });
         });
-        !far.load(Relaxed)
+        !too_large.load(Relaxed)
     }
 
     /// Writes `G g G'` of all weights: for each group and element a matrix, of a row for each
@@ -128,12 +138,12 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
         tiles: &Tiles,
         weights: &Weights<'_, W>,
         to: &mut [W],
-        far: &AtomicBool,
+        too_large: &AtomicBool,
         par: &dyn Parallel,
     ) {
         let [ins, outs] = self.channels;
         let mut taps = [0; 9];
-        for (of, [_, y, x]) in tiles.of.taps() {
+        for (of, [_, y, x]) in tiles.results.taps() {
             taps[3 * y + x] = of;
         }
         let to = Shared::<W>::new(to.as_mut_ptr());
@@ -142,14 +152,14 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
             for row in rows {
                 let (group, out) = (row / outs, row % outs);
                 let from = group * weights.steps[0] + out * weights.steps[1];
-                W::at_level(Turned {
+                W::at_level(Transformed {
                     from: &weights.all[from..],
                     step: weights.steps[2],
                     taps,
                     ins,
                     to: Shared::new(to.at(((ALL * group * outs + out) * ins) as isize)),
                     apart: outs * ins,
-                    far,
+                    too_large,
                 });
             }
         });
@@ -162,12 +172,13 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
         block: &Block,
         group: usize,
         (weights, channels): (&[W], Range<usize>),
-        far: &AtomicBool,
+        too_large: &AtomicBool,
     ) {
         let ([ins, outs], phase) = (self.channels, &tiles.phase);
         let (places, rows) = (block.places(), channels.len().min(W::ROWS));
         let panels = panels_of(places);
-        // Of each panel and element: a line for each channel, and what is written behind the last.
+        // Of each panel and element: a line for each channel, with room behind the last for what
+        // its last chunk overruns; and sums.
         let (laid, sums) = (ins * SUMS + WIDE, rows * SUMS + LINE);
         let copied = room(phase, &phase.region(&block.at), block.images.len());
         let all = panels * ALL;
@@ -199,7 +210,7 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
                     wide: &wide,
                     line: c,
                     laid,
-                    far,
+                    too_large,
                 });
             }
             let deep = even(ins, W::DEPTH);
@@ -246,21 +257,21 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
 /// `a + b`
 #[inline(always)]
 fn add<W: Real, R: Registers<W>>(a: R::Register, b: R::Register) -> R::Register {
-    // SAFETY: where this is inlined, the features of `R` are enabled.
+    // SAFETY: the features of `R` are enabled where this is inlined.
     unsafe { R::fma(R::splat(W::ONE), a, b) }
 }
 
 /// `a - b`
 #[inline(always)]
 fn sub<W: Real, R: Registers<W>>(a: R::Register, b: R::Register) -> R::Register {
-    // SAFETY: as above.
+    // SAFETY: the features of `R` are enabled where this is inlined.
     unsafe { R::fma(R::splat(W::of(-1.0)), b, a) }
 }
 
 /// `G (a b c)`
 #[inline(always)]
 fn of_weights<W: Real, R: Registers<W>>([a, b, c]: [R::Register; 3]) -> [R::Register; 4] {
-    // SAFETY: as above.
+    // SAFETY: the features of `R` are enabled where this is inlined.
     let (outer, inner) = unsafe {
         let (half, zero) = (R::splat(W::of(0.5)), R::splat(W::ZERO));
         (R::fma(half, add::<W, R>(a, c), zero), R::fma(half, b, zero))
@@ -281,27 +292,28 @@ fn of_sums<W: Real, R: Registers<W>>([a, b, c, d]: [R::Register; 4]) -> [R::Regi
 }
 
 /// A row of weights, of all channels that are summed up.
-struct Turned<'a, W> {
+struct Transformed<'a, W> {
     from: &'a [W],
     /// From a channel to the next.
     step: usize,
-    /// The number of each weight of a channel, row by row.
+    /// Where each tap lies among a channel's weights, row by row.
     taps: [usize; 9],
     ins: usize,
     /// A row of the first element's matrix, and how far the next's is.
     to: Shared<W>,
     apart: usize,
-    far: &'a AtomicBool,
+    too_large: &'a AtomicBool,
 }
 
-impl<W: Real> Body<W> for Turned<'_, W> {
+impl<W: Real> Body<W> for Transformed<'_, W> {
     #[inline(always)]
     fn run<R: Registers<W>>(self) {
         let (limit, mut far) = (W::of(LIMIT).size(), false);
         let (step, taps) = (self.step, self.taps);
+        let reach = 1 + taps.iter().max().unwrap_or(&0);
         for first in (0..self.ins).step_by(WIDE) {
             let n = WIDE.min(self.ins - first);
-            let from = self.from[first * step..][..(n - 1) * step + 9].as_ptr();
+            let from = self.from[first * step..][..(n - 1) * step + reach].as_ptr();
             let mut rows = [[W::ZERO; WIDE]; 9];
             for t in 0..9 {
                 let from = from.wrapping_add(taps[t]);
@@ -327,18 +339,19 @@ impl<W: Real> Body<W> for Turned<'_, W> {
                 _ => (rest.as_mut_ptr().cast(), WIDE),
             };
             for lane in (0..WIDE).step_by(R::WIDTH) {
-                // SAFETY: whole registers of arrays, or of the matrices' rows, and as above.
+                // SAFETY: whole registers of arrays, or of the matrices' rows; the features of
+                // `R` are enabled where this is inlined.
                 unsafe {
-                    let mut turned = [[R::splat(W::ZERO); 4]; 3];
+                    let mut rows_of = [[R::splat(W::ZERO); 4]; 3];
                     for y in 0..3 {
                         let mut row = [R::splat(W::ZERO); 3];
                         for x in 0..3 {
                             row[x] = R::load(rows[3 * y + x].as_ptr().add(lane));
                         }
-                        turned[y] = of_weights::<W, R>(row);
+                        rows_of[y] = of_weights::<W, R>(row);
                     }
                     for x in 0..4 {
-                        let [a, b, c] = turned;
+                        let [a, b, c] = rows_of;
                         let column = of_weights::<W, R>([a[x], b[x], c[x]]);
                         for y in 0..4 {
                             R::store(to.add((4 * y + x) * apart + lane), column[y]);
@@ -355,7 +368,7 @@ impl<W: Real> Body<W> for Turned<'_, W> {
             }
         }
         if far {
-            self.far.store(true, Relaxed);
+            self.too_large.store(true, Relaxed);
         }
     }
 }
@@ -370,11 +383,11 @@ struct Elements<'a, W> {
     to: Shared<W>,
     /// Places of each panel's lines.
     wide: &'a [usize],
-    /// The number of the channel, whose line it is.
+    /// The number of the channel: its line among those of a panel's element.
     line: usize,
     /// From an element of a panel to the next.
     laid: usize,
-    far: &'a AtomicBool,
+    too_large: &'a AtomicBool,
 }
 
 impl<W: Real> Body<W> for Elements<'_, W> {
@@ -385,7 +398,7 @@ impl<W: Real> Body<W> for Elements<'_, W> {
             far |= x.size() > limit;
         }
         if far {
-            self.far.store(true, Relaxed);
+            self.too_large.store(true, Relaxed);
         }
         let (offsets, laid) = (self.offsets, self.laid);
         for (panel, chunks) in self.chunks.iter().enumerate() {
@@ -396,7 +409,8 @@ impl<W: Real> Body<W> for Elements<'_, W> {
                     let from = self.source.at(chunk.from).wrapping_add(lane);
                     let to = to.wrapping_add(chunk.to + lane);
                     // SAFETY: the copy goes on for `WIDE` elements behind the last tile, and a
-                    // panel's lines for as many; else as above.
+                    // panel's lines for as many; the features of `R` are enabled where this is
+                    // inlined.
                     unsafe {
                         let mut rows = [[R::splat(W::ZERO); 4]; 4];
                         for y in 0..4 {
@@ -436,7 +450,7 @@ struct Results<'a, T, W> {
 impl<T: Load<W>, W: Real> Body<W> for Results<'_, T, W> {
     #[inline(always)]
     fn run<R: Registers<W>>(self) {
-        let (job, phase) = (self.job, &self.tiles.of);
+        let (job, phase) = (self.job, &self.tiles.results);
         let [_, high, wide] = phase.places();
         let start = self.block.at.each_ref().map(|r| r.start);
         let channels = job.groups * job.channels[1];
@@ -450,7 +464,8 @@ impl<T: Load<W>, W: Real> Body<W> for Results<'_, T, W> {
                     let from = row * SUMS + run.start - self.own.start + i;
                     let mut all = [[[W::ZERO; WIDE]; 2]; 2];
                     for lane in (0..WIDE).step_by(R::WIDTH) {
-                        // SAFETY: sums of a row, or some of the next; else as above.
+                        // SAFETY: sums of a row, or some of the next; the features of `R` are
+                        // enabled where this is inlined.
                         unsafe {
                             let from = self.sums.as_ptr().add(from + lane);
                             let mut columns = [[R::splat(W::ZERO); 2]; 4];
