@@ -8,7 +8,7 @@
 //! For 3 x 3 taps and many channels, [`tiles`] of 2 x 2 results need fewer multiplications.
 //! Zeros around make NaN of infinite weights: where these flow back, [`careful`] has a plain loop.
 //!
-//! **Results and threads.** The order of a result's multiply-adds depends on the sizes alone, so the
+//! **Results and threads.** The order of a result's multiply-adds depends on the sizes alone, so a
 //! result does not depend on the number of threads. (Where a number is so large that sums of a tile
 //! might overflow, all results are made without tiles.) Halves are accumulated in float32 and
 //! rounded once.
