@@ -226,7 +226,7 @@ const GROUP: usize = 4;
 /// below. Strips overlap rather than leave a rest: what is done twice comes out the same. The next
 /// rows are asked for strip by strip: asked for as a whole, they took `sum` of [64, 50000] from 270
 /// us to 320. (Asking for every row of the next lanes, not only for the first of each, took
-/// [4096, 1024] from 360 to 440.)
+/// [4096, 1024] from 350 to 430.)
 ///
 /// # Safety
 /// Each of `from` is valid for reads of `n` elements, at least `N`, and each level up to `level`

@@ -22,6 +22,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod transforms;
 mod weights;
 
 use crate::dtype::Scalar;

@@ -201,31 +201,25 @@ unsafe fn copy_line<T: Load<W>, W: Real>(
         // Loops, not calls with closures, which the compiler would leave out of the level's code.
         zeros(to, start);
         let apart = apart * step as isize;
+        // Whole registers, the last of which begins where it ends with the row.
+        macro_rules! wide {
+            ($apart:literal) => {
+                for i in (0..count).step_by(WIDE) {
+                    let first = i.min(count - WIDE);
+                    let x = from.add($apart * first).cast::<[T; $apart * (WIDE - 1) + 1]>();
+                    let x = x.read_unaligned();
+                    let mut wide = [W::ZERO; WIDE];
+                    for k in 0..WIDE {
+                        wide[k] = x[$apart * k].load();
+                    }
+                    at.add(first).cast::<[W; WIDE]>().write_unaligned(wide);
+                }
+            };
+        }
         if apart == 1 && count >= WIDE {
-            let mut i = 0;
-            while i < count {
-                // The last begins where it ends with the row.
-                let first = i.min(count - WIDE);
-                let x = from.add(first).cast::<[T; WIDE]>().read_unaligned();
-                let mut wide = [W::ZERO; WIDE];
-                for k in 0..WIDE {
-                    wide[k] = x[k].load();
-                }
-                at.add(first).cast::<[W; WIDE]>().write_unaligned(wide);
-                i += WIDE;
-            }
+            wide!(1);
         } else if apart == 2 && count >= WIDE {
-            let mut i = 0;
-            while i < count {
-                let first = i.min(count - WIDE);
-                let x = from.add(2 * first).cast::<[T; 2 * WIDE - 1]>().read_unaligned();
-                let mut wide = [W::ZERO; WIDE];
-                for k in 0..WIDE {
-                    wide[k] = x[2 * k].load();
-                }
-                at.add(first).cast::<[W; WIDE]>().write_unaligned(wide);
-                i += WIDE;
-            }
+            wide!(2);
         } else if apart == 2 {
             for i in 0..count {
                 at.add(i).write((*from.add(2 * i)).load());
