@@ -297,7 +297,7 @@ fn transposed(walk: &Walk, more: [usize; 3], x: &[usize], w: &[usize]) -> Result
 /// On the CPU, kernels of 3 x 3 with a stride of 1 and at least 48 channels a group on both sides
 /// are computed by tiles of 2 x 2 results (Winograd's F(2 x 2, 3 x 3)), in float32 and halves,
 /// transposed and for gradients of the input too. A result's error is then relative to the largest
-/// of all elements and weights that its tile meets.
+/// element and the largest weight that it meets, and not to the largest of their products.
 impl TensorFuture {
     /// Convolution over one dimension: `[batch, channels, length]` with `[out, channels / groups,
     /// length]`.

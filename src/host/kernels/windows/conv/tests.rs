@@ -195,7 +195,7 @@ fn what_meets_no_tap_beside_tiles_is_the_bias() {
     }
 }
 
-/// Sums of what is around a result make NaN of infinities, and infinities of large numbers.
+/// Differences of infinities would be NaN, and sums of large numbers infinite.
 #[test]
 fn large_numbers_reach_what_they_meet_alone() {
     let mut rng = Rng::new(45);

@@ -5,9 +5,9 @@
 //! `y = A [(G g G') * (B d B')] A'`, where `*` multiplies element by element: summed over channels
 //! that is a product of matrices for each of 16 elements, with 16 multiply-adds a tile, a channel
 //! and a result's channel, where 2 x 2 results have 36. The transforms add and halve, so errors
-//! grow little; but the rounding error of a large element or weight spreads to every result of its
-//! tile, even to one that does not meet it. Numbers so large that sums overflow, infinities and NaN
-//! are left to [`products`](super::products).
+//! grow little: what a result does not meet does not reach it, but what it meets through a small
+//! weight does as through the largest. Numbers so large that sums overflow, infinities and NaN are
+//! left to [`products`](super::products).
 
 use super::plan::{Axis, Block, Grid, Phase, Tap};
 use super::products::{Job, aligned, even};
