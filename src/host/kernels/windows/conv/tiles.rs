@@ -12,7 +12,7 @@
 use super::plan::{Axis, Block, Grid, Phase, Tap};
 use super::products::{Job, aligned, even};
 use super::source::{Chunks, Source, WIDE, room};
-use super::transforms::{Elements, Results, Transformed};
+use super::transforms::{ALL, Elements, Results, Transformed};
 use super::{LEAST, Real};
 use crate::host::kernels::load::Load;
 use crate::host::kernels::matmul::{LINE, Matrix, SUMS, Step, columns_of, panels_of};
@@ -22,9 +22,6 @@ use crate::sync::plain::{AtomicBool, Ordering::Relaxed};
 use crate::view::Parallel;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
-
-/// Elements of a transformed tile: 4 x 4.
-pub(super) const ALL: usize = 16;
 
 /// Bytes of a block's transformed tiles, and of the sums of as many channels as are multiplied at a
 /// time, so that both stay in the second-level cache. A block has two panels of tiles and more all
@@ -37,9 +34,6 @@ const BYTES: usize = 1 << 20;
 const CHANNELS: usize = if cfg!(test) { 16 } else { 48 };
 /// Tiles from which on the transform of the weights pays ([4, 512, 7, 7] has 64: 4.7 and 6.1 ms).
 const LEAST_TILES: usize = if cfg!(test) { 32 } else { 128 };
-
-/// The largest number that is taken: 81 products of two such are far from the largest there is.
-pub(super) const LIMIT: f64 = 1e15;
 
 /// The weights of a convolution, which lie in either order of channels.
 pub(super) struct Weights<'a, W> {
@@ -240,7 +234,7 @@ impl<T: Load<W>, W: Real> Job<'_, T, W> {
                     let own = own(panel);
                     W::at_level(Results {
                         job: self,
-                        tiles,
+                        phase: &tiles.results,
                         block,
                         runs: block.runs(own.clone()).collect(),
                         own,

@@ -2,11 +2,10 @@
 //! tile meets, and of sums into results. Each goes along rows, then along columns, a register at a
 //! time.
 
-use super::plan::{Block, Run};
+use super::plan::{Block, Phase, Run};
 use super::products::Job;
 use super::registers::{Body, Registers};
 use super::source::{Chunks, Source, WIDE};
-use super::tiles::{ALL, LIMIT, Tiles};
 use super::{Real, store};
 use crate::host::kernels::load::Load;
 use crate::host::kernels::matmul::SUMS;
@@ -14,6 +13,12 @@ use crate::host::kernels::nest::Shared;
 use crate::sync::plain::{AtomicBool, Ordering::Relaxed};
 use smallvec::SmallVec;
 use std::ops::Range;
+
+/// Elements of a transformed tile: 4 x 4.
+pub(super) const ALL: usize = 16;
+
+/// The largest number that is taken: 81 products of two such are far from the largest there is.
+const LIMIT: f64 = 1e15;
 
 /// `a + b`
 #[inline(always)]
@@ -198,7 +203,8 @@ impl<W: Real> Body<W> for Elements<'_, W> {
 /// What comes of a panel's sums, for some channels of the result.
 pub(super) struct Results<'a, T, W> {
     pub job: &'a Job<'a, T, W>,
-    pub tiles: &'a Tiles,
+    /// Of the results.
+    pub phase: &'a Phase,
     pub block: &'a Block,
     pub own: Range<usize>,
     pub runs: SmallVec<[Run; 8]>,
@@ -211,7 +217,7 @@ pub(super) struct Results<'a, T, W> {
 impl<T: Load<W>, W: Real> Body<W> for Results<'_, T, W> {
     #[inline(always)]
     fn run<R: Registers<W>>(self) {
-        let (job, phase) = (self.job, &self.tiles.results);
+        let (job, phase) = (self.job, self.phase);
         let [_, high, wide] = phase.places();
         let start = self.block.at.each_ref().map(|r| r.start);
         let channels = job.groups * job.channels[1];
