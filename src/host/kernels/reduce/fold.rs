@@ -562,6 +562,18 @@ fn fold_loaded<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
         if is_far {
             prefetch_all(x.as_ptr().cast::<u8>().wrapping_add(AHEAD).cast::<F::In>(), x.len());
         }
+        if let (Ok(x), false) = (<&[F::In; BLOCK]>::try_from(x), F::REPEATS) {
+            let mut lanes = Lanes::<F, LANES>::new();
+            for turn in 0..BLOCK / LANES {
+                // SAFETY: as many elements; a level is one that the machine has.
+                let some = unsafe { F::lift_some::<S, LANES>(x[turn * LANES..].as_ptr()) };
+                for l in 0..LANES {
+                    lanes.accs[l] = F::join(lanes.accs[l], some[l]);
+                }
+            }
+            tree.push(lanes.end(), F::join);
+            continue;
+        }
         // SAFETY: a block has room for them, and so many are written; a level is one that the
         // machine has.
         let loaded = unsafe {
