@@ -230,7 +230,7 @@ fn every_other_op_costs_at_least_its_elements() {
         }
 
         for form in [Form::Plain, Form::Safe, Form::Log] {
-            assert_custom_covers(Softmax { dim: 1, form, halves: false }, &[f32s(&[4, n])]);
+            assert_custom_covers(Softmax { dim: 1, form, from_operand: false }, &[f32s(&[4, n])]);
         }
         for shape in [[4, n], [n, 0], [0, n]] {
             let dim = if shape[0] == 0 { 0 } else { 1 };

@@ -139,7 +139,8 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
             for form in [Form::Plain, Form::Safe, Form::Log] {
                 near(
                     "softmax",
-                    both(&rig, launcher, Softmax { dim, form, halves: false }, &[&x]).unwrap(),
+                    both(&rig, launcher, Softmax { dim, form, from_operand: false }, &[&x])
+                        .unwrap(),
                     tolerance,
                 );
             }
@@ -149,7 +150,7 @@ fn every_op_outside_the_table_is_what_it_is_on_the_cpu() {
         let one = Value::drawn(r, dtype, &[]);
         near(
             "softmax of a number",
-            both(&rig, launcher, Softmax { dim: 0, form: Form::Log, halves: false }, &[&one])
+            both(&rig, launcher, Softmax { dim: 0, form: Form::Log, from_operand: false }, &[&one])
                 .unwrap(),
             0.0,
         );

@@ -11,15 +11,15 @@ use crate::ops::rows::softmax_back::SoftmaxBack;
 pub(crate) struct Softmax {
     pub dim: isize,
     pub form: Form,
-    /// Of halves: what flows back is computed from the operand, which takes less memory than the
-    /// result in float32.
-    pub halves: bool,
+    /// Whether what flows back is computed from the operand: a logarithm that was rounded to a half
+    /// would be off by up to 3 % as an exponential.
+    pub from_operand: bool,
 }
 
 impl Softmax {
     /// Of values of a type.
     pub fn of(dtype: DType, dim: isize, form: Form) -> Softmax {
-        Softmax { dim, form, halves: dtype.is_half() }
+        Softmax { dim, form, from_operand: dtype.is_half() && form == Form::Log }
     }
 }
 
@@ -38,34 +38,33 @@ impl Operation for Softmax {
         row_cost(output)
     }
     fn gradient_needs(&self, _: &[bool]) -> Needs {
-        if self.halves { Needs::inputs(&[0]).as_they_are() } else { Needs::OUTPUT }
+        let needs = if self.from_operand { Needs::inputs(&[0]) } else { Needs::OUTPUT };
+        needs.as_they_are()
     }
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         let dim = self.dim;
         call.give(0, |call| {
-            let (g, of) = match self.halves {
+            let (g, of) = match self.from_operand {
                 true => (call.upstream(), call.input(0)),
                 false => (call.upstream(), call.output()),
             };
             let at = checked(dim, g.rank().max(1));
-            let one = SoftmaxBack { dim: at, form: self.form, is_result: !self.halves };
+            let one = SoftmaxBack { dim: at, form: self.form, is_result: !self.from_operand };
             if !call.keeps_graph() && g.rank() > 0 && g.port().runner.has_kernel(&one) {
                 return crate::own(one, &[g, of]);
             }
-            let (g, y) = match self.halves {
-                true => {
-                    let alone = Softmax { halves: false, ..*self };
-                    (&g.wide(), &crate::own(alone, &[&of.wide()]))
-                }
-                false => (g, of),
+            let (g, of) = (g.wide(), of.wide());
+            let y = match self.from_operand {
+                true => crate::own(Softmax { from_operand: false, ..*self }, &[&of]),
+                false => of,
             };
             if g.rank() == 0 {
                 // One number is a row of one, and always 1 (or log 1).
                 return g.mul(0);
             }
             match self.form {
-                Form::Log => g.sub(y.exp().mul(g.sum_keepdim(dim))),
-                Form::Plain | Form::Safe => y.mul(g.sub(g.mul(y).sum_keepdim(dim))),
+                Form::Log => g.sub(y.exp() * g.sum_keepdim(dim)),
+                Form::Plain | Form::Safe => y.mul(g.sub(g.mul(&y).sum_keepdim(dim))),
             }
         });
         Ok(())

@@ -15,7 +15,7 @@ use crate::dtype::Scalar;
 use crate::shape::Shape;
 use crate::view::{Parallel, Serial, View, ViewMut};
 pub(crate) use joined::join;
-pub(super) use rows::ask_for_later;
+pub(super) use rows::asked_ahead;
 use rows::{SHORT, copy_row, short_rows, stream_row};
 use std::marker::PhantomData;
 pub(super) use turned::{TILE, tile};

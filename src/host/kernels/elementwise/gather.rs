@@ -7,11 +7,12 @@
 
 #![allow(unsafe_code)]
 
-use crate::host::kernels::copy::{ask_for_later, copy_nest};
+use crate::host::kernels::copy::{asked_ahead, copy_nest};
 use crate::host::kernels::isa::vectorize;
 use crate::host::kernels::nest::{self, Nest};
 use crate::host::kernels::reduce::Scratch;
 use crate::host::kernels::run::copy_run;
+use crate::host::kernels::stream::prefetch_all;
 use crate::view::Serial;
 use smallvec::SmallVec;
 
@@ -252,7 +253,8 @@ impl Gather {
             row += index[k] as isize * dim.stride;
             rest /= dim.size;
         }
-        let outer_step = outer.last().map_or(0, |d| d.stride);
+        let step = outer.last().map_or(0, |d| d.stride);
+        let ahead = asked_ahead(step, inner.size * size_of::<T>());
         let mut left = n;
         while left > 0 {
             let run = left.min(inner.size - i);
@@ -261,7 +263,9 @@ impl Gather {
             // ours.
             unsafe {
                 if inner.stride == size_of::<T>() as isize {
-                    ask_for_later(src, outer_step, run * size_of::<T>());
+                    if ahead != 0 {
+                        prefetch_all(src.wrapping_offset(ahead), run * size_of::<T>());
+                    }
                     copy_run(dst, src.cast(), run);
                 } else if inner.stride == 0 {
                     let x = *src.cast::<T>();

@@ -237,15 +237,15 @@ impl<'a> Lines<'a> {
                     // SAFETY: the runs are the elements of these lines of the output, which are
                     // this part's, and the memory has an element for each.
                     unsafe {
-                        for (y, kept) in (0..runs).map(of) {
+                        vectorize!(|| for (y, kept) in (0..runs).map(of) {
                             Line { n, step: [step, 1] }.put(y, kept, |_: W, y: T| y.load());
-                        }
+                        });
                         self.put(call, at, side, 0..self.n, at_kept, |y: W, x: T| {
                             join(y, x.load())
                         });
-                        for (y, kept) in (0..runs).map(of) {
+                        vectorize!(|| for (y, kept) in (0..runs).map(of) {
                             Line { n, step: [1, step] }.put(kept, y, |_: T, y: W| T::store(y));
-                        }
+                        });
                     }
                 }
             },
@@ -330,13 +330,14 @@ impl<'a> Lines<'a> {
                         }
                         Ok(places) => {
                             let line = Line { n: lines, step: [side[2], to.side] };
-                            for (j, p) in places.iter().enumerate() {
+                            let (x, step) = (from.at(x), [step[2], to.step]);
+                            vectorize!(move || for (j, p) in places.iter().enumerate() {
                                 if let Some(p) = places.get(j + AHEAD) {
-                                    line.ask(to.first.at(p * to.step));
+                                    line.ask(to.first.at(p * step[1]));
                                 }
-                                let (x, y) = (x + j as isize * step[2], p * to.step);
-                                line.put(from.at(x), to.first.at(y), join);
-                            }
+                                let x = x.offset(j as isize * step[0]);
+                                line.put(x, to.first.at(p * step[1]), join);
+                            });
                         }
                         Err(good) => fail(turn, good, step[0]),
                     }
@@ -366,6 +367,7 @@ impl<'a> Lines<'a> {
 }
 
 /// Elements that come to as many places, one each.
+#[derive(Clone, Copy)]
 struct Line {
     n: usize,
     step: [isize; 2],
@@ -391,7 +393,7 @@ impl Line {
                 (1, 1) => {
                     let x = std::slice::from_raw_parts(x, self.n);
                     let y = std::slice::from_raw_parts_mut(y, self.n);
-                    vectorize!(|| y.iter_mut().zip(x).for_each(|(y, x)| *y = join(*y, *x)));
+                    y.iter_mut().zip(x).for_each(|(y, x)| *y = join(*y, *x));
                 }
                 _ => {
                     for c in 0..self.n as isize {

@@ -2,14 +2,14 @@
 //! computed of: of halves these are computed again, in less time than it takes to read them in f32.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, Widened, by_float, over};
+use super::super::load::{self, Load, Widened, by_float, over};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::super::stream::prefetch_all_second;
 use super::columns::{self, COLUMNS, Totals, strips};
 use super::norm_back::ordered;
-use super::{Float, Form, LEAST, Made, ended, loaded, room_of};
+use super::{Float, Form, LEAST, Made, ended, loaded};
 use crate::view::{Parallel, View, ViewMut};
 
 /// Of `g`, and of the result or the operand: `y (g - sum(g y))` along a dimension, or of the
@@ -49,8 +49,7 @@ fn back<T: Load<W> + Default, W: Float>(
             let cuts = if inner == 1 { 1 } else { strips::<T>(n, inner) };
             let least = (LEAST * cuts / (n * inner)).max(1);
             in_parts(outer.numel() * cuts, least, par, &|units| {
-                let room =
-                    n * inner.div_ceil(cuts) + if inner == 1 { room_of::<T, W>(n) } else { 0 };
+                let room = if inner == 1 && is_result { 0 } else { n * inner.div_ceil(cuts) };
                 W::with_scratch(room, |scratch| {
                     for unit in units {
                         let at = outer.at(unit / cuts);
@@ -101,37 +100,101 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
     type Out = ();
     #[inline(always)]
     fn run<S: Simd>(self) {
-        let How { n, form, is_result } = self.how;
-        let (y, room) = self.scratch.split_at_mut(n);
-        let to = self.to.at(0);
-        // SAFETY: rows of the operands, and room for what is loaded. A level is one that the
-        // machine has.
-        let g = unsafe {
-            over::<T, W, S>(n, Widened { from: self.x.at(0), to: y.as_mut_ptr() });
-            let g = loaded::<T, W, S>(self.g.at(0), n, room.as_mut_ptr());
-            std::slice::from_raw_parts(g, n)
-        };
-        if !is_result {
-            softmax_of::<W, S>(y, form);
-        }
-        let (mut tree, mut terms) = (Tree::new(), [W::ZERO; BLOCK]);
-        for (g, y) in g.chunks(BLOCK).zip(y.chunks(BLOCK)) {
-            for ((term, g), y) in terms.iter_mut().zip(g).zip(y) {
-                *term = if form.is_log() { *g } else { g.mul(*y) };
+        let (How { n, form, is_result }, g, to) = (self.how, self.g.at(0), self.to.at(0));
+        // SAFETY: rows of the operands and of the output, which is this part's own, and room for
+        // what is loaded. A level is one that the machine has.
+        unsafe {
+            if is_result {
+                return back_row::<T, T, W, S>(g, self.x.at(0), to, n, form);
             }
-            tree.push(fold_block::<Sum<W, W, W>>(&terms[..g.len()]), W::add);
+            let y = self.scratch.as_mut_ptr();
+            over::<T, W, S>(n, Widened { from: self.x.at(0), to: y });
+            softmax_of::<W, S>(std::slice::from_raw_parts_mut(y, n), form);
+            back_row::<T, W, W, S>(g, y, to, n, form);
         }
-        let total = tree.end(W::add).unwrap_or(W::ZERO);
-        for first in (0..n).step_by(BLOCK) {
-            let (len, to) = (BLOCK.min(n - first), to.wrapping_add(first));
-            let (g, y) = (&g[first..first + len], &y[first..first + len]);
-            // SAFETY: a block of the output's row, which is this part's own.
-            let mut made = unsafe { Made::<T, W, BLOCK>::new(to, len) };
-            for ((out, g), y) in made.room().iter_mut().zip(g).zip(y) {
-                out.write(flows::<W, S>(*g, *y, total, form));
+    }
+}
+
+/// What flows back through a row with this result. Halves are read twice: that takes less time than
+/// to write them down in float32.
+///
+/// # Safety
+/// All are rows of `n` elements, the output meets no other, and the machine has what the level says.
+#[inline(always)]
+unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
+    g: *const T,
+    y: *const Y,
+    to: *mut T,
+    n: usize,
+    form: Form,
+) {
+    let mut tree = Tree::new();
+    for first in (0..n).step_by(BLOCK) {
+        let (len, mut terms) = (BLOCK.min(n - first), [W::ZERO; BLOCK]);
+        // SAFETY: a block of the rows, by the caller's promise.
+        unsafe {
+            let (g, y, to) = (g.add(first), y.add(first), terms.as_mut_ptr());
+            over::<T, W, S>(len, Terms { g, y, to, is_log: form.is_log() });
+        }
+        tree.push(fold_block::<Sum<W, W, W>>(&terms[..len]), W::add);
+    }
+    let total = tree.end(W::add).unwrap_or(W::ZERO);
+    for first in (0..n).step_by(BLOCK) {
+        let len = BLOCK.min(n - first);
+        // SAFETY: as above; all of the block is made before it is brought to memory.
+        unsafe {
+            let mut made = Made::<T, W, BLOCK>::new(to.add(first), len);
+            let (g, y, to) = (g.add(first), y.add(first), made.room().as_mut_ptr().cast());
+            over::<T, W, S>(len, Flows { g, y, to, total, form });
+            made.end::<S>();
+        }
+    }
+}
+
+/// What is summed up over a row.
+struct Terms<T, Y, W> {
+    g: *const T,
+    y: *const Y,
+    to: *mut W,
+    is_log: bool,
+}
+
+impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Terms<T, Y, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut terms = T::load_some::<S, N>(self.g.add(i));
+            if !self.is_log {
+                let y = Y::load_some::<S, N>(self.y.add(i));
+                for k in 0..N {
+                    terms[k] = terms[k].mul(y[k]);
+                }
             }
-            // SAFETY: all of it has been made; a level is one that the machine has.
-            unsafe { made.end::<S>() };
+            self.to.add(i).cast::<[W; N]>().write(terms);
+        }
+    }
+}
+
+/// What flows back to a row's elements.
+struct Flows<T, Y, W> {
+    g: *const T,
+    y: *const Y,
+    to: *mut W,
+    total: W,
+    form: Form,
+}
+
+impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Flows<T, Y, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let g = T::load_some::<S, N>(self.g.add(i));
+            let y = Y::load_some::<S, N>(self.y.add(i));
+            for k in 0..N {
+                self.to.add(i + k).write(flows::<W, S>(g[k], y[k], self.total, self.form));
+            }
         }
     }
 }
