@@ -162,7 +162,7 @@ pub use error::{Error, Result};
 pub use host::cpu::CpuOptions;
 pub use memory::{DeviceMemory, PoolMemory};
 pub use op::ScatterMode;
-pub use ops::index::along::PadMode;
+pub use ops::index::places::PadMode;
 pub use shape::Shape;
 pub use tensor::barrier::waitall;
 pub use tensor::block_on::block_on;

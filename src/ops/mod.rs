@@ -22,6 +22,7 @@ pub(crate) mod checks {
 /// Picking and placing elements by their indices.
 pub(crate) mod index {
     pub(crate) mod along;
+    pub(crate) mod along_back;
     pub(crate) mod classes;
     pub(crate) mod embedding;
     pub(crate) mod gather;
@@ -29,6 +30,7 @@ pub(crate) mod index {
     pub(crate) mod index_select;
     pub(crate) mod nonzero;
     pub(crate) mod one_hot;
+    pub(crate) mod places;
     pub(crate) mod scatter;
     pub(crate) mod scatter_add;
     pub(crate) mod top_p;
@@ -128,6 +130,9 @@ macro_rules! for_each_operation {
             index::along::Along {
                 values: [pad_mode interpolate], gradients: [pad_mode interpolate], gpu: none,
                 storage: moved,
+            }
+            index::along_back::AlongBack {
+                values: [], gradients: [], gpu: none, storage: refused,
             }
             index::classes::Classes {
                 values: [nll_loss], gradients: [nll_loss], gpu: plan, storage: refused,

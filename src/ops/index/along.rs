@@ -2,78 +2,17 @@
 //! value's own elements, and interpolation by the nearest ones. Only host devices are asked for it;
 //! elsewhere the places are made on the device, and picked one dimension after the other.
 
+use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index::picked;
-use crate::{Backward, DType};
-
-/// The elements that [`pad_mode`](crate::TensorFuture::pad_mode) adds around a value.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
-pub enum PadMode {
-    /// The elements in reverse, without the one at the edge.
-    Reflect,
-    /// The element at the edge.
-    Replicate,
-    /// The elements from the other end.
-    Circular,
-}
+use crate::ops::index::along_back::AlongBack;
+use crate::ops::index::places::{Axis, places_of};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Along {
     /// What it is, or is a part of, as errors have it.
     pub name: &'static str,
     pub axes: Vec<Axis>,
-}
-
-/// A dimension of which elements are picked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Axis {
-    pub dim: usize,
-    pub input: usize,
-    pub output: usize,
-    pub by: Rule,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Rule {
-    /// So many are added before the first; a negative number is taken away.
-    Padded(PadMode, i64),
-    /// The element at a position: those of two neighbours are `scale` apart, and the first is so
-    /// many times that.
-    Nearest { scale: f64, first: f64 },
-}
-
-impl Axis {
-    /// The place of each element of the result, computed in the type that PyTorch computes it in.
-    pub fn places(&self, dtype: DType) -> Vec<usize> {
-        let (n, output) = (self.input as i64, self.output as i64);
-        let place = |i: i64| match self.by {
-            Rule::Nearest { scale, first } => {
-                let at = match dtype {
-                    DType::F64 => ((i as f64 + first) * scale) as i64,
-                    _ => ((i as f32 + first as f32) * scale as f32) as i64,
-                };
-                at.clamp(0, n - 1)
-            }
-            Rule::Padded(mode, before) => {
-                let (at, after) = (i - before, output - n - before);
-                match mode {
-                    // Folded at 0, then at the last element.
-                    PadMode::Reflect => (n - 1) - ((n - 1) - at.abs()).abs(),
-                    PadMode::Replicate => at.clamp(0, n - 1),
-                    PadMode::Circular => {
-                        let left = n + before.min(0) + after.min(0);
-                        let skipped = (-before).max(0);
-                        (at - skipped).rem_euclid(left.max(1)) + skipped
-                    }
-                }
-            }
-        };
-        let mut all = crate::room::with_capacity(self.output);
-        all.extend((0..output).map(|i| place(i) as usize));
-        all
-    }
 }
 
 impl Operation for Along {
@@ -109,6 +48,10 @@ impl Operation for Along {
                 // A size beside one of 0 may be any.
                 return call.zeros(0);
             }
+            let back = AlongBack { name: self.name, axes: self.axes.clone() };
+            if !call.keeps_graph() && sums.port().runner.has_kernel(&back) {
+                return crate::own(back, &[&sums]);
+            }
             // What becomes shorter by whole rows comes first: it leaves less to the last dimension,
             // whose elements move one by one. What becomes longer by rows comes last.
             let mut axes: Vec<&Axis> = self.axes.iter().collect();
@@ -136,11 +79,7 @@ impl Operation for Along {
         if run.output.numel() == 0 {
             return Ok(());
         }
-        let mut places = Vec::new();
-        for axis in &self.axes {
-            places.push((axis.dim, axis.places(x.dtype)));
-        }
-        picked(x, &places, &run.output, run.parallel);
+        picked(x, &places_of(&self.axes, x.dtype), &run.output, run.parallel);
         Ok(())
     }
 }

@@ -8,18 +8,18 @@ use crate::view::{Parallel, View, ViewMut};
 use smallvec::SmallVec;
 
 /// Neighbours of a result whose places are a step apart: 1, -1 or 0.
-struct Run {
-    first: usize,
-    n: usize,
-    from: isize,
-    step: isize,
+pub(super) struct Run {
+    pub first: usize,
+    pub n: usize,
+    pub from: isize,
+    pub step: isize,
 }
 
 /// Elements of a run on average, below which elements are picked one by one.
-const FEW: usize = 4;
+pub(super) const FEW: usize = 4;
 
 /// The runs that places are, in their order.
-fn runs(places: &[usize]) -> Vec<Run> {
+pub(super) fn runs(places: &[usize]) -> Vec<Run> {
     let mut all: Vec<Run> = Vec::new();
     for (i, &place) in places.iter().enumerate() {
         if let Some(run) = all.last_mut() {

@@ -5,6 +5,7 @@
 //! outside is read or written then, and the output is of no use.
 
 mod along;
+mod along_back;
 mod nonzero;
 mod order;
 mod pick;
@@ -20,6 +21,7 @@ mod top_p;
 mod wide;
 
 pub(crate) use along::picked;
+pub(crate) use along_back::summed;
 pub(crate) use nonzero::{count_nonzero, nonzero};
 pub(crate) use order::{sort, topk};
 pub(crate) use pick::{

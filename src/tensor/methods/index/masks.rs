@@ -138,7 +138,7 @@ impl TensorFuture {
         } else {
             let _within = build::within("bincount", at);
             let weights = match weights {
-                None => self.device().full_dtype(self.dims(), 1, DType::I64),
+                None => self.device().full_dtype((), 1, DType::I64).expand(self.dims()),
                 Some(w) if w.dtype().is_float() => w.clone(),
                 Some(w) => w.to_dtype(DType::F64),
             };

@@ -8,7 +8,8 @@ use super::conv::{Sizes, each};
 use crate::dtype::DType;
 use crate::error::number_of;
 use crate::graph::operation::Refusal;
-use crate::ops::index::along::{self, Along, Rule};
+use crate::ops::index::along::Along;
+use crate::ops::index::places::{self, Rule};
 use crate::ops::windows::resample::{A, By, Intervals, Resample};
 use crate::tensor::build;
 use crate::tensor::device::Device;
@@ -190,7 +191,7 @@ impl InterpolateOptions {
             InterpolateMode::NearestExact => 0.5,
             _ => return None,
         };
-        let axis = |a: &Axis| along::Axis {
+        let axis = |a: &Axis| places::Axis {
             dim: a.dim,
             input: a.input,
             output: a.output,
