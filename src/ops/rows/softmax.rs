@@ -11,15 +11,15 @@ use crate::ops::rows::softmax_back::SoftmaxBack;
 pub(crate) struct Softmax {
     pub dim: isize,
     pub form: Form,
-    /// Whether what flows back is computed from the operand: a logarithm that was rounded to a half
-    /// would be off by up to 3 % as an exponential.
+    /// Whether what flows back is computed from the operand: that of halves, whose result has been
+    /// rounded.
     pub from_operand: bool,
 }
 
 impl Softmax {
     /// Of values of a type.
     pub fn of(dtype: DType, dim: isize, form: Form) -> Softmax {
-        Softmax { dim, form, from_operand: dtype.is_half() && form == Form::Log }
+        Softmax { dim, form, from_operand: dtype.is_half() }
     }
 }
 

@@ -90,7 +90,8 @@ struct Rows<'a, T> {
     rows: Range<usize>,
     from: Shared<T>,
     step: isize,
-    /// Elements of a row of what flows back, their places, if they have some, and the runs of these.
+    /// Elements of a row of what flows back, their places, if they have some, and the runs of
+    /// these.
     wide: usize,
     places: Option<&'a [usize]>,
     runs: &'a [Run],

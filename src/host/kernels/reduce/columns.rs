@@ -8,9 +8,9 @@ use super::rows::chunk_of;
 use super::{LEVELS, STRIP, Scratch, TILE_BYTES_MAX, Task, least};
 use std::ops::Range;
 
-/// Bytes of a row that are folded side by side, at most, so that a machine that fetches ahead seldom
-/// starts anew. (On two cores of a Zen 4, 4, 8 and 16 KiB took 146, 104 and 100 us for 64 rows of
-/// 50000 float32.)
+/// Bytes of a row that are folded side by side, at most, so that a machine that fetches ahead
+/// seldom starts anew. (On two cores of a Zen 4, 4, 8 and 16 KiB took 146, 104 and 100 us for 64
+/// rows of 50000 float32.)
 const BYTES: usize = 8 << 10;
 /// Results that they are at most, so that what waits to be joined stays in a core's own caches.
 const WIDTH: usize = 4096;

@@ -105,36 +105,71 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
         // what is loaded. A level is one that the machine has.
         unsafe {
             if is_result {
-                return back_row::<T, T, W, S>(g, self.x.at(0), to, n, form);
+                let y = Ended { y: self.x.at(0).cast_const(), end: nothing(form), form };
+                return back_row::<T, T, W, S>(g, y, to, n);
             }
-            let y = self.scratch.as_mut_ptr();
-            over::<T, W, S>(n, Widened { from: self.x.at(0), to: y });
-            softmax_of::<W, S>(std::slice::from_raw_parts_mut(y, n), form);
-            back_row::<T, W, W, S>(g, y, to, n, form);
+            let end = powers_of::<T, W, S>(self.x.at(0), self.scratch, form);
+            back_row::<T, W, W, S>(g, Ended { y: self.scratch.as_ptr(), end, form }, to, n);
         }
     }
+}
+
+/// A row's exponentials, or the logarithm's differences, and what ends them.
+#[derive(Clone, Copy)]
+struct Ended<Y, W> {
+    y: *const Y,
+    end: W,
+    form: Form,
+}
+
+impl<Y: Load<W>, W: Float> Ended<Y, W> {
+    /// Elements of the result.
+    ///
+    /// # Safety
+    /// There are `N`, and the machine has what the level says.
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) -> [W; N] {
+        // SAFETY: by the caller's promise.
+        let mut all = unsafe { Y::load_some::<S, N>(self.y.add(i)) };
+        for x in &mut all {
+            *x = ended(*x, self.end, self.form.is_log());
+        }
+        all
+    }
+
+    /// Those from an element on.
+    #[inline(always)]
+    fn from(&self, first: usize) -> Ended<Y, W> {
+        Ended { y: self.y.wrapping_add(first), end: self.end, form: self.form }
+    }
+}
+
+/// What ends results that are there already.
+#[inline(always)]
+fn nothing<W: Float>(form: Form) -> W {
+    if form.is_log() { W::ZERO } else { W::ONE }
 }
 
 /// What flows back through a row with this result. Halves are read twice: that takes less time than
 /// to write them down in float32.
 ///
 /// # Safety
-/// All are rows of `n` elements, the output meets no other, and the machine has what the level says.
+/// All are rows of `n` elements, the output meets no other, and the machine has what the level
+/// says.
 #[inline(always)]
 unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
     g: *const T,
-    y: *const Y,
+    y: Ended<Y, W>,
     to: *mut T,
     n: usize,
-    form: Form,
 ) {
     let mut tree = Tree::new();
     for first in (0..n).step_by(BLOCK) {
         let (len, mut terms) = (BLOCK.min(n - first), [W::ZERO; BLOCK]);
         // SAFETY: a block of the rows, by the caller's promise.
         unsafe {
-            let (g, y, to) = (g.add(first), y.add(first), terms.as_mut_ptr());
-            over::<T, W, S>(len, Terms { g, y, to, is_log: form.is_log() });
+            let (g, to) = (g.add(first), terms.as_mut_ptr());
+            over::<T, W, S>(len, Terms { g, y: y.from(first), to });
         }
         tree.push(fold_block::<Sum<W, W, W>>(&terms[..len]), W::add);
     }
@@ -144,8 +179,8 @@ unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
         // SAFETY: as above; all of the block is made before it is brought to memory.
         unsafe {
             let mut made = Made::<T, W, BLOCK>::new(to.add(first), len);
-            let (g, y, to) = (g.add(first), y.add(first), made.room().as_mut_ptr().cast());
-            over::<T, W, S>(len, Flows { g, y, to, total, form });
+            let (g, to) = (g.add(first), made.room().as_mut_ptr().cast());
+            over::<T, W, S>(len, Flows { g, y: y.from(first), to, total });
             made.end::<S>();
         }
     }
@@ -154,9 +189,8 @@ unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
 /// What is summed up over a row.
 struct Terms<T, Y, W> {
     g: *const T,
-    y: *const Y,
+    y: Ended<Y, W>,
     to: *mut W,
-    is_log: bool,
 }
 
 impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Terms<T, Y, W> {
@@ -165,8 +199,8 @@ impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Terms<T, Y, W> {
         // SAFETY: by the caller's promise.
         unsafe {
             let mut terms = T::load_some::<S, N>(self.g.add(i));
-            if !self.is_log {
-                let y = Y::load_some::<S, N>(self.y.add(i));
+            if !self.y.form.is_log() {
+                let y = self.y.some::<S, N>(i);
                 for k in 0..N {
                     terms[k] = terms[k].mul(y[k]);
                 }
@@ -179,10 +213,9 @@ impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Terms<T, Y, W> {
 /// What flows back to a row's elements.
 struct Flows<T, Y, W> {
     g: *const T,
-    y: *const Y,
+    y: Ended<Y, W>,
     to: *mut W,
     total: W,
-    form: Form,
 }
 
 impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Flows<T, Y, W> {
@@ -191,9 +224,9 @@ impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Flows<T, Y, W> {
         // SAFETY: by the caller's promise.
         unsafe {
             let g = T::load_some::<S, N>(self.g.add(i));
-            let y = Y::load_some::<S, N>(self.y.add(i));
+            let y = self.y.some::<S, N>(i);
             for k in 0..N {
-                self.to.add(i + k).write(flows::<W, S>(g[k], y[k], self.total, self.form));
+                self.to.add(i + k).write(flows::<W, S>(g[k], y[k], self.total, self.y.form));
             }
         }
     }
@@ -207,27 +240,42 @@ fn flows<W: Float, S: Simd>(g: W, y: W, total: W, form: Form) -> W {
     }
 }
 
-/// A row's softmax, or its logarithm, in place of the row.
+/// Leaves the exponentials of a row in memory, or the logarithm's differences, and gives what ends
+/// them.
+///
+/// # Safety
+/// The row has as many elements; the machine has what the level says.
 #[inline(always)]
-fn softmax_of<W: Float, S: Simd>(x: &mut [W], form: Form) {
+unsafe fn powers_of<T: Load<W>, W: Float, S: Simd>(from: *const T, to: &mut [W], form: Form) -> W {
     // A NaN does not show here: it makes the sum NaN, and so the whole row.
     let mut largest = W::LEAST;
-    for block in x.chunks(BLOCK) {
+    for (b, block) in to.chunks_mut(BLOCK).enumerate() {
+        // SAFETY: a block of the row, by the caller's promise, and room for it.
+        unsafe {
+            let from = from.add(b * BLOCK);
+            over::<T, W, S>(block.len(), Widened { from, to: block.as_mut_ptr() });
+        }
         let next = fold_block::<MaxNumber<W, W, W>>(block);
         largest = if next > largest { next } else { largest };
     }
     let (largest, mut tree) = (form.base(largest), Tree::new());
-    for x in x.chunks_mut(BLOCK) {
-        let mut powers = [W::ZERO; BLOCK];
-        for (power, x) in powers.iter_mut().zip(&mut *x) {
-            let less = x.sub(largest);
-            *power = less.exp_of_difference::<S>();
-            *x = if form.is_log() { less } else { *power };
-        }
-        tree.push(fold_block::<Sum<W, W, W>>(&powers[..x.len()]), W::add);
+    for x in to.chunks_mut(BLOCK) {
+        let sum = if form.is_log() {
+            let mut powers = [W::ZERO; BLOCK];
+            for (power, x) in powers.iter_mut().zip(&mut *x) {
+                *x = x.sub(largest);
+                *power = x.exp_of_difference::<S>();
+            }
+            fold_block::<Sum<W, W, W>>(&powers[..x.len()])
+        } else {
+            for x in &mut *x {
+                *x = x.sub(largest).exp_of_difference::<S>();
+            }
+            fold_block::<Sum<W, W, W>>(x)
+        };
+        tree.push(sum, W::add);
     }
-    let end = form.end::<S, W>(tree.end(W::add).unwrap_or(W::ZERO));
-    x.iter_mut().for_each(|x| *x = ended(*x, end, form.is_log()));
+    form.end::<S, W>(tree.end(W::add).unwrap_or(W::ZERO))
 }
 
 /// `wide` columns.
@@ -256,7 +304,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
                     // has.
                     unsafe { over::<T, W, S>(wide, Widened { from, to: y.as_mut_ptr() }) };
                 }
-                [if form.is_log() { W::ZERO } else { W::ONE }; COLUMNS]
+                [nothing(form); COLUMNS]
             }
             false => {
                 let of = columns::Powers { x: self.x, step: self.step[1], n, wide, form };
