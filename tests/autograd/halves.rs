@@ -98,6 +98,26 @@ fn an_element_that_is_read_by_3000_places_has_the_sum_of_all() {
     }
 }
 
+/// Summed up along one dimension and rounded, then along the other, these were 2048 in float16.
+#[test]
+fn what_flows_back_through_padding_is_rounded_once_with_a_graph_and_without() {
+    let up = halves(DType::F16, &[2048.0, 1.0, 1.0, 0.0]).reshape([2, 2]);
+    for graph in [false, true] {
+        let x = halves(DType::F16, &[2.0]).requires_grad();
+        let y = x.reshape([1, 1]).pad_mode([0, 1, 0, 1], PadMode::Replicate);
+        let options = GradOptions::default().upstream(&up).graph(graph);
+        assert_eq!(read(&grad_with(&y, &[&x], options)[0]), [2050.0], "graph: {graph}");
+    }
+}
+
+/// One number has no dimension to pad: it stays as it is, and what flows back to it too.
+#[test]
+fn a_padded_number_is_the_number() {
+    let x = halves(DType::F16, &[2.0]).reshape(()).requires_grad();
+    let y = x.pad_mode((), PadMode::Reflect);
+    assert_eq!((read(&y), read(&grad(y.mul(3), &[&x])[0])), (vec![2.0], vec![3.0]));
+}
+
 /// Where a cube of it is no half: the slope is that of a straight line.
 #[test]
 fn a_gelu_far_from_zero_is_a_line() {

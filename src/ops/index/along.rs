@@ -6,7 +6,11 @@ use crate::Backward;
 use crate::graph::operation::{CpuRun, Meta, Needs, Operation, Refusal};
 use crate::host::kernels::index::picked;
 use crate::ops::index::along_back::AlongBack;
-use crate::ops::index::places::{Axis, places_of};
+use crate::ops::index::places::{Axis, places_of, resized};
+
+/// Elements that come from one, on average, above which they are summed up one dimension after the
+/// other: in one go the error would grow with all of them.
+const MANY: usize = 64;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Along {
@@ -21,15 +25,7 @@ impl Operation for Along {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        let mut meta = inputs[0].clone();
-        for axis in &self.axes {
-            if meta.shape.get(axis.dim) != Some(&axis.input) {
-                let text = format!("{} has no dimension of {}", meta.shape, axis.input);
-                return Err(Refusal::shape(text));
-            }
-            meta.shape.dims_mut()[axis.dim] = axis.output;
-        }
-        Ok(meta)
+        resized(inputs[0], self.axes.iter().map(|axis| (axis.dim, [axis.input, axis.output])))
     }
 
     fn estimate_ns(&self, _: &[&Meta], output: &Meta) -> u64 {
@@ -43,15 +39,17 @@ impl Operation for Along {
 
     fn gradient(&self, call: &mut Backward<'_>) -> Result<(), Refusal> {
         call.give(0, |call| {
-            let mut sums = call.upstream().clone();
+            let sums = call.upstream().clone();
             if sums.numel() == 0 {
                 // A size beside one of 0 may be any.
                 return call.zeros(0);
             }
             let back = AlongBack { name: self.name, axes: self.axes.clone() };
-            if !call.keeps_graph() && sums.port().runner.has_kernel(&back) {
+            let few = sums.numel() / MANY <= call.meta(0).shape.numel();
+            if few && !call.keeps_graph() && sums.port().runner.has_kernel(&back) {
                 return crate::own(back, &[&sums]);
             }
+            let mut sums = sums.wide();
             // What becomes shorter by whole rows comes first: it leaves less to the last dimension,
             // whose elements move one by one. What becomes longer by rows comes last.
             let mut axes: Vec<&Axis> = self.axes.iter().collect();

@@ -5,7 +5,7 @@
 use crate::graph::operation::{CpuRun, Meta, Operation, Refusal};
 use crate::host::kernels::index::summed;
 use crate::ops::check::row_cost;
-use crate::ops::index::places::{Axis, places_of};
+use crate::ops::index::places::{Axis, places_of, resized};
 use crate::ops::no_gradient;
 
 /// What flows back to the operand, of what flows back to the result.
@@ -22,15 +22,7 @@ impl Operation for AlongBack {
     }
 
     fn infer(&self, inputs: &[&Meta]) -> Result<Meta, Refusal> {
-        let mut meta = inputs[0].clone();
-        for axis in &self.axes {
-            if meta.shape.get(axis.dim) != Some(&axis.output) {
-                let text = format!("{} has no dimension of {}", meta.shape, axis.output);
-                return Err(Refusal::shape(text));
-            }
-            meta.shape.dims_mut()[axis.dim] = axis.input;
-        }
-        Ok(meta)
+        resized(inputs[0], self.axes.iter().map(|axis| (axis.dim, [axis.output, axis.input])))
     }
 
     fn estimate_ns(&self, inputs: &[&Meta], output: &Meta) -> u64 {

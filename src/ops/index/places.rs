@@ -1,6 +1,7 @@
 //! The places of elements along a dimension that are known when an op is called.
 
 use crate::DType;
+use crate::graph::operation::{Meta, Refusal};
 
 /// The elements that [`pad_mode`](crate::TensorFuture::pad_mode) adds around a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,4 +69,19 @@ impl Axis {
 /// The places along each dimension that has some.
 pub(crate) fn places_of(axes: &[Axis], dtype: DType) -> Vec<(usize, Vec<usize>)> {
     axes.iter().map(|axis| (axis.dim, axis.places(dtype))).collect()
+}
+
+/// A value like another, except for the sizes of some dimensions: what each is, and becomes.
+pub(crate) fn resized(
+    meta: &Meta,
+    sizes: impl Iterator<Item = (usize, [usize; 2])>,
+) -> Result<Meta, Refusal> {
+    let mut meta = meta.clone();
+    for (dim, [from, to]) in sizes {
+        if meta.shape.get(dim) != Some(&from) {
+            return Err(Refusal::shape(format!("{} has no dimension of {from}", meta.shape)));
+        }
+        meta.shape.dims_mut()[dim] = to;
+    }
+    Ok(meta)
 }

@@ -16,8 +16,9 @@ pub(super) const SHORT: usize = 1 << 10;
 /// lie apart.
 const AHEAD: usize = 2 << 10;
 
-/// How far on the run lies that is asked for while one of `bytes` is copied, where `step` bytes are
-/// between neighbours; 0 where none is. (Asked in each run, the division took 15 cycles of it.)
+/// The distance to the run that is prefetched while a run of `bytes` is copied, in the unit of
+/// `step`, the distance between neighbours. It is 0 where nothing is prefetched. (Computed for each
+/// run, the division took 15 cycles of it.)
 #[inline(always)]
 pub(in super::super) fn asked_ahead(step: isize, bytes: usize) -> isize {
     match (LINE..=SHORT).contains(&bytes) {

@@ -14,23 +14,24 @@ use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A dimension of the result, and of what flows back the step and, if elements were picked there,
-/// the indices that have each place.
+/// A leading dimension of the result.
 struct Dimension {
     size: usize,
+    /// The step from one index to the next in what flows back.
     stride: isize,
-    having: Option<Having>,
+    /// Where each place's elements come from, if elements were picked along the dimension.
+    sources: Option<Sources>,
 }
 
-/// Indices, those of one place after those of the place before.
-struct Having {
+/// The indices that each place's elements come from, place after place.
+struct Sources {
     starts: Vec<usize>,
     indices: Vec<usize>,
 }
 
-impl Having {
+impl Sources {
     /// Of `size` places.
-    fn new(places: &[usize], size: usize) -> Having {
+    fn new(places: &[usize], size: usize) -> Sources {
         let mut starts = room::filled(size + 1, 0);
         places.iter().for_each(|&place| starts[place + 1] += 1);
         (0..size).for_each(|place| starts[place + 1] += starts[place]);
@@ -39,7 +40,7 @@ impl Having {
             indices[next[place]] = i;
             next[place] += 1;
         }
-        Having { starts, indices }
+        Sources { starts, indices }
     }
 
     fn of(&self, place: usize) -> &[usize] {
@@ -70,14 +71,15 @@ fn sums<T: Load<W>, W: Wide + Load<W>>(
     let along = |d: usize| places.iter().find(|(dim, _)| *dim == d).map(|(_, own)| &own[..]);
     let dimension = |d: usize| {
         let (size, stride) = (out.shape[d], g.strides[d]);
-        Dimension { size, stride, having: along(d).map(|places| Having::new(places, size)) }
+        Dimension { size, stride, sources: along(d).map(|places| Sources::new(places, size)) }
     };
     let dims: Vec<Dimension> = (0..last).map(dimension).collect();
     let (places, wide, n) = (along(last), g.shape[last], out.shape[last]);
     let runs = places.map_or_else(Vec::new, runs);
     let rows = crate::shape::numel(&out.shape[..last]);
     let (from, to) = (Shared::new(g.ptr.cast_mut()), Shared::new(out.ptr));
-    in_parts(rows, (LEAST / wide.max(n)).max(1), par, &|rows| {
+    let least = (LEAST * rows).div_ceil(crate::shape::numel(g.shape).max(out.numel()));
+    in_parts(rows, least.max(1), par, &|rows| {
         let (dims, runs, step) = (&dims, &runs, g.strides[last]);
         let all = Rows { dims, rows, from, step, wide, places, runs, to, n };
         at_level(In::<T, W>(all, PhantomData));
@@ -107,10 +109,10 @@ impl<T> Rows<'_, T> {
         for dim in self.dims.iter().rev() {
             let at = row % dim.size;
             row /= dim.size;
-            match &dim.having {
+            match &dim.sources {
                 None => all.iter_mut().for_each(|from| *from += at as isize * dim.stride),
-                Some(having) => {
-                    let steps = having.of(at).iter().map(|&i| i as isize * dim.stride);
+                Some(sources) => {
+                    let steps = sources.of(at).iter().map(|&i| i as isize * dim.stride);
                     all = steps.flat_map(|step| all.iter().map(move |from| from + step)).collect();
                 }
             }
@@ -245,7 +247,7 @@ mod tests {
             let at = at.iter().zip(&to).fold(0, |all, (&i, &n)| all * n + i);
             wanted[at] += g.get(&from).to_f64();
         }
-        // Beyond 128 two neighbours of bfloat16 may be more than 1 apart.
+        // Beyond 256 two neighbours of bfloat16 may be more than 1 apart.
         let wanted: Vec<T> = wanted.into_iter().map(T::from_f64).collect();
         let par = Threads { threads: 1 + rng.below(3), seed: rng.word() };
         let got = filled::<T>(&to, |out| summed(g.view(), &places, out, &par));

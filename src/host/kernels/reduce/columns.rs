@@ -32,8 +32,9 @@ impl<'a, 'b> Columns<'a, 'b> {
         // All of a block of a fused input is evaluated before it is folded.
         let most = if task.read.is_some() { TILE_BYTES_MAX / BLOCK } else { BYTES };
         let cuts = along.size.div_ceil((most / size).min(WIDTH));
-        // Results of many rows are cut between rows.
-        let threads = if task.count < 2 * BLOCK { task.par.threads() } else { 1 };
+        // Many rows are cut between rows, and those of a fused input are evaluated together.
+        let is_cut = task.count < 2 * BLOCK && task.read.is_none();
+        let threads = if is_cut { task.par.threads() } else { 1 };
         let wanted = if threads > 1 { (4 * threads).div_ceil(outer.numel().max(1)) } else { 1 };
         Columns { task, outer, along, cuts: cuts.max(wanted.min(along.size / LEAST_WIDTH)) }
     }

@@ -553,7 +553,8 @@ pub(super) fn fold_row<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
     tree.end(F::join).unwrap_or(F::start())
 }
 
-/// The same of elements that are loaded block by block.
+/// The same of elements that are loaded several at once: whole blocks into registers, what is left,
+/// and folds that repeat, into memory.
 #[inline(always)]
 fn fold_loaded<F: Fold, S: Simd>(x: &[F::In]) -> F::Acc {
     let (mut tree, mut block) = (Tree::new(), [MaybeUninit::<F::Acc>::uninit(); BLOCK]);

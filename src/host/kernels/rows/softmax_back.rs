@@ -105,24 +105,24 @@ impl<T: Load<W>, W: Float> Levelled for Row<'_, T, W> {
         // what is loaded. A level is one that the machine has.
         unsafe {
             if is_result {
-                let y = Ended { y: self.x.at(0).cast_const(), end: nothing(form), form };
+                let y = Finished { y: self.x.at(0).cast_const(), end: nothing(form), form };
                 return back_row::<T, T, W, S>(g, y, to, n);
             }
             let end = powers_of::<T, W, S>(self.x.at(0), self.scratch, form);
-            back_row::<T, W, W, S>(g, Ended { y: self.scratch.as_ptr(), end, form }, to, n);
+            back_row::<T, W, W, S>(g, Finished { y: self.scratch.as_ptr(), end, form }, to, n);
         }
     }
 }
 
-/// A row's exponentials, or the logarithm's differences, and what ends them.
+/// A row's exponentials, or the logarithm's differences, and the number that makes results of them.
 #[derive(Clone, Copy)]
-struct Ended<Y, W> {
+struct Finished<Y, W> {
     y: *const Y,
     end: W,
     form: Form,
 }
 
-impl<Y: Load<W>, W: Float> Ended<Y, W> {
+impl<Y: Load<W>, W: Float> Finished<Y, W> {
     /// Elements of the result.
     ///
     /// # Safety
@@ -139,8 +139,8 @@ impl<Y: Load<W>, W: Float> Ended<Y, W> {
 
     /// Those from an element on.
     #[inline(always)]
-    fn from(&self, first: usize) -> Ended<Y, W> {
-        Ended { y: self.y.wrapping_add(first), end: self.end, form: self.form }
+    fn from(&self, first: usize) -> Finished<Y, W> {
+        Finished { y: self.y.wrapping_add(first), end: self.end, form: self.form }
     }
 }
 
@@ -159,7 +159,7 @@ fn nothing<W: Float>(form: Form) -> W {
 #[inline(always)]
 unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
     g: *const T,
-    y: Ended<Y, W>,
+    y: Finished<Y, W>,
     to: *mut T,
     n: usize,
 ) {
@@ -189,7 +189,7 @@ unsafe fn back_row<T: Load<W>, Y: Load<W>, W: Float, S: Simd>(
 /// What is summed up over a row.
 struct Terms<T, Y, W> {
     g: *const T,
-    y: Ended<Y, W>,
+    y: Finished<Y, W>,
     to: *mut W,
 }
 
@@ -213,7 +213,7 @@ impl<T: Load<W>, Y: Load<W>, W: Float> load::Row for Terms<T, Y, W> {
 /// What flows back to a row's elements.
 struct Flows<T, Y, W> {
     g: *const T,
-    y: Ended<Y, W>,
+    y: Finished<Y, W>,
     to: *mut W,
     total: W,
 }

@@ -201,10 +201,7 @@ impl TensorFuture {
             return refuse(Refusal::argument(text));
         }
         let alpha = if self.dtype().is_float() { alpha } else { Scalar::Int(alpha.as_i64()) };
-        let source = match alpha.as_f64() == 1.0 {
-            true => source.wide(),
-            false => source.wide() * alpha,
-        };
+        let source = source.wide() * alpha;
         self.wide().scatter_added(dim, &places, &source, from_end).to_dtype(self.dtype())
     }
 

@@ -203,7 +203,7 @@ impl<W: Real> Body<W> for Elements<'_, W> {
 /// What comes of a panel's sums, for some channels of the result.
 pub(super) struct Results<'a, T, W> {
     pub job: &'a Job<'a, T, W>,
-    /// Of the results.
+    /// Where the results lie.
     pub phase: &'a Phase,
     pub block: &'a Block,
     pub own: Range<usize>,
