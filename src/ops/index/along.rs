@@ -8,9 +8,9 @@ use crate::host::kernels::index::picked;
 use crate::ops::index::along_back::AlongBack;
 use crate::ops::index::places::{Axis, places_of, resized};
 
-/// Elements that come from one, on average, above which they are summed up one dimension after the
-/// other: in one go the error would grow with all of them.
-const MANY: usize = 64;
+/// Elements that come from one, above which they are summed up one dimension after the other: in
+/// one go the error would grow with all of them.
+const MANY: usize = 1024;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Along {
@@ -45,7 +45,7 @@ impl Operation for Along {
                 return call.zeros(0);
             }
             let back = AlongBack { name: self.name, axes: self.axes.clone() };
-            let few = sums.numel() / MANY <= call.meta(0).shape.numel();
+            let few = self.axes.iter().map(Axis::most).fold(1, usize::saturating_mul) <= MANY;
             if few && !call.keeps_graph() && sums.port().runner.has_kernel(&back) {
                 return crate::own(back, &[&sums]);
             }

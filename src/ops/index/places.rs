@@ -35,6 +35,19 @@ pub(crate) enum Rule {
 }
 
 impl Axis {
+    /// How many elements of the result come from one, at most.
+    pub fn most(&self) -> usize {
+        match self.by {
+            Rule::Nearest { .. } => self.output / self.input.max(1) + 2,
+            Rule::Padded(PadMode::Replicate, before) => {
+                let after = self.output as i64 - self.input as i64 - before;
+                before.max(after).max(0) as usize + 1
+            }
+            // Itself, and once on either side.
+            Rule::Padded(PadMode::Reflect | PadMode::Circular, _) => 3,
+        }
+    }
+
     /// The place of each element of the result, computed in the type that PyTorch computes it in.
     pub fn places(&self, dtype: DType) -> Vec<usize> {
         let (n, output) = (self.input as i64, self.output as i64);

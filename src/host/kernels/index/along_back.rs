@@ -35,7 +35,8 @@ impl Sources {
         let mut starts = room::filled(size + 1, 0);
         places.iter().for_each(|&place| starts[place + 1] += 1);
         (0..size).for_each(|place| starts[place + 1] += starts[place]);
-        let (mut next, mut indices) = (starts.clone(), room::filled(places.len(), 0));
+        let (mut next, mut indices) = (room::filled(size, 0), room::filled(places.len(), 0));
+        next.copy_from_slice(&starts[..size]);
         for (i, &place) in places.iter().enumerate() {
             indices[next[place]] = i;
             next[place] += 1;
