@@ -4,7 +4,7 @@
 
 use super::super::load::Load;
 use super::super::nest::Shared;
-use super::panel::{LINE, Panels, SUMS};
+use super::panel::{LINE, Order, Panels, SUMS};
 use super::{Float, Matrix, gemm_piece};
 
 /// Rows by a panel of columns.
@@ -46,7 +46,7 @@ impl Laid for f32 {
         let lines = &step.columns.as_chunks::<LINE>().0[..n.div_ceil(LINE) * k];
         let by = Panels { lines, k, n, pairs: false };
         let out = step.out.map(|(at, apart)| (Shared::new(at), apart));
-        let rows = (step.rows.at, step.rows.rows, m);
+        let rows = (step.rows.at, Order::Rows(step.rows.rows), m);
         // SAFETY: by the caller's promise.
         unsafe { by.add(rows, (Shared::new(step.sums), step.adds), out) };
     }

@@ -1,13 +1,14 @@
 //! Matrix products: `out[b.., m, n] = a[b.., m, k] x b[b.., k, n]`, with broadcast batches and any
 //! strides.
 //!
-//! Called by the matmul op's CPU kernel. f32 and f64 go to the `gemm` crate, cut here into pieces
-//! of the output, but for one row or column of f32 ([`row`]) and for one term a result ([`outer`]);
-//! halves are widened tile by tile and rounded once, but for bfloat16 where the machine multiplies
-//! it well ([`pairs`]); integers wrap. A transposed right operand of up to 4 MiB a piece is turned
-//! before it is multiplied. A weight that stays is packed once ([`Packed`]); the op decides which
-//! weight that is, and for how many rows. Kernels that lay their own operands multiply by [`Laid`]
-//! and [`Tile`]. The op has checked shapes and equal types.
+//! Called by the matmul op's CPU kernel. Halves, and f32 where an operand is transposed or there
+//! are many rows, are put into panels as they are computed ([`by_panels`]), but for bfloat16 where
+//! the machine multiplies it well ([`pairs`]). Other products of f32, and those of f64, go to the
+//! `gemm` crate, cut here into pieces of the output, but for one row or column of f32 ([`row`]) and
+//! for one term a result ([`outer`]); integers wrap. A transposed right operand of up to 4 MiB a
+//! piece is turned before the library multiplies it. A weight that stays is packed once
+//! ([`Packed`]); the op decides which weight that is, and for how many rows. Kernels that lay their
+//! own operands multiply by [`Laid`] and [`Tile`]. The op has checked shapes and equal types.
 //!
 //! **Results and threads.** Every output element is one chain of multiply-adds over k in blocks
 //! whose length depends on k alone, so how the output is cut does not show in it. Where a weight
@@ -16,7 +17,7 @@
 //! with one column, with few results of a transposed operand and with a few sizes more the library
 //! adds in other orders; these it is asked for in another way, or they are left to it for good.
 
-mod half;
+mod by_panels;
 mod integer;
 mod laid;
 mod lanes;
@@ -97,6 +98,7 @@ pub(crate) fn matmul(
         return Ok(());
     }
     let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
+    let ordered = can_be_packed(a.dtype, [product.m, product.k, product.n], product.b);
     match a.dtype {
         DType::F32 if product.k == 1 => {
             outer::multiply::<f32>(&product, a.ptr, b.ptr, out.ptr, par)
@@ -105,20 +107,23 @@ pub(crate) fn matmul(
             outer::multiply::<f64>(&product, a.ptr, b.ptr, out.ptr, par)
         }
         DType::F32 if row::takes(&product) => row::multiply(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::F32 if ordered && by_panels::pays(&product) => {
+            by_panels::multiply::<f32, f32>(&product, a.ptr, b.ptr, out.ptr, par)
+        }
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F64 => float::<f64>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::F16 if out.dtype == a.dtype => {
-            half::halves::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par)
+            by_panels::multiply::<f16, f16>(&product, a.ptr, b.ptr, out.ptr, par)
         }
-        DType::F16 => half::halves::<f16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::F16 => by_panels::multiply::<f16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::BF16 if pairs::are_multiplied() => match out.dtype {
             DType::BF16 => pairs::multiply::<bf16>(&product, a.ptr, b.ptr, out.ptr, par),
             _ => pairs::multiply::<f32>(&product, a.ptr, b.ptr, out.ptr, par),
         },
         DType::BF16 if out.dtype == a.dtype => {
-            half::halves::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par)
+            by_panels::multiply::<bf16, bf16>(&product, a.ptr, b.ptr, out.ptr, par)
         }
-        DType::BF16 => half::halves::<bf16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
+        DType::BF16 => by_panels::multiply::<bf16, f32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I32 => integer::integers::<i32>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::I64 => integer::integers::<i64>(&product, a.ptr, b.ptr, out.ptr, par),
         DType::U8 => integer::integers::<u8>(&product, a.ptr, b.ptr, out.ptr, par),

@@ -37,6 +37,8 @@ pub(in super::super) const BUNDLE: usize = 4;
 pub(in super::super) const SUMS: usize = LINES_MAX * LINE;
 /// Rows that are taken together, at most.
 pub(super) const ROWS_MAX: usize = 8;
+/// The same without AVX-512.
+const ROWS_FEW: usize = 6;
 /// Steps along k between two looks at where the operands are: to walk each row by each step took a
 /// seventh of the time (150 and 172 GFLOP/s on one thread, of 210), and to walk each row, instead
 /// of the first alone, a twentieth.
@@ -144,7 +146,7 @@ impl<T: Stored> Panels<'_, T> {
                     lines: self.part(i, here.clone()),
                     next,
                     rows: Shared::new(rows.from.at(from as isize)),
-                    step: rows.step,
+                    order: Order::Rows(rows.step),
                     high: rows.high,
                     k: here.len(),
                     wide,
@@ -177,18 +179,18 @@ impl<T: Stored> Panels<'_, T> {
     /// they are there already. They go to `out`, or where the sums are.
     ///
     /// # Safety
-    /// There are `high` rows of `k` elements, `step` apart, valid for reads, as many sums, and the
+    /// There are `high` rows of `k` elements in this order, valid for reads, as many sums, and the
     /// panel's columns of as many rows of results, for writes.
     pub unsafe fn add(
         &self,
-        (rows, step, high): (Shared<f32>, isize, usize),
+        (rows, order, high): (Shared<f32>, Order, usize),
         (sums, adds): (Shared<f32>, bool),
         out: Option<(Shared<f32>, usize)>,
     ) {
         debug_assert_eq!(panels_of(self.n), 1);
         let (lines, next) = (self.part(0, 0..self.k), &[][..]);
         let (k, wide, pairs) = (self.k, self.n, self.pairs);
-        Panel { pairs, lines, next, rows, step, high, k, wide, sums, adds, out }.run();
+        Panel { pairs, lines, next, rows, order, high, k, wide, sums, adds, out }.run();
     }
 }
 
@@ -223,9 +225,9 @@ struct Panel<'a, T> {
     lines: &'a [Line<T>],
     /// What is multiplied next, to be fetched meanwhile.
     next: &'a [Line<T>],
-    /// The first row, the step from one to the next, how many there are, and how long.
+    /// The first row, how they lie, how many there are, and how long.
     rows: Shared<f32>,
-    step: isize,
+    order: Order,
     high: usize,
     k: usize,
     /// Columns of the result.
@@ -239,11 +241,24 @@ struct Panel<'a, T> {
     out: Option<(Shared<f32>, usize)>,
 }
 
-/// How many of `left` rows are taken together, `MOST` at most: as even as can be, so 9 are 5 and 4,
+/// How many of `left` rows are taken together, `most` at most: as even as can be, so 9 are 5 and 4,
 /// not 8 and 1.
 #[inline(always)]
-fn group<const MOST: usize>(left: usize) -> usize {
-    left.div_ceil(left.div_ceil(MOST))
+pub(super) fn group(left: usize, most: usize) -> usize {
+    left.div_ceil(left.div_ceil(most))
+}
+
+/// How rows lie.
+#[derive(Clone, Copy)]
+pub(super) enum Order {
+    /// Each side by side, and so far from the one before.
+    Rows(isize),
+    /// In [`group`]s of [`ROWS_MAX`] at most, one after the other: of each place along k the
+    /// elements of all its rows. For f32 with AVX-512.
+    Groups,
+    /// The elements of a place along k side by side, so far from those of the place before. For f32
+    /// with AVX-512.
+    Columns(isize),
 }
 
 impl<T: Stored> Panel<'_, T> {
@@ -259,7 +274,7 @@ impl<T: Stored> Panel<'_, T> {
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => unsafe { self.on_avx2() },
-            _ => self.block::<Plain, 6>(),
+            _ => self.block::<Plain, ROWS_FEW>(),
         }
     }
 
@@ -281,7 +296,7 @@ impl<T: Stored> Panel<'_, T> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,bmi2")]
     fn on_avx2(&self) {
-        self.block::<Avx2, 6>();
+        self.block::<Avx2, ROWS_FEW>();
     }
 
     // Guards are `const` so that what cannot be is not compiled either, and `steps` is loops, not
@@ -307,7 +322,7 @@ impl<T: Stored> Panel<'_, T> {
         let mut next = Next { lines: self.next.as_ptr_range(), ahead: ahead(LINES, walks) };
         let mut row = 0;
         while row < self.high {
-            let high = group::<ROWS>(self.high - row);
+            let high = group(self.high - row, ROWS);
             let next = &mut next;
             match high {
                 1 => self.group::<L, 1, LINES, REGS>(row, next),
@@ -333,7 +348,36 @@ impl<T: Stored> Panel<'_, T> {
         row: usize,
         next: &mut Next<T>,
     ) {
-        let rows = self.rows.at(row as isize * self.step).cast_const();
+        match self.order {
+            Order::Groups if const { T::IS_WIDE && L::WIDTH == LINE } => {
+                let rows = self.rows.at((row * self.k) as isize);
+                self.sums::<L, M, LINES, REGS, true>(row, (rows, M as isize), next);
+            }
+            Order::Columns(step) if const { T::IS_WIDE && L::WIDTH == LINE } => {
+                let rows = self.rows.at(row as isize);
+                self.sums::<L, M, LINES, REGS, true>(row, (rows, step), next);
+            }
+            Order::Rows(step) => {
+                let rows = self.rows.at(row as isize * step);
+                self.sums::<L, M, LINES, REGS, false>(row, (rows, step), next);
+            }
+            _ => unreachable!("columns are for f32 with AVX-512"),
+        }
+    }
+
+    #[inline(always)]
+    fn sums<
+        L: Lanes,
+        const M: usize,
+        const LINES: usize,
+        const REGS: usize,
+        const GROUPED: bool,
+    >(
+        &self,
+        row: usize,
+        (rows, step): (*mut f32, isize),
+        next: &mut Next<T>,
+    ) {
         for first in (0..self.wide).step_by(REGS * L::WIDTH) {
             // SAFETY: the features of `L` are enabled where this is inlined, and all addresses lie
             // within the rows, the panel, the sums, which the first block of k has written, and the
@@ -356,14 +400,14 @@ impl<T: Stored> Panel<'_, T> {
                 }
                 let mut acc = [[L::splat(0.0); REGS]; M];
                 let mut b = self.lines.as_ptr().cast::<T>().add(first);
-                let mut a = rows;
+                let mut a = rows.cast_const();
                 for _ in 0..self.k / UNROLLED {
-                    steps::<T, L, M, REGS, LINES, UNROLLED>(
-                        &mut acc, &mut a, self.step, &mut b, next,
+                    steps::<T, L, M, REGS, LINES, UNROLLED, GROUPED>(
+                        &mut acc, &mut a, step, &mut b, next,
                     );
                 }
                 for _ in 0..self.k % UNROLLED {
-                    steps::<T, L, M, REGS, LINES, 1>(&mut acc, &mut a, self.step, &mut b, next);
+                    steps::<T, L, M, REGS, LINES, 1, GROUPED>(&mut acc, &mut a, step, &mut b, next);
                 }
                 if self.adds {
                     for r in 0..M {
@@ -423,6 +467,7 @@ unsafe fn steps<
     const REGS: usize,
     const LINES: usize,
     const STEPS: usize,
+    const GROUPED: bool,
 >(
     acc: &mut [[L::Register; REGS]; M],
     rows: &mut *const f32,
@@ -445,16 +490,23 @@ unsafe fn steps<
                 line[c] = T::register::<L>(panel.add(p * LINES * LINE + c * L::WIDTH));
             }
             for r in 0..M {
-                let x = L::splat(rows.offset(r as isize * step + p as isize).read_unaligned());
+                let at = match GROUPED {
+                    true => r as isize,
+                    false => r as isize * step + p as isize,
+                };
+                let x = L::splat(rows.offset(at).read_unaligned());
                 for c in 0..REGS {
                     acc[r][c] = L::fma(x, line[c], acc[r][c]);
                 }
+            }
+            if GROUPED {
+                *rows = rows.wrapping_offset(step);
             }
         }
     }
     // SAFETY: as above.
     unsafe {
-        *rows = rows.add(STEPS);
+        *rows = rows.add(if GROUPED { 0 } else { STEPS });
         *panel = panel.add(STEPS * LINES * LINE);
     }
 }
