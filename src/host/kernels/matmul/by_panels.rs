@@ -267,7 +267,7 @@ unsafe fn lay<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: 
 unsafe fn groups<T: Load<f32>>(from: Matrix<T>, to: *mut f32, rows: usize, cols: usize) {
     for first in (0..rows).step_by(BLOCK) {
         let high = BLOCK.min(rows - first);
-        let eights = (high / ROWS_MAX) * usize::from(high % ROWS_MAX == 0);
+        let eights = if high.is_multiple_of(ROWS_MAX) { high / ROWS_MAX } else { 0 };
         for p in 0..cols {
             let x = from.from(first, p).cast_const();
             prefetch_all(from.from(first, p + AHEAD).cast_const(), high);
