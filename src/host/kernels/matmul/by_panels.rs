@@ -15,9 +15,11 @@ use super::super::load::{Load, Narrowed, over};
 use super::super::nest::{Shared, slice_of};
 use super::super::simd::{Level, Simd, level};
 use super::super::stream::{prefetch_all, prefetch_all_second};
-use super::panel::{BLOCK, BUNDLE, LINE, Line, Panels, ROWS_MAX, SUMS, columns_of, depth};
-use super::panel::{Order, group, panels_of};
-use super::{Cut, Matrix, Product};
+use super::panel::{
+    BLOCK, BUNDLE, LINE, Line, Order, Panels, ROWS_MAX, SUMS, columns_of, depth, group, panels_of,
+};
+use super::{Cut, Matrix, Product, can_be_packed};
+use crate::dtype::DType;
 use crate::sync::threads::thread_local;
 use crate::view::Parallel;
 use std::cell::RefCell;
@@ -35,11 +37,10 @@ thread_local! {
     static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Whether a product of f32, whose sums are those of a packed weight, is computed here. With
-/// gradients, which have a transposed operand each, products of `[1024, 1024]` and `[512, 512]`
-/// take 0.92 and 0.89 of what the library takes for them. Where no operand is transposed it packs
-/// as fast, and few rows or few terms are not worth the panels (64 products of `[128, 64]` by `[64,
-/// 128]` 522 us, and 442).
+/// Whether a product of f32 is computed here. With gradients, which have a transposed operand each,
+/// products of `[256, 256]` and of `[512, 768]` by `[768, 768]` take 0.90 and 0.91 of what the
+/// library takes for them. Where no operand is transposed it packs as fast, and few rows or few
+/// terms are not worth the panels (64 products of `[128, 64]` by `[64, 128]` 522 us, and 442).
 pub(super) fn pays(p: &Product) -> bool {
     let is_turned = |steps: [isize; 2]| steps[0] == 1 && steps[1] != 1;
     let (rows, terms) = match (is_turned(p.a), is_turned(p.b)) {
@@ -47,7 +48,9 @@ pub(super) fn pays(p: &Product) -> bool {
         (true, false) => (64, 64),
         (false, false) => (128, 128),
     };
-    level() == Level::Avx512 && p.m >= rows && p.k >= terms
+    let enough = level() == Level::Avx512 && p.m >= rows && p.k >= terms;
+    // The others the library adds in orders of its own.
+    enough && can_be_packed(DType::F32, [p.m, p.k, p.n], p.b)
 }
 
 /// Most panels by which columns of f32 are multiplied as they lie: by more they are laid once.
@@ -210,7 +213,7 @@ impl<T: Load<f32>, O: Load<f32>> Tile<T, O> {
     /// meet them and columns are not whole pages apart: lines that are have few places in a cache.
     fn lies(&self) -> Option<Order> {
         let Matrix { rows, cols, .. } = self.a;
-        let few = panels_of(self.sizes[1]) <= COLUMNS_MAX;
+        let few = reads_columns::<T>() && panels_of(self.sizes[1]) <= COLUMNS_MAX;
         let apart = cols.unsigned_abs() * size_of::<T>();
         match (rows, cols) {
             _ if !T::IS_WIDE => None,
@@ -243,13 +246,18 @@ impl<O: Load<f32>> Levelled for Round<'_, O> {
     }
 }
 
-/// Writes rows in f32: in groups, if they are f32 that lies column by column, else row by row.
+/// Whether columns are read as they lie, or laid in groups without shuffles.
+fn reads_columns<T: Load<f32>>() -> bool {
+    T::IS_WIDE && level() == Level::Avx512
+}
+
+/// Writes rows in f32: in groups, if they lie column by column and can be read so, else row by row.
 ///
 /// # Safety
 /// The matrix is valid over `rows` and `cols`.
 unsafe fn lay<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: usize) -> Order {
     let to = to[..rows * cols].as_mut_ptr();
-    if T::IS_WIDE && from.rows == 1 && from.cols != 1 {
+    if reads_columns::<T>() && from.rows == 1 && from.cols != 1 {
         // SAFETY: the caller's promise, and there is room.
         vectorize!(move || unsafe { groups(from, to, rows, cols) });
         return Order::Groups;
@@ -267,6 +275,7 @@ unsafe fn lay<T: Load<f32>>(from: Matrix<T>, to: &mut [f32], rows: usize, cols: 
 unsafe fn groups<T: Load<f32>>(from: Matrix<T>, to: *mut f32, rows: usize, cols: usize) {
     for first in (0..rows).step_by(BLOCK) {
         let high = BLOCK.min(rows - first);
+        // Groups are of eight where that comes out even: only else are they divided up.
         let eights = if high.is_multiple_of(ROWS_MAX) { high / ROWS_MAX } else { 0 };
         for p in 0..cols {
             let x = from.from(first, p).cast_const();

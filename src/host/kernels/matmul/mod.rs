@@ -98,7 +98,6 @@ pub(crate) fn matmul(
         return Ok(());
     }
     let product = Product { as_packed, ..Product::new(&a, &b, out.shape) };
-    let ordered = can_be_packed(a.dtype, [product.m, product.k, product.n], product.b);
     match a.dtype {
         DType::F32 if product.k == 1 => {
             outer::multiply::<f32>(&product, a.ptr, b.ptr, out.ptr, par)
@@ -107,7 +106,7 @@ pub(crate) fn matmul(
             outer::multiply::<f64>(&product, a.ptr, b.ptr, out.ptr, par)
         }
         DType::F32 if row::takes(&product) => row::multiply(&product, a.ptr, b.ptr, out.ptr, par),
-        DType::F32 if ordered && by_panels::pays(&product) => {
+        DType::F32 if by_panels::pays(&product) => {
             by_panels::multiply::<f32, f32>(&product, a.ptr, b.ptr, out.ptr, par)
         }
         DType::F32 => float::<f32>(&product, a.ptr, b.ptr, out.ptr, par),

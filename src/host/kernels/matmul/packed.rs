@@ -38,6 +38,12 @@ use std::sync::Arc;
 /// with the weight packed and not. It depends on nothing else, so all products of two values are in
 /// one order.
 pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 2]) -> bool {
+    match dtype {
+        // They are put into panels either way.
+        DType::F16 | DType::BF16 => return n > 1,
+        DType::F32 => {}
+        _ => return false,
+    }
     // Our sums and the library's round alike: both fused, or neither.
     #[cfg(target_arch = "x86_64")]
     if level() == Level::Baseline
@@ -47,14 +53,8 @@ pub(crate) fn can_be_packed(dtype: DType, [m, k, n]: [usize; 3], steps: [isize; 
         return false;
     }
     // A single row or column is added in ways of its own, and one or two along k by the library; a
-    // weight whose rows lie in reverse it reads from its end. (Of halves it sees widened tiles,
-    // whose rows are none of this.)
-    let ordered = match dtype {
-        DType::F16 | DType::BF16 => m > 0,
-        DType::F32 => m > 1 && steps[0] >= 0,
-        _ => false,
-    };
-    ordered && n > 1 && k > 2 && (k - 1) % depth(k) > 1
+    // weight whose rows lie in reverse it reads from its end.
+    m > 1 && steps[0] >= 0 && n > 1 && k > 2 && (k - 1) % depth(k) > 1
 }
 
 /// A `[k, n]` matrix in panels, of its own type.

@@ -1,8 +1,9 @@
 //! Rows by a matrix in panels: the kernel of products of several rows that are not the library's.
 //!
-//! Called for weights that are packed once ([`packed`](super::packed)) and for tiles
-//! ([`Tile`](super::Tile)). Panels are two or three [`Line`]s of columns (one, where the matrix has
-//! no more), as even as can be, each contiguous along k; rows are read as they lie. It goes block
+//! Called for weights that are packed once ([`packed`](super::packed)), for operands that are
+//! packed at each product ([`by_panels`](super::by_panels)) and for tiles ([`Tile`](super::Tile)).
+//! Panels are two or three [`Line`]s of columns (one, where the matrix has no more), as even as can
+//! be, each contiguous along k; rows are read as they lie, or in groups ([`Order`]). It goes block
 //! by block of k, so that errors grow with k / DEPTH and that data stays in the second-level cache
 //! until it is read again: the rows' part while a [`BUNDLE`] of panels passes, a panel's part while
 //! the rows do. The next operands are fetched meanwhile. Knows no threads.
