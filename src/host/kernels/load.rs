@@ -35,7 +35,8 @@ const SEVERAL: usize = 16;
 
 /// What is done with each element of a row.
 pub(super) trait Row {
-    /// Does it with `N` elements from `i` on.
+    /// Does it with `N` elements from `i` on. It reads all of them before it writes any: for all
+    /// that the compiler knows, they might be the same.
     ///
     /// # Safety
     /// The row has so many, and the machine has what the level says.
@@ -59,6 +60,24 @@ pub(super) unsafe fn over<T: Load<W>, W, S: Simd>(n: usize, row: impl Row) {
         }
         for i in done..n {
             row.some::<S, 1>(i);
+        }
+    }
+}
+
+/// Goes over columns side by side as [`over`] does, but over a few, as high columns have them, all
+/// at once: a loop over so few would end before it comes to its widest vectors.
+///
+/// # Safety
+/// As for [`over`].
+#[inline(always)]
+pub(super) unsafe fn over_columns<T: Load<W>, W, S: Simd>(n: usize, row: impl Row) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match n {
+            8 => row.some::<S, 8>(0),
+            16 => row.some::<S, 16>(0),
+            32 => row.some::<S, 32>(0),
+            _ => over::<T, W, S>(n, row),
         }
     }
 }

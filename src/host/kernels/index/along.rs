@@ -1,11 +1,13 @@
 //! Elements at given places along some dimensions: what padding with a value's own elements, and
 //! taking the nearest ones, are made of.
 
+use super::super::isa::vectorize;
 use super::super::nest::{Shared, in_parts};
 use super::super::run::copy_run;
 use super::{LEAST, with_size};
 use crate::view::{Parallel, View, ViewMut};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Neighbours of a result whose places are a step apart: 1, -1 or 0.
 pub(super) struct Run {
@@ -48,8 +50,8 @@ impl Along<'_> {
     }
 }
 
-/// A row of the result: the index of each leading dimension, and where the row's source begins.
-/// From row to row it counts, since a division for each dimension takes longer than a short row.
+/// Rows that follow each other in one dimension: the index of each dimension before it, and where
+/// their source begins. From some rows to the next it counts: divisions would take longer.
 struct Line<'a> {
     dims: &'a [Along<'a>],
     index: SmallVec<[usize; 8]>,
@@ -57,17 +59,17 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn new(dims: &'a [Along<'a>], mut row: usize) -> Line<'a> {
+    fn new(dims: &'a [Along<'a>], mut turn: usize) -> Line<'a> {
         let (mut index, mut at) = (SmallVec::from_elem(0, dims.len()), 0);
         for (i, own) in index.iter_mut().zip(dims).rev() {
-            *i = row % own.size;
+            *i = turn % own.size;
             at += own.at(*i);
-            row /= own.size;
+            turn /= own.size;
         }
         Line { dims, index, at }
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn advance(&mut self) {
         for (i, own) in self.index.iter_mut().zip(self.dims).rev() {
             self.at -= own.at(*i);
@@ -105,34 +107,70 @@ pub(crate) fn picked(
         None => vec![Run { first: 0, n, from: 0, step: 1 }],
     };
     let rows = crate::shape::numel(lead);
+    let none = Along { size: 1, stride: 0, places: None };
+    let (down, outer) = dims[..lead.len()].split_last().unwrap_or((&none, &[]));
     with_size!(x.dtype, T => {
         let (from, to) = (Shared::<T>::new(x.ptr.cast_mut()), Shared::<T>::new(out.ptr));
         in_parts(rows, (LEAST / n).max(1), par, &|part| {
-            let mut before = None;
-            let mut line = Line::new(&dims[..lead.len()], part.start);
-            for row in part {
-                let at = line.at;
-                let (source, y) = (from.at(at).cast_const(), to.at((row * n) as isize));
-                line.advance();
-                // SAFETY: a row of the output, which is this part's own, as the one before it is;
-                // places are elements of the input.
-                unsafe {
-                    if before.replace(at) == Some(at) {
-                        copy_run(y, y.sub(n), n);
-                    } else if along.len() * FEW > n {
-                        for i in 0..n {
-                            y.add(i).write(*source.offset(columns.at(i)));
-                        }
-                    } else {
-                        for run in &along {
-                            let source = source.offset(run.from * step);
-                            copy_steps(source, run.step * step, y.add(run.first), run.n);
-                        }
-                    }
-                }
+            let lines = Lines { outer, down, columns, step, along: &along, from, to };
+            // SAFETY: rows of the output that are this part's own; places are elements of the
+            // input.
+            match along.len() * FEW > n {
+                true => unsafe { lines.copy::<false>(part) },
+                false => vectorize!(|| unsafe { lines.copy::<true>(part) }),
             }
         });
     });
+}
+
+/// Rows of the result, and what they are made of.
+struct Lines<'a, T> {
+    outer: &'a [Along<'a>],
+    /// The dimension before the last, along which rows follow each other.
+    down: &'a Along<'a>,
+    columns: &'a Along<'a>,
+    step: isize,
+    along: &'a [Run],
+    from: Shared<T>,
+    to: Shared<T>,
+}
+
+impl<T: Copy> Lines<'_, T> {
+    /// By runs, or element by element.
+    ///
+    /// # Safety
+    /// There are such rows, and nobody else writes them; places are elements of the source.
+    #[inline(always)]
+    unsafe fn copy<const BY_RUNS: bool>(&self, rows: Range<usize>) {
+        let n = self.columns.size;
+        let mut before = None;
+        let mut line = Line::new(self.outer, rows.start / self.down.size);
+        let mut i = rows.start % self.down.size;
+        for row in rows {
+            let at = line.at + self.down.at(i);
+            let (source, y) = (self.from.at(at).cast_const(), self.to.at((row * n) as isize));
+            i += 1;
+            if i == self.down.size {
+                i = 0;
+                line.advance();
+            }
+            // SAFETY: by the caller's promise; the row before is one of these.
+            unsafe {
+                if before.replace(at) == Some(at) {
+                    copy_run(y, y.sub(n), n);
+                } else if BY_RUNS {
+                    for run in self.along {
+                        let source = source.offset(run.from * self.step);
+                        copy_steps(source, run.step * self.step, y.add(run.first), run.n);
+                    }
+                } else {
+                    for i in 0..n {
+                        y.add(i).write(*source.offset(self.columns.at(i)));
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// # Safety
@@ -192,4 +230,6 @@ mod tests {
             check::<u8>(&mut rng);
         }
     }
+
+    at_every_level! { each_element_is_that_at_its_places }
 }

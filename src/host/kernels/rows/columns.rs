@@ -4,12 +4,12 @@
 //! look for the largest element to the last division.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{Load, Row, over};
+use super::super::load::{Load, Row, Widened, over, over_columns};
 use super::super::nest::{Nest, Shared, in_parts, slice_of};
 use super::super::reduce::fold::{BLOCK, Max, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::super::stream::{LINE, prefetch_all_second};
-use super::{Float, Form, LEAST, Made, base, loaded};
+use super::{Float, Form, LEAST, base, loaded};
 use crate::view::{Parallel, View, ViewMut};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -23,9 +23,32 @@ pub(super) const AHEAD: usize = 16;
 /// Rows whose sum is put aside, so that errors do not grow with all rows.
 const ROWS: usize = 128;
 
-/// How many strips there are of `inner` columns of height `n`. One has whole lines of memory.
-pub(super) fn strips<T>(n: usize, inner: usize) -> usize {
-    inner.div_ceil((STRIP / n.max(1)).clamp(LINE / size_of::<T>().max(1), COLUMNS))
+/// Columns cut into strips of whole lines of memory, where the rows begin with one.
+#[derive(Clone, Copy)]
+pub(super) struct Strips {
+    /// Columns, and those that a line has.
+    inner: usize,
+    in_line: usize,
+    pub count: usize,
+}
+
+impl Strips {
+    /// Of `inner` columns of height `n`.
+    pub fn new<T>(n: usize, inner: usize) -> Strips {
+        let in_line = LINE / size_of::<T>().max(1);
+        let wide = (STRIP / n.max(1)).clamp(in_line, COLUMNS);
+        Strips { inner, in_line, count: inner.div_ceil(wide - wide % in_line) }
+    }
+
+    pub fn columns(self, strip: usize) -> Range<usize> {
+        let lines = slice_of(self.inner.div_ceil(self.in_line), self.count, strip);
+        lines.start * self.in_line..self.inner.min(lines.end * self.in_line)
+    }
+
+    /// The columns of the widest strip.
+    pub fn wide(self) -> usize {
+        self.columns(0).len()
+    }
 }
 
 pub(super) fn softmax<T: Load<W>, W: Float>(
@@ -37,11 +60,12 @@ pub(super) fn softmax<T: Load<W>, W: Float>(
     form: Form,
     par: &dyn Parallel,
 ) {
-    let cuts = strips::<T>(n, inner);
+    let strips = Strips::new::<T>(n, inner);
+    let cuts = strips.count;
     in_parts(outer.numel() * cuts, (LEAST * cuts / (n * inner)).max(1), par, &|units| {
-        W::with_scratch(n * inner.div_ceil(cuts), |scratch| {
+        W::with_scratch(n * strips.wide(), |scratch| {
             for unit in units {
-                let columns = slice_of(inner, cuts, unit % cuts);
+                let columns = strips.columns(unit % cuts);
                 let [offset] = outer.at(unit / cuts);
                 let x = from.at(offset + columns.start as isize);
                 let y = to.at((unit / cuts * n * inner + columns.start) as isize);
@@ -84,21 +108,40 @@ impl<W: Float> Totals<W> {
     pub fn new() -> Totals<W> {
         Totals { largest: [W::LEAST; COLUMNS], sum: [W::ZERO; COLUMNS], some: [W::ZERO; COLUMNS] }
     }
-    /// Adds row `r` to the sums.
+    /// The sums to which row `r` is to be added.
     #[inline(always)]
-    pub fn add(&mut self, r: usize, row: &[W]) {
-        for (&x, s) in row.iter().zip(&mut self.some) {
-            *s = s.add(x);
+    pub fn of_row(&mut self, r: usize, wide: usize) -> *mut W {
+        if r % ROWS == 0 {
+            self.put_aside(wide);
         }
-        if r % ROWS == ROWS - 1 {
-            self.put_aside();
-        }
+        self.some.as_mut_ptr()
     }
     #[inline(always)]
-    pub fn put_aside(&mut self) {
-        for (sum, some) in self.sum.iter_mut().zip(&mut self.some) {
+    pub fn put_aside(&mut self, wide: usize) {
+        for (sum, some) in self.sum[..wide].iter_mut().zip(&mut self.some) {
             *sum = sum.add(*some);
             *some = W::ZERO;
+        }
+    }
+}
+
+/// Exponentials of elements, less one number.
+pub(super) struct Less<T, W> {
+    pub from: *const T,
+    pub less: W,
+    pub to: *mut W,
+}
+
+impl<T: Load<W>, W: Float> Row for Less<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut all = T::load_some::<S, N>(self.from.add(i));
+            for x in &mut all {
+                *x = x.sub(self.less).exp_of_difference::<S>();
+            }
+            self.to.add(i).cast::<[W; N]>().write(all);
         }
     }
 }
@@ -116,33 +159,64 @@ impl<T: Load<W>, W: Float> Row for Looked<T, W> {
         // SAFETY: by the caller's promise.
         unsafe {
             let all = T::load_some::<S, N>(self.from.add(i));
-            for (k, x) in all.iter().enumerate() {
-                let largest = self.largest.add(i + k);
-                largest.write((*largest).larger(*x));
+            let mut largest = self.largest.add(i).cast::<[W; N]>().read();
+            for k in 0..N {
+                largest[k] = largest[k].larger(all[k]);
             }
+            self.largest.add(i).cast::<[W; N]>().write(largest);
             self.to.add(i).cast::<[W; N]>().write(all);
         }
     }
 }
 
-/// Exponentials of elements, less one number or, if there is one for `EACH`, less that.
-pub(super) struct Less<T, W, const EACH: bool> {
-    pub from: *const T,
-    pub less: *const W,
-    pub to: *mut W,
+/// Elements of a row of columns become their exponentials, less the largest of each column, and
+/// these are added to the sums; of a logarithm the differences stay.
+struct Powered<W> {
+    row: *mut W,
+    largest: *const W,
+    sums: *mut W,
+    is_log: bool,
 }
 
-impl<T: Load<W>, W: Float, const EACH: bool> Row for Less<T, W, EACH> {
+impl<W: Float> Row for Powered<W> {
     #[inline(always)]
     unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
         // SAFETY: by the caller's promise.
         unsafe {
-            let mut all = T::load_some::<S, N>(self.from.add(i));
-            for (k, x) in all.iter_mut().enumerate() {
-                let less = *self.less.add(if EACH { i + k } else { 0 });
-                *x = x.sub(less).exp_of_difference::<S>();
+            let mut all = self.row.add(i).cast::<[W; N]>().read();
+            let largest = self.largest.add(i).cast::<[W; N]>().read();
+            let mut sums = self.sums.add(i).cast::<[W; N]>().read();
+            for k in 0..N {
+                let less = all[k].sub(largest[k]);
+                let power = less.exp_of_difference::<S>();
+                sums[k] = sums[k].add(power);
+                all[k] = if self.is_log { less } else { power };
             }
-            self.to.add(i).cast::<[W; N]>().write(all);
+            self.sums.add(i).cast::<[W; N]>().write(sums);
+            self.row.add(i).cast::<[W; N]>().write(all);
+        }
+    }
+}
+
+/// Elements of a row of columns as they end.
+struct Ended<T, W> {
+    row: *const W,
+    ends: *const W,
+    to: *mut T,
+    is_log: bool,
+}
+
+impl<T: Load<W>, W: Float> Row for Ended<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut all = self.row.add(i).cast::<[W; N]>().read();
+            let ends = self.ends.add(i).cast::<[W; N]>().read();
+            for k in 0..N {
+                all[k] = super::ended(all[k], ends[k], self.is_log);
+            }
+            T::store_some::<S, N>(all, self.to.add(i));
         }
     }
 }
@@ -160,29 +234,19 @@ impl<T> Powers<T> {
         // Lines of memory that lie far from each other are read and written once.
         for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
             prefetch_all_second(self.x.at((r + AHEAD) as isize * self.step), wide);
-            let (from, to) = (self.x.at(r as isize * self.step), keep.as_mut_ptr());
-            let largest = totals.largest.as_mut_ptr();
-            // SAFETY: a row of the strip, and room for it; the output may be the input, whose
-            // reading ends before it is written. A level is one that the machine has.
-            unsafe { over::<T, W, S>(wide, Looked { from, to, largest }) };
+            let from = self.x.at(r as isize * self.step);
+            let (to, largest) = (keep.as_mut_ptr(), totals.largest.as_mut_ptr());
+            // SAFETY: a row of the strip, and room for it. A level is one that the machine has.
+            unsafe { over_columns::<T, W, S>(wide, Looked { from, to, largest }) };
         }
-        totals.largest.iter_mut().for_each(|largest| *largest = form.base(*largest));
+        totals.largest[..wide].iter_mut().for_each(|largest| *largest = form.base(*largest));
         for (r, keep) in scratch.chunks_mut(wide).take(self.n).enumerate() {
-            if form.is_log() {
-                let mut powers = [W::ZERO; COLUMNS];
-                for ((k, p), l) in keep.iter_mut().zip(&mut powers).zip(&totals.largest) {
-                    *k = k.sub(*l);
-                    *p = k.exp_of_difference::<S>();
-                }
-                totals.add(r, &powers[..wide]);
-            } else {
-                for (k, l) in keep.iter_mut().zip(&totals.largest) {
-                    *k = k.sub(*l).exp_of_difference::<S>();
-                }
-                totals.add(r, keep);
-            }
+            let (row, sums) = (keep.as_mut_ptr(), totals.of_row(r, wide));
+            let (largest, is_log) = (totals.largest.as_ptr(), form.is_log());
+            // SAFETY: a row of the scratch. A level is one that the machine has.
+            unsafe { over_columns::<W, W, S>(wide, Powered { row, largest, sums, is_log }) };
         }
-        totals.put_aside();
+        totals.put_aside(wide);
         for sum in &mut totals.sum[..wide] {
             *sum = form.end::<S, W>(*sum);
         }
@@ -199,13 +263,10 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
         for (r, keep) in self.scratch.chunks(wide).take(n).enumerate() {
             prefetch_all_second(self.y.at(((r + AHEAD) * self.out_step) as isize), wide);
             let to = self.y.at((r * self.out_step) as isize);
-            // SAFETY: a row of the output's strip, this unit's own.
-            let mut made = unsafe { Made::<T, W, COLUMNS>::new(to, wide) };
-            for ((o, &x), &s) in made.room().iter_mut().zip(keep).zip(&totals.sum) {
-                o.write(super::ended(x, s, form.is_log()));
-            }
-            // SAFETY: all of it has been made; a level is one that the machine has.
-            unsafe { made.end::<S>() };
+            let (row, ends, is_log) = (keep.as_ptr(), totals.sum.as_ptr(), form.is_log());
+            // SAFETY: a row of the scratch, and one of the output's strip, which is this unit's
+            // own; a level is one that the machine has.
+            unsafe { over_columns::<T, W, S>(wide, Ended { row, ends, to, is_log }) };
         }
     }
 }
@@ -231,9 +292,10 @@ pub(super) fn logsumexp<T: Load<W>, W: Float>(
         Some(d) if d.step == [1, 1] && step != 1 => kept.dims.pop().map_or(1, |d| d.size),
         _ => 1,
     };
-    let cuts = if wide == 1 { 1 } else { strips::<T>(n, wide) };
+    let strips = (wide > 1).then(|| Strips::new::<T>(n, wide));
+    let cuts = strips.map_or(1, |strips| strips.count);
     in_parts(kept.numel() * cuts, (LEAST * cuts / (n * wide).max(1)).max(1), par, &|units| {
-        let sums = Sums { kept: &kept, units, cuts, wide, n, step, from, to };
+        let sums = Sums { kept: &kept, units, strips, n, step, from, to };
         at_level(In::<T, W>(sums, PhantomData));
     });
 }
@@ -242,8 +304,8 @@ pub(super) fn logsumexp<T: Load<W>, W: Float>(
 struct Sums<'a, T> {
     kept: &'a Nest<2>,
     units: Range<usize>,
-    cuts: usize,
-    wide: usize,
+    /// None where elements are reduced that lie side by side.
+    strips: Option<Strips>,
     n: usize,
     step: isize,
     from: Shared<T>,
@@ -291,7 +353,7 @@ impl<T> Sums<'_, T> {
             if self.step == 1 {
                 let (from, to) = (at(start).cast_const(), tile.as_mut_ptr());
                 // SAFETY: as above.
-                unsafe { over::<T, W, S>(len, Less::<_, _, false> { from, less: &base, to }) };
+                unsafe { over::<T, W, S>(len, Less { from, less: base, to }) };
             } else {
                 for (i, t) in tile[..len].iter_mut().enumerate() {
                     // SAFETY: as above.
@@ -313,14 +375,15 @@ impl<T: Load<W>, W: Float> Levelled for In<'_, T, W> {
     fn run<S: Simd>(self) {
         let s = self.0;
         for unit in s.units.clone() {
-            let [at, offset] = s.kept.at(unit / s.cuts);
-            if s.wide == 1 {
+            let Some(strips) = s.strips else {
+                let [at, offset] = s.kept.at(unit);
                 let sum: W = s.narrow::<W, S>(offset);
                 // SAFETY: an index of the output.
                 unsafe { s.to.at(at).write(T::store(sum)) };
                 continue;
-            }
-            let columns = slice_of(s.wide, s.cuts, unit % s.cuts);
+            };
+            let [at, offset] = s.kept.at(unit / strips.count);
+            let columns = strips.columns(unit % strips.count);
             let (wide, first) = (columns.len(), columns.start as isize);
             let mut room = [W::ZERO; COLUMNS];
             let mut totals = Totals::<W>::new();
@@ -328,19 +391,22 @@ impl<T: Load<W>, W: Float> Levelled for In<'_, T, W> {
                 let from = s.from.at(offset + first + r as isize * s.step);
                 let (to, largest) = (room.as_mut_ptr(), totals.largest.as_mut_ptr());
                 // SAFETY: a row of the strip; a level is one that the machine has.
-                unsafe { over::<T, W, S>(wide, Looked { from, to, largest }) };
+                unsafe { over_columns::<T, W, S>(wide, Looked { from, to, largest }) };
             }
-            for l in &mut totals.largest {
+            for l in &mut totals.largest[..wide] {
                 *l = base(*l);
             }
             for r in 0..s.n {
                 let from = s.from.at(offset + first + r as isize * s.step);
-                let (less, to) = (totals.largest.as_ptr(), room.as_mut_ptr());
+                let (row, sums) = (room.as_mut_ptr(), totals.of_row(r, wide));
+                let largest = totals.largest.as_ptr();
                 // SAFETY: as above.
-                unsafe { over::<T, W, S>(wide, Less::<_, _, true> { from, less, to }) };
-                totals.add(r, &room[..wide]);
+                unsafe {
+                    over_columns::<T, W, S>(wide, Widened { from, to: row });
+                    over_columns::<W, W, S>(wide, Powered { row, largest, sums, is_log: false });
+                }
             }
-            totals.put_aside();
+            totals.put_aside(wide);
             for w in 0..wide {
                 let x = ended::<W, S>(totals.sum[w], totals.largest[w]);
                 // SAFETY: indices of the output.

@@ -86,7 +86,7 @@ impl<T: Load<W>, W: Float + Element> Levelled for Losses<'_, T, W> {
                 let (from, to) = (block.as_ptr(), powers.as_mut_ptr());
                 // SAFETY: as above.
                 unsafe {
-                    let powers = Less::<_, _, false> { from, less: &largest, to };
+                    let powers = Less { from, less: largest, to };
                     over::<T, W, S>(block.len(), powers);
                 }
                 tree.push(fold_block::<Sum<W, W, W>>(&powers[..block.len()]), W::add);

@@ -2,14 +2,14 @@
 //! computed of: of halves these are computed again, in less time than it takes to read them in f32.
 
 use super::super::isa::{Levelled, at_level};
-use super::super::load::{self, Load, Widened, by_float, over};
-use super::super::nest::{Nest, Shared, in_parts, slice_of};
+use super::super::load::{self, Load, Widened, by_float, over, over_columns};
+use super::super::nest::{Nest, Shared, in_parts};
 use super::super::reduce::fold::{BLOCK, MaxNumber, Sum, Tree, fold_block};
 use super::super::simd::Simd;
 use super::super::stream::prefetch_all_second;
-use super::columns::{self, COLUMNS, Totals, strips};
+use super::columns::{self, COLUMNS, Strips, Totals};
 use super::norm_back::ordered;
-use super::{Float, Form, LEAST, Made, ended, loaded};
+use super::{Float, Form, LEAST, Made, ended};
 use crate::view::{Parallel, View, ViewMut};
 
 /// Of `g`, and of the result or the operand: `y (g - sum(g y))` along a dimension, or of the
@@ -46,14 +46,15 @@ fn back<T: Load<W> + Default, W: Float>(
             let outer = Nest::new(&of.shape[..dim], strides.map(|s| &s[..dim])).merged();
             let from = [g, of].map(|view| Shared::<T>::new(view.ptr.cast_mut()));
             let step = strides.map(|s| s[dim]);
-            let cuts = if inner == 1 { 1 } else { strips::<T>(n, inner) };
+            let strips = Strips::new::<T>(n, inner);
+            let cuts = strips.count;
             let least = (LEAST * cuts / (n * inner)).max(1);
             in_parts(outer.numel() * cuts, least, par, &|units| {
-                let room = if inner == 1 && is_result { 0 } else { n * inner.div_ceil(cuts) };
+                let room = if inner == 1 && is_result { 0 } else { n * strips.wide() };
                 W::with_scratch(room, |scratch| {
                     for unit in units {
                         let at = outer.at(unit / cuts);
-                        let columns = slice_of(inner, cuts, unit % cuts);
+                        let columns = strips.columns(unit % cuts);
                         let first = columns.start as isize;
                         let [g, x]: [Shared<T>; 2] =
                             std::array::from_fn(|k| Shared::new(from[k].at(at[k] + first)));
@@ -302,7 +303,7 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
                     let from = later(self.x, r, self.step[1], wide);
                     // SAFETY: a row of the strip, and room for it; a level is one that the machine
                     // has.
-                    unsafe { over::<T, W, S>(wide, Widened { from, to: y.as_mut_ptr() }) };
+                    unsafe { over_columns::<T, W, S>(wide, Widened { from, to: y.as_mut_ptr() }) };
                 }
                 [nothing(form); COLUMNS]
             }
@@ -311,33 +312,76 @@ impl<T: Load<W>, W: Float> Levelled for Strip<'_, T, W> {
                 of.left_in::<W, S>(scratch).sum
             }
         };
-        let (mut totals, mut room) = (Totals::<W>::new(), [W::ZERO; COLUMNS]);
-        let room = room.as_mut_ptr();
+        let (mut totals, ends) = (Totals::<W>::new(), ends.as_ptr());
         for (r, y) in scratch.chunks_mut(wide).take(n).enumerate() {
             let g = later(self.g, r, self.step[0], wide);
+            let (y, sums) = (y.as_mut_ptr(), totals.of_row(r, wide));
             // SAFETY: a row of the strip; a level is one that the machine has.
-            let g = unsafe { std::slice::from_raw_parts(loaded::<T, W, S>(g, wide, room), wide) };
-            let mut terms = [W::ZERO; COLUMNS];
-            for (((term, g), y), end) in terms.iter_mut().zip(g).zip(y).zip(&ends) {
-                *y = ended(*y, *end, form.is_log());
-                *term = if form.is_log() { *g } else { g.mul(*y) };
-            }
-            totals.add(r, &terms[..wide]);
+            unsafe { over_columns::<T, W, S>(wide, StripTerms { g, y, ends, sums, form }) };
         }
-        totals.put_aside();
+        totals.put_aside(wide);
         for (r, y) in scratch.chunks(wide).take(n).enumerate() {
-            // SAFETY: a row of the strip, and one of the output that is this part's own.
-            let (g, mut made) = unsafe {
-                let out = self.to.at((r * self.out_step) as isize);
-                prefetch_all_second(out.wrapping_add(columns::AHEAD * self.out_step), wide);
-                let g = loaded::<T, W, S>(later(self.g, r, self.step[0], wide), wide, room);
-                (std::slice::from_raw_parts(g, wide), Made::<T, W, COLUMNS>::new(out, wide))
-            };
-            for (((out, g), y), total) in made.room().iter_mut().zip(g).zip(y).zip(&totals.sum) {
-                out.write(flows::<W, S>(*g, *y, *total, form));
+            let to = self.to.at((r * self.out_step) as isize);
+            prefetch_all_second(to.wrapping_add(columns::AHEAD * self.out_step), wide);
+            let g = later(self.g, r, self.step[0], wide);
+            let (y, totals) = (y.as_ptr(), totals.sum.as_ptr());
+            // SAFETY: a row of the strip, and one of the output that is this part's own; a level is
+            // one that the machine has.
+            unsafe { over_columns::<T, W, S>(wide, StripFlows { g, y, totals, to, form }) };
+        }
+    }
+}
+
+/// A row of a strip: the result in place of what it is made of, and what is summed up of it.
+struct StripTerms<T, W> {
+    g: *const T,
+    y: *mut W,
+    ends: *const W,
+    sums: *mut W,
+    form: Form,
+}
+
+impl<T: Load<W>, W: Float> load::Row for StripTerms<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        let is_log = self.form.is_log();
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let g = T::load_some::<S, N>(self.g.add(i));
+            let mut y = self.y.add(i).cast::<[W; N]>().read();
+            let ends = self.ends.add(i).cast::<[W; N]>().read();
+            let mut sums = self.sums.add(i).cast::<[W; N]>().read();
+            for k in 0..N {
+                y[k] = ended(y[k], ends[k], is_log);
+                sums[k] = sums[k].add(if is_log { g[k] } else { g[k].mul(y[k]) });
             }
-            // SAFETY: all of it has been made; a level is one that the machine has.
-            unsafe { made.end::<S>() };
+            self.sums.add(i).cast::<[W; N]>().write(sums);
+            self.y.add(i).cast::<[W; N]>().write(y);
+        }
+    }
+}
+
+/// What flows back to a row of a strip.
+struct StripFlows<T, W> {
+    g: *const T,
+    y: *const W,
+    totals: *const W,
+    to: *mut T,
+    form: Form,
+}
+
+impl<T: Load<W>, W: Float> load::Row for StripFlows<T, W> {
+    #[inline(always)]
+    unsafe fn some<S: Simd, const N: usize>(&self, i: usize) {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut all = T::load_some::<S, N>(self.g.add(i));
+            let y = self.y.add(i).cast::<[W; N]>().read();
+            let totals = self.totals.add(i).cast::<[W; N]>().read();
+            for k in 0..N {
+                all[k] = flows::<W, S>(all[k], y[k], totals[k], self.form);
+            }
+            T::store_some::<S, N>(all, self.to.add(i));
         }
     }
 }

@@ -107,6 +107,11 @@ impl<W: Float> Taps<W> {
         })
     }
 
+    /// How much there is to do for `n` elements, at least one.
+    fn work(&self, n: usize) -> usize {
+        n.max(self.places.len())
+    }
+
     /// Those of an element.
     #[inline(always)]
     fn of(&self, i: usize, n: usize) -> impl Iterator<Item = (isize, W)> {
@@ -146,7 +151,7 @@ pub(crate) fn resample<W: Float>(
     let outer = Nest::new(&x.shape[..dim], [&x.strides[..dim]]).merged();
     let (from, to) = (Shared::<W>::new(x.ptr.cast_mut()), Shared::<W>::new(out.ptr));
     if inner == 1 {
-        return in_parts(outer.numel(), (LEAST / n).max(1), par, &|lines| {
+        return in_parts(outer.numel(), (LEAST / taps.work(n)).max(1), par, &|lines| {
             for (line, [offset]) in outer.turns(lines) {
                 // SAFETY: a line of the input, and one of the output that is this part's.
                 unsafe { along(from.at(offset), to.at((line * n) as isize), n, taps) }
@@ -154,7 +159,8 @@ pub(crate) fn resample<W: Float>(
         });
     }
     let step = x.strides[dim];
-    in_parts(outer.numel() * n, (LEAST / inner).max(1), par, &|rows| {
+    let work = inner.saturating_mul(taps.work(n) / n);
+    in_parts(outer.numel() * n, (LEAST / work).max(1), par, &|rows| {
         for row in rows {
             let x = from.at(outer.at(row / n)[0]);
             let y = to.at((row * inner) as isize);
@@ -251,19 +257,30 @@ unsafe fn along<W: Float>(x: *const W, y: *mut W, n: usize, taps: &Taps<W>) {
 /// Sums side by side: as many at every level, so that the bits are the same.
 const LANES: usize = 16;
 
-/// The weighted sum of neighbours.
+/// The weighted sum of neighbours. What whole lanes leave is added to the last of them: one after
+/// the other it would take as long as all the rest.
 #[inline(always)]
 fn dot<W: Float>(x: &[W], weights: &[W]) -> W {
     let (mut sums, mut rest) = ([W::default(); LANES], W::default());
-    let (x, tail) = x.as_chunks::<LANES>();
-    let (weights, last) = weights.as_chunks::<LANES>();
-    for (x, weights) in x.iter().zip(weights) {
+    let ((whole, tail), (own, last)) = (x.as_chunks::<LANES>(), weights.as_chunks::<LANES>());
+    for (x, weights) in whole.iter().zip(own) {
         for k in 0..LANES {
             sums[k] = sums[k] + x[k] * weights[k];
         }
     }
-    for (&x, &weight) in tail.iter().zip(last) {
-        rest = rest + x * weight;
+    match (x.last_chunk::<LANES>(), weights.last_chunk::<LANES>()) {
+        (Some(x), Some(weights)) => {
+            let first = LANES - tail.len();
+            for k in 0..LANES {
+                let term = if k >= first { x[k] * weights[k] } else { W::default() };
+                sums[k] = sums[k] + term;
+            }
+        }
+        _ => {
+            for (&x, &weight) in tail.iter().zip(last) {
+                rest = rest + x * weight;
+            }
+        }
     }
     let mut half = LANES / 2;
     while half > 0 {
