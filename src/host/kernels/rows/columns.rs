@@ -111,7 +111,7 @@ impl<W: Float> Totals<W> {
     /// The sums to which row `r` is to be added.
     #[inline(always)]
     pub fn of_row(&mut self, r: usize, wide: usize) -> *mut W {
-        if r % ROWS == 0 {
+        if r.is_multiple_of(ROWS) {
             self.put_aside(wide);
         }
         self.some.as_mut_ptr()
