@@ -52,23 +52,25 @@ impl Along<'_> {
 
 /// Rows that follow each other in one dimension: the index of each dimension before it, and where
 /// their source begins. From some rows to the next it counts: divisions would take longer.
-struct Line<'a> {
+struct Plane<'a> {
     dims: &'a [Along<'a>],
     index: SmallVec<[usize; 8]>,
     at: isize,
 }
 
-impl<'a> Line<'a> {
-    fn new(dims: &'a [Along<'a>], mut turn: usize) -> Line<'a> {
+impl<'a> Plane<'a> {
+    fn new(dims: &'a [Along<'a>], mut turn: usize) -> Plane<'a> {
         let (mut index, mut at) = (SmallVec::from_elem(0, dims.len()), 0);
         for (i, own) in index.iter_mut().zip(dims).rev() {
             *i = turn % own.size;
             at += own.at(*i);
             turn /= own.size;
         }
-        Line { dims, index, at }
+        Plane { dims, index, at }
     }
 
+    /// Goes on to the next plane. Not part of the loop over rows, which is compiled for a level:
+    /// there not all of this would be inlined, and the rows would wait for its calls.
     #[inline(never)]
     fn advance(&mut self) {
         for (i, own) in self.index.iter_mut().zip(self.dims).rev() {
@@ -144,15 +146,15 @@ impl<T: Copy> Lines<'_, T> {
     unsafe fn copy<const BY_RUNS: bool>(&self, rows: Range<usize>) {
         let n = self.columns.size;
         let mut before = None;
-        let mut line = Line::new(self.outer, rows.start / self.down.size);
+        let mut plane = Plane::new(self.outer, rows.start / self.down.size);
         let mut i = rows.start % self.down.size;
         for row in rows {
-            let at = line.at + self.down.at(i);
+            let at = plane.at + self.down.at(i);
             let (source, y) = (self.from.at(at).cast_const(), self.to.at((row * n) as isize));
             i += 1;
             if i == self.down.size {
                 i = 0;
-                line.advance();
+                plane.advance();
             }
             // SAFETY: by the caller's promise; the row before is one of these.
             unsafe {

@@ -40,6 +40,7 @@ impl Strips {
         Strips { inner, in_line, count: inner.div_ceil(wide - wide % in_line) }
     }
 
+    /// Those of a strip.
     pub fn columns(self, strip: usize) -> Range<usize> {
         let lines = slice_of(self.inner.div_ceil(self.in_line), self.count, strip);
         lines.start * self.in_line..self.inner.min(lines.end * self.in_line)
